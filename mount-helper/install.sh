@@ -3,8 +3,8 @@
 #
 #     install.sh [--prefix DIR] [--uninstall]
 #
-# mount(8) looks for helpers in /sbin only, so the prefix is empty unless given: PREFIX/sbin/mount.kithfs.
-# DESTDIR, where set, comes before it, for packaging.
+# mount(8) searches only /sbin for helpers, so the default prefix is empty: PREFIX/sbin/mount.kithfs.
+# DESTDIR, if set, is prepended, for packaging.
 set -eu
 
 prefix=${PREFIX:-} uninstall=no
@@ -28,7 +28,7 @@ if [ "$uninstall" = yes ]; then
 fi
 
 mkdir -p -- "$sbin"
-# A new file is moved into place: a mount that is being made meanwhile sees the old one or the new one.
+# A new file is moved into place, so that a concurrent mount sees either the old or the new one.
 cp -- "$here/mount.kithfs" "$sbin/.mount.kithfs.new"
 chmod 755 "$sbin/.mount.kithfs.new"
 mv -f -- "$sbin/.mount.kithfs.new" "$sbin/mount.kithfs"

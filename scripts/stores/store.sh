@@ -326,7 +326,7 @@ others() {
     as_other "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by who does not own the store"; }
     echo his | as_other "$kithfs" put "$store/his" file 2>"$work/put" || { cat "$work/put" >&2; die "put by who does not own the store"; }
     if [ "$kind" = exfat ]; then
-        grep -q 'neither mode nor time' "$work/put" || die "put does not say what is not kept"
+        grep -q 'mode and time of the file cannot be set' "$work/put" || die "put does not say what is not kept"
         ! as_other "$kithfs" import "$here/scripts/stores" "$store/his/imported" >/dev/null 2>&1 || die "import does not say what is not kept"
     fi
     [ "$(as_other "$kithfs" cat "$store/his" file)" = his ] || die "put and cat by who does not own the store"
@@ -532,7 +532,7 @@ lost() {
     soon 30 cat "$plain/synced" >"$work/read" 2>/dev/null || true
     soon 30 ls -lR "$plain" >/dev/null 2>&1 || true
     # It is ended all the same, and says that not all was written.
-    soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || grep -q 'not all was written' "$work/umount" ||
+    soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || grep -q 'some data was not written' "$work/umount" ||
         { cat "$work/umount" >&2; die "the mount cannot be ended"; }
     ! is_mounted "$plain" || die "it is still mounted"
     soon 60 tail --pid "$process" -f /dev/null

@@ -1,9 +1,9 @@
 //! How bytes, paths, times and modes are shown.
 //!
 //! Rules that hold here
-//! * What goes to a terminal or a log holds no control characters: a file name must not be able to
-//!   move the cursor, change colours or begin a line. A name is shown by [`Shown`]. Messages,
-//!   output and log lines are escaped by [`Line`] where they are written, whatever is in them.
+//! * Output to a terminal or a log contains no control characters: a file name must not move the
+//!   cursor, change colours or begin a line. Names are shown with [`Shown`]. Messages, output and
+//!   log lines are escaped with [`Line`] when they are written, whatever they contain.
 //! * Times are UTC, so that output is the same on each machine.
 
 use std::ffi::OsString;
@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::store::{Kind, Timestamp};
 
-/// Bytes as text for people: UTF-8 as it is, control characters, backslashes and bytes that are not
-/// UTF-8 as `\xNN` (a backslash as `\\`).
+/// Bytes as text for people: UTF-8 unchanged, but control characters and bytes that are not UTF-8
+/// as `\xNN`, and a backslash as `\\`.
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -31,8 +31,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A text as one line for people: control characters and invisible ones as `\xNN`. A backslash
-/// stays, for names in it are [`Shown`] already.
+/// A text as one line for people: control characters and invisible ones as `\xNN`. Backslashes
+/// stay, as names in the text are already [`Shown`].
 pub struct Line<'a>(pub &'a str);
 
 impl fmt::Display for Line<'_> {
@@ -41,8 +41,8 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// JSON of the same value without control characters but line ends, and without invisible ones:
-/// within strings, where alone they can be, they become `\uNNNN`.
+/// Escapes JSON without changing its value: control characters except newlines, and invisible ones,
+/// become `\uNNNN`. They occur only in strings.
 pub fn json(json: &str) -> String {
     json.chars().fold(String::with_capacity(json.len()), |mut text, c| {
         if c == '\n' || !is_hidden(c) {
@@ -56,12 +56,12 @@ pub fn json(json: &str) -> String {
     })
 }
 
-/// Whether a character does not show as itself.
+/// Returns whether a character is not visible as itself.
 fn is_hidden(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// Writes a character, or its bytes as `\xNN` where it is hidden.
+/// Writes a character, or its bytes as `\xNN` if it is hidden.
 fn write_visible(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     if !is_hidden(c) {
         return f.write_char(c);
@@ -70,9 +70,9 @@ fn write_visible(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     c.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))
 }
 
-/// Characters that turn the direction of a line or cannot be seen: they make one name look like
-/// another. Those that Unicode has displays ignore, and blank letters; but for the one that is in
-/// the names of many emoji (U+FE0F).
+/// Returns whether a character changes the direction of a line or is invisible, so that one name
+/// looks like another. These are Unicode's default-ignorable characters and blank letters, except
+/// U+FE0F, which is in the names of many emoji.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -81,14 +81,14 @@ fn is_invisible(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// [`Shown`] for a path.
+/// Shows a path.
 pub fn path(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
 }
 
-/// A path or name as one word of a command line, for hints that are to be followed: in quotes where
-/// a shell would take it for more. What cannot be shown in that way is shown as [`Shown`], and
-/// cannot be copied.
+/// Returns a path or name as one word of a command line, for hints that users copy: quoted if a
+/// shell needs it. A name that cannot be shown unchanged is shown with [`Shown`], and cannot be
+/// copied.
 pub fn word(bytes: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(byte);
     let shown = Shown(bytes).to_string();
@@ -99,12 +99,12 @@ pub fn word(bytes: &[u8]) -> String {
     }
 }
 
-/// A path in JSON: a string where it is UTF-8, else `{"hex": "..."}` with all of its bytes.
+/// A path in JSON: a string if it is UTF-8, else `{"hex": "..."}` with all of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonPath(pub PathBuf);
 
 impl JsonPath {
-    /// A path made of these bytes.
+    /// Returns a path of these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         JsonPath(PathBuf::from(OsString::from_vec(bytes.to_vec())))
     }
@@ -142,7 +142,7 @@ impl<'de> Deserialize<'de> for JsonPath {
     }
 }
 
-/// A number of things, of which `one` is one: `1 file`, `2 files`, `2 directories`.
+/// Returns a number with a noun: `1 file`, `2 files`, `2 directories`.
 pub fn count(number: impl Into<u64>, one: &str) -> String {
     match (number.into(), one.strip_suffix('y')) {
         (1, _) => format!("1 {one}"),
@@ -152,7 +152,12 @@ pub fn count(number: impl Into<u64>, one: &str) -> String {
     }
 }
 
-/// Lower-case hexadecimal.
+/// Returns a number of bytes for people: `512 B`, `1.5 KiB`, `20 MiB`.
+pub fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}
+
+/// Returns lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -160,7 +165,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes of lower- or upper-case hexadecimal.
+/// Returns the bytes of lower- or upper-case hexadecimal.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
     if !text.len().is_multiple_of(2) {
@@ -173,7 +178,7 @@ fn digit(c: u8) -> Option<u8> {
     char::from(c).to_digit(16).map(|digit| digit as u8)
 }
 
-/// `2026-11-21 04:19:03Z`; `1970-01-01 00:00:00Z` is 0.
+/// Returns a time as `2026-11-21 04:19:03Z`; 0 is `1970-01-01 00:00:00Z`.
 pub fn utc(secs: i64) -> String {
     let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
@@ -185,8 +190,9 @@ pub fn utc(secs: i64) -> String {
     )
 }
 
-/// Day of the proleptic Gregorian calendar from days since 1970-01-01, counting years from March so
-/// that the leap day is a year's last (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Returns the day of the proleptic Gregorian calendar for days since 1970-01-01. Years start in
+/// March, so that the leap day is a year's last (Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms").
 fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -201,12 +207,12 @@ fn civil_from_days(days: i64) -> (i64, u32, u32) {
     (year, month as u32, day as u32)
 }
 
-/// [`utc`] of a timestamp, to the second.
+/// Returns [`utc`] of a timestamp, to the second.
 pub fn time(at: Timestamp) -> String {
     utc(at.secs)
 }
 
-/// The ten characters that `ls -l` shows for a mode: `drwxr-xr-x`, `-rwsr-x--T`.
+/// Returns a mode as `ls -l` shows it: `drwxr-xr-x`, `-rwsr-x--T`.
 pub fn mode(kind: Kind, perm: u32) -> String {
     let mut text = String::with_capacity(10);
     text.push(match kind {
@@ -280,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_name_that_looks_like_another_one_is_told_from_it() {
-        // A member "Ann" with a letter at the end that no terminal shows stood in lists as Ann.
+        // A member "Ann" with an invisible letter at the end looked like Ann in lists.
         for invisible in [
             '\u{ad}',
             '\u{34f}',
@@ -301,8 +307,8 @@ mod tests {
 
     #[test]
     fn a_word_of_a_hint_can_be_copied() {
-        // `mkdir my plain` was the hint for a mount point "my plain"; followed, it made two
-        // directories and no mount point.
+        // The hint for a mount point "my plain" was `mkdir my plain`, which creates two
+        // directories.
         for (given, shown) in [
             ("/a/b-c.d", "/a/b-c.d"),
             ("my plain", "'my plain'"),

@@ -1,16 +1,19 @@
-//! What can go wrong on the command line itself. Advice is added in `report`, not here.
+//! Errors of the command line itself. Hints are added in `report`, not here.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use super::display::{Shown, path as shown};
+use crate::cli::display::{Shown, path as shown};
 use crate::roster::{ContactError, InvitationError, PublicTextError};
+
+/// Variable that allows any cost of a passphrase.
+pub const ALLOW_COST_VARIABLE: &str = "KITHFS_ALLOW_KDF_COST";
 
 /// A failure of the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
     /// A call on a path failed.
@@ -18,19 +21,19 @@ pub enum Error {
     Io {
         /// Operation.
         op: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file or descriptor that a secret was to come from, or an identity, cannot be read.
+    /// The source of a secret, or an identity file, cannot be read.
     #[error("{op} {}: {source}", shown(path))]
     Secret {
         /// Operation.
         op: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A call without a path failed.
@@ -38,84 +41,83 @@ pub enum Error {
     Os {
         /// Operation.
         op: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A secret of no bytes.
+    /// The secret is empty.
     #[error("the {0} is empty")]
     EmptySecret(&'static str),
-    /// The second time was different from the first.
+    /// The repeated passphrase differs from the first.
     #[error("the two passphrases differ")]
     PassphrasesDiffer,
-    /// No secret was given, and nobody can be asked.
-    #[error("no passphrase was given and there is no terminal to ask at")]
+    /// No secret was given, and there is no terminal for a prompt.
+    #[error("no passphrase was given and there is no terminal for a prompt")]
     NoTerminal,
-    /// The command that should print the passphrase failed.
+    /// The passphrase command failed.
     #[error("run passphrase command: {0}")]
     PassphraseCommand(ExitStatus),
-    /// There is nothing at the vault's path.
-    #[error("open {}: there is no such vault", shown(.0))]
+    /// Nothing exists at the vault's path.
+    #[error("open {}: the vault does not exist", shown(.0))]
     VaultMissing(PathBuf),
     /// `init` on a directory with entries.
     #[error("init {}: the directory is not empty", shown(.0))]
     InitNotEmpty(PathBuf),
-    /// The mount point does not exist or is no directory, or cannot be looked at.
+    /// The mount point is missing, is not a directory, or cannot be examined.
     #[error("mount on {}: {source}", shown(path))]
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The mount point has entries.
     #[error("mount on {}: the directory is not empty", shown(.0))]
     MountPointNotEmpty(PathBuf),
-    /// A kithfs is mounted there.
-    #[error("mount on {}: a kithfs is mounted there already", shown(.0))]
+    /// A vault is already mounted there.
+    #[error("mount on {}: a vault is already mounted there", shown(.0))]
     MountPointTaken(PathBuf),
-    /// A kithfs whose daemon has died.
-    #[error("mount on {}: the daemon of the mount that is there has died", shown(.0))]
+    /// The mount's daemon has died.
+    #[error("mount on {}: the daemon of the existing mount has died", shown(.0))]
     MountPointDead(PathBuf),
-    /// The mount point is the vault or lies in it.
-    #[error("mount on {}: the mount point lies in the vault {}", shown(mountpoint), shown(vault))]
+    /// The mount point is the vault or is inside it.
+    #[error("mount on {}: the mount point is inside the vault {}", shown(mountpoint), shown(vault))]
     MountPointInVault {
         /// The vault.
         vault: PathBuf,
         /// The mount point.
         mountpoint: PathBuf,
     },
-    /// The vault lies in the mount point, which would hide it.
-    #[error("mount on {}: the vault {} lies in the mount point", shown(mountpoint), shown(vault))]
+    /// The vault is inside the mount point, which would hide it.
+    #[error("mount on {}: the vault {} is inside the mount point", shown(mountpoint), shown(vault))]
     VaultInMountPoint {
         /// The vault.
         vault: PathBuf,
         /// The mount point.
         mountpoint: PathBuf,
     },
-    /// Others may enter the mount, and one of them can change the owners and modes of what is
-    /// stored.
+    /// The mount admits other users, and one of them can change owners and modes in the store.
     #[error("mount {}: with allow_other, {who} could read all files in it", shown(vault))]
     ForeignStore {
         /// The vault.
         vault: PathBuf,
-        /// Who has the store.
+        /// The other user.
         who: String,
     },
-    /// There is no FUSE device.
+    /// The FUSE device cannot be opened.
     #[error("mount: /dev/fuse cannot be opened: {0}")]
     NoFuseDevice(io::Error),
-    /// There is no helper for users.
+    /// The mount helper for ordinary users is missing.
     #[error("mount: fusermount3 is not installed")]
     NoFusermount,
-    /// Requests cannot come over io_uring, as was insisted on.
+    /// The transport io_uring was requested and is not available.
     #[error("mount over io_uring: {0}")]
     NoUring(String),
-    /// This vault is mounted.
+    /// The vault is already mounted.
     #[error("open {}: it is mounted on {} by process {pid}", shown(vault), shown(mountpoint))]
     AlreadyMounted {
         /// The vault.
         vault: PathBuf,
-        /// Where.
+        /// The mount point.
         mountpoint: PathBuf,
         /// The daemon.
         pid: u32,
@@ -123,17 +125,17 @@ pub enum Error {
     /// The background process ended before the mount could be used.
     #[error("mount: the background process ended: {0}")]
     DaemonEnded(String),
-    /// There is no slot that the secret opens.
-    #[error("unlock {}: {}", shown(path), if *by_code { "the recovery code does not fit" } else { "wrong passphrase or key file" })]
+    /// The secret opens no slot.
+    #[error("unlock {}: {}", shown(path), if *by_code { "the recovery code does not match" } else { "wrong passphrase or key file" })]
     WrongSecret {
         /// The identity.
         path: PathBuf,
         /// A recovery code was given.
         by_code: bool,
     },
-    /// To try a passphrase costs far more than a new one is given, and nobody can be asked.
+    /// An unlock costs far more than kithfs would choose, and there is no terminal for a question.
     #[error(
-        "unlock {}: to try a passphrase takes {mib} MiB of memory and about {seconds} s, as the file says, which nothing proves",
+        "unlock {}: one passphrase attempt takes {mib} MiB of memory and about {seconds} s; the file that sets this cost is not authenticated yet",
         shown(path)
     )]
     CostlyIdentity {
@@ -148,16 +150,16 @@ pub enum Error {
     #[error("unlock {}: the vault has no identity of its own", shown(.0))]
     NoOwnIdentity(PathBuf),
     /// No slot has this number.
-    #[error("{}: there is no slot {slot}", shown(path))]
+    #[error("{}: slot {slot} does not exist", shown(path))]
     NoSuchSlot {
         /// The identity.
         path: PathBuf,
         /// The number.
         slot: u16,
     },
-    /// It is not clear which slot to replace.
+    /// Several slots could be the one to replace.
     #[error(
-        "change passphrase of {}: it is not clear which of {count} passphrases is to be replaced",
+        "change passphrase of {}: there are {count} passphrases and none was selected",
         shown(path)
     )]
     WhichSlot {
@@ -166,77 +168,77 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
-    /// The slot is not a passphrase.
+    /// The slot holds another kind of secret.
     #[error("change passphrase of {}: slot {slot} is not a passphrase but a {kind}", shown(path))]
     NotAPassphraseSlot {
         /// The identity.
         path: PathBuf,
         /// The number.
         slot: u16,
-        /// What it is.
+        /// The slot's kind.
         kind: &'static str,
     },
-    /// The last slot cannot go.
-    #[error("remove slot of {}: it is the last one", shown(.0))]
+    /// The last slot cannot be removed.
+    #[error("remove slot of {}: it is the last slot", shown(.0))]
     LastSlot(PathBuf),
-    /// What was written does not read back as it should; the old file is in place.
+    /// The new file does not open with the new secret. The old file is unchanged.
     #[error("write {}: the new file does not open with the new secret; nothing was changed", shown(.0))]
     NotVerified(PathBuf),
     /// Another command has changed the identity since it was read.
-    #[error("identity {}: another command has changed it meanwhile; nothing is changed by this one", shown(.0))]
+    #[error("identity {}: another command changed it at the same time; this command changed nothing", shown(.0))]
     IdentityChanged(PathBuf),
-    /// There is no place for this user's own files.
+    /// There is no directory for this user's files.
     #[error("there is no home directory: neither HOME nor the XDG variables are set")]
     NoHome,
-    /// Others may write to a file that says whom to trust.
-    #[error("read {}: others than its owner may write to it", shown(.0))]
+    /// Other users may write to a file that decides which keys are trusted.
+    #[error("read {}: other users may write to it", shown(.0))]
     WritableByOthers(PathBuf),
-    /// What was written does not read back; the old file is in place.
-    #[error("write {}: it did not read back as it was written; nothing was changed", shown(.0))]
+    /// The new file reads back differently. The old file is unchanged.
+    #[error("write {}: the new file reads back differently; nothing was changed", shown(.0))]
     NotReadBack(PathBuf),
-    /// An identity is there already.
-    #[error("make identity {}: there is one already", shown(.0))]
+    /// The identity already exists.
+    #[error("make identity {}: it already exists", shown(.0))]
     IdentityExists(PathBuf),
-    /// What was given is no public key.
+    /// The text is not a public key.
     #[error("read public key: {0}")]
     PublicKey(PublicTextError),
-    /// Something is wrong with the contacts or with one of them.
+    /// The contacts file or one contact is invalid.
     #[error("contacts {}: {}", shown(path), Shown(source.to_string().as_bytes()))]
     Contacts {
-        /// Their file.
+        /// The contacts file.
         path: PathBuf,
-        /// What.
+        /// The cause.
         source: ContactError,
     },
-    /// What is remembered of a share cannot be read.
-    #[error("read what was seen of a share {}: {what}", shown(path))]
+    /// The record of a share's last known state cannot be read.
+    #[error("read the record of a share {}: {what}", shown(path))]
     Memory {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         what: String,
     },
-    /// A question that nobody can be asked.
-    #[error("there is no terminal to ask at: {}", Shown(.0.as_bytes()))]
+    /// A question cannot be asked without a terminal.
+    #[error("there is no terminal for the question: {}", Shown(.0.as_bytes()))]
     CannotAsk(String),
-    /// The answer was no.
+    /// The question was answered with no.
     #[error("nothing was done: the answer was not yes")]
     Declined,
     /// Another key was offered for a contact.
     #[error("contact {}: another key was offered under this name; it is CHANGED, and neither key is used", Shown(.0.as_bytes()))]
     KeyChanged(String),
-    /// The fingerprint that the owner told is not that of the key.
-    #[error("compare fingerprint of {}: the key that is here has {has}, which is not the one that was told", Shown(name.as_bytes()))]
+    /// The given fingerprint is not that of the key.
+    #[error("compare fingerprint of {}: the contact's key has {has}, not the fingerprint that was given", Shown(name.as_bytes()))]
     OtherFingerprint {
-        /// Who.
+        /// The contact.
         name: String,
         /// The fingerprint of the key.
         has: String,
     },
-    /// Nobody has compared the fingerprint of a contact.
-    #[error("contact {}: nobody has compared the fingerprint", Shown(.0.as_bytes()))]
+    /// The contact's fingerprint has not been compared.
+    #[error("contact {}: the fingerprint has not been compared", Shown(.0.as_bytes()))]
     ContactNotVerified(String),
-    /// The path is inside of a share, where the share's own folder is needed.
+    /// The path is inside a share, and the command needs the share's own folder.
     #[error(
         "share {}: it is no share of its own; it belongs to that of {}",
         shown(path),
@@ -248,7 +250,7 @@ pub enum Error {
         /// The vault.
         vault: PathBuf,
     },
-    /// Nobody of this name is a member.
+    /// No member has this name.
     #[error("share {}: there is no member {}", shown(path), Shown(name.as_bytes()))]
     NoSuchMember {
         /// The share.
@@ -256,8 +258,8 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The name is that of several members, or of one who has another key than the contact.
-    #[error("share {}: which member is {} is not certain: {}", shown(path), Shown(name.as_bytes()), keys.join(", "))]
+    /// Several members have this name, or the member's key differs from the contact's.
+    #[error("share {}: the name {} does not select one member: {}", shown(path), Shown(name.as_bytes()), keys.join(", "))]
     WhichMember {
         /// The share.
         path: PathBuf,
@@ -266,7 +268,7 @@ pub enum Error {
         /// Fingerprints of the members of this name.
         keys: Vec<String>,
     },
-    /// Which head is to stay was not said.
+    /// No head was selected.
     #[error("settle {}: there {} {} head{}: {}", shown(path), if heads.len() == 1 { "is" } else { "are" }, heads.len(), if heads.len() == 1 { "" } else { "s" }, heads.join(", "))]
     WhichHead {
         /// The share.
@@ -274,39 +276,39 @@ pub enum Error {
         /// The heads.
         heads: Vec<String>,
     },
-    /// There is no such head.
+    /// The head does not exist.
     #[error("settle {}: there is no head {}", shown(path), Shown(head.as_bytes()))]
     NoSuchHead {
         /// The share.
         path: PathBuf,
-        /// What was given.
+        /// The hash that was given.
         head: String,
     },
-    /// An invitation that does not count.
+    /// The invitation is not valid for this user.
     #[error("accept {}: {source}", shown(path))]
     Invitation {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: InvitationError,
     },
-    /// The one who invites is a contact with two keys.
-    #[error("accept {}: it is signed with a key of {}, who is CHANGED", shown(path), Shown(name.as_bytes()))]
+    /// The inviting admin is a contact with two keys.
+    #[error("accept {}: it is signed with a key of the contact {}, which is CHANGED", shown(path), Shown(name.as_bytes()))]
     InviterChanged {
         /// The invitation's file.
         path: PathBuf,
         /// The contact.
         name: String,
     },
-    /// Whoever read standard output has gone.
-    #[error("nobody reads standard output any more")]
+    /// The reader of standard output has exited.
+    #[error("the reader of standard output has exited")]
     NobodyReads,
-    /// A new recovery code is in its slot, and nobody has read it.
+    /// A new recovery code was stored but could not be printed.
     #[error("print the new recovery code of {}: {source}", shown(path))]
     CodeUnread {
         /// The identity file.
         path: PathBuf,
-        /// What standard output said.
+        /// The error of standard output.
         source: io::Error,
     },
     /// Some of many files failed; each was reported.

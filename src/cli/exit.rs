@@ -1,27 +1,27 @@
-//! Exit codes: what a script learns of how a command ended.
+//! Exit codes: how a command ended, for scripts.
 //!
 //! Rules that hold here
-//! * A number never changes its meaning and is never used again for another one.
-//! * The tables of the man page, of `kithfs exit-codes` and of docs/TROUBLESHOOTING.md are made from
+//! * A number never changes its meaning and is never reused.
+//! * The tables in the man page, in `kithfs exit-codes` and in docs/TROUBLESHOOTING.md are made from
 //!   [`Exit::ALL`].
 
-/// How a command ended. The number is that of the process's exit status.
+/// How a command ended. The number is the exit status of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All was done.
+    /// Success.
     Ok = 0,
-    /// A failure that has no number of its own.
+    /// Any failure without a number of its own.
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
     /// The passphrase, recovery code or key file opens no slot.
     WrongSecret = 3,
-    /// There is no such vault.
+    /// The vault does not exist.
     VaultMissing = 4,
     /// The directory is not a vault.
     NotAVault = 5,
-    /// The vault was made by a newer kithfs.
+    /// The vault was created by a newer kithfs.
     NewerVersion = 6,
     /// The mount point cannot be used.
     MountPoint = 7,
@@ -31,7 +31,7 @@ pub enum Exit {
     InUse = 9,
     /// Something in the vault cannot be authenticated.
     Corrupt = 10,
-    /// The vault or its store can only be read.
+    /// The vault or its store is read-only.
     ReadOnly = 11,
     /// The path, slot or mount does not exist.
     NotFound = 12,
@@ -39,18 +39,18 @@ pub enum Exit {
     Busy = 13,
     /// Nothing vouches for a key, an invitation or a share.
     NotTrusted = 14,
-    /// `fsck` has found faults.
+    /// `fsck` found faults.
     FaultsFound = 20,
-    /// `fsck` could not run, or not to its end.
+    /// `fsck` could not run or not finish.
     CouldNotCheck = 21,
-    /// Something in the vault is older than it was, or gone, or could not be compared.
+    /// Something in the vault is older than before, is gone, or could not be compared.
     RolledBack = 22,
-    /// `fsck` has found nothing but what a crash leaves behind.
+    /// `fsck` found nothing but the residue of a crash.
     Residue = 23,
 }
 
 impl Exit {
-    /// All codes, in the order of their numbers.
+    /// All codes, in ascending order.
     pub const ALL: [Exit; 19] = [
         Exit::Ok,
         Exit::Failure,
@@ -73,17 +73,17 @@ impl Exit {
         Exit::Residue,
     ];
 
-    /// The number.
+    /// Returns the number.
     pub fn code(self) -> u8 {
         self as u8
     }
 
-    /// The code with this number.
+    /// Returns the code with this number.
     pub fn from_code(code: u8) -> Option<Exit> {
         Exit::ALL.into_iter().find(|exit| exit.code() == code)
     }
 
-    /// What it means, in one line.
+    /// Returns its meaning, in one line.
     pub fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "done; for fsck: no fault found, or none left by the repair",
@@ -126,7 +126,7 @@ impl Exit {
         }
     }
 
-    /// The table of all codes in Markdown.
+    /// Returns the table of all codes in Markdown.
     pub fn markdown_table() -> String {
         let mut table = String::from("| code | meaning |\n|---:|---|\n");
         for exit in Exit::ALL {
@@ -135,7 +135,7 @@ impl Exit {
         table
     }
 
-    /// The table of all codes as indented text, for the help.
+    /// Returns the table of all codes as indented text, for the help.
     pub fn text_table() -> String {
         let mut table = String::from("Exit codes:\n");
         for exit in Exit::ALL {

@@ -1,15 +1,15 @@
-//! Paths inside a vault, as they come from the command line.
+//! Paths inside a vault, as given on the command line.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::error::Error;
+use crate::cli::error::Error;
 
-/// A path from the root of a vault without `.`, `..` and empty components; empty is the root.
+/// Returns a path from the vault's root without `.` and empty components; the root is empty.
 ///
 /// # Errors
-/// `..`, which has no meaning where links are not followed.
+/// The path contains `..`, which has no meaning as symlinks are not followed.
 pub fn clean(given: &OsStr) -> Result<Vec<u8>, Error> {
     let components: Vec<&[u8]> = given
         .as_bytes()
@@ -19,13 +19,13 @@ pub fn clean(given: &OsStr) -> Result<Vec<u8>, Error> {
     if components.contains(&&b".."[..]) {
         return Err(Error::Usage(format!(
             "path {} has a component `..`",
-            super::display::Shown(given.as_bytes())
+            crate::cli::display::Shown(given.as_bytes())
         )));
     }
     Ok(components.join(&b'/'))
 }
 
-/// Parent and last component of a clean path; `None` for the root.
+/// Splits a clean path into parent and last component; `None` for the root.
 pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.is_empty() {
         return None;
@@ -36,16 +36,16 @@ pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     })
 }
 
-/// A path with one more component.
+/// Appends a component to a path.
 pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Splits `VAULT[/PATH]` at the deepest directory that holds a vault's descriptor. A plain path is
-/// never found in the ciphertext, for stored names are not plain ones.
+/// Splits `VAULT[/PATH]` at the deepest directory that contains a vault's descriptor. A plain path
+/// is never found in the ciphertext, as stored names are not plain ones.
 ///
 /// # Errors
-/// No part of it is a vault, or the rest has a `..`.
+/// No ancestor is a vault, or the rest contains `..`.
 pub fn split_vault(given: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
     for vault in given.ancestors() {
         let here = if vault.as_os_str().is_empty() { Path::new(".") } else { vault };
@@ -54,11 +54,11 @@ pub fn split_vault(given: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
             return Ok((here.to_owned(), clean(rest.as_os_str())?));
         }
     }
-    // the whole is taken for the vault, so that the message says what is wrong with it
+    // The whole path is taken for the vault, so that the message names the right cause.
     Ok((given.to_owned(), Vec::new()))
 }
 
-/// The file that each vault holds.
+/// The file that every vault contains.
 const DESCRIPTOR: &str = "+share";
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ fn plain_files_are_not_written_into_the_ciphertext() {
         scratch.kithfs("rollback").arg("--export").arg(&out).arg(scratch.vault()),
     ] {
         let said = says(command, 2);
-        assert!(said.contains("lies in the vault"), "{said}");
+        assert!(said.contains("is inside the vault"), "{said}");
     }
     assert_eq!(shell(&scratch.vault(), "find . | sort"), before);
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
@@ -116,9 +116,9 @@ fn a_lost_recovery_code_is_reported_with_a_way_to_renew_it() {
             1,
         );
         let command = said
-            .split("only that code is lost: ")
+            .split("only that code is lost; create another: ")
             .nth(1)
-            .and_then(|hint| hint.split(" makes another").next());
+            .and_then(|hint| hint.lines().next());
         let mut words = command.unwrap_or_else(|| panic!("{said}")).split(' ').skip(1);
         let code = expect_code(scratch.kithfs(words.next().unwrap()).args(words), 0).stdout;
         fs::write(scratch.path().join("code"), code).unwrap();
@@ -289,7 +289,7 @@ fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
 
 #[test]
 fn a_mount_whose_daemon_has_died_is_called_that() {
-    // After `kill -9` the next mount said "a kithfs is mounted there already", and `kithfs mounts`,
+    // After `kill -9` the next mount said "a vault is already mounted there", and `kithfs mounts`,
     // to which it sent the user, listed nothing.
     if !can_mount() {
         return;
@@ -313,7 +313,7 @@ fn a_mount_whose_daemon_has_died_is_called_that() {
     let said = says(scratch.kithfs("mount").arg(scratch.vault()).arg(scratch.point()), 7);
     assert!(said.contains("has died") && said.contains("kithfs umount"), "{said}");
     let said = says(Command::new(KITHFS).arg("umount").arg(scratch.point()), 0);
-    assert!(said.contains("had died"), "{said}");
+    assert!(said.contains("had already died"), "{said}");
     scratch.mount(&[]).unmount();
 }
 
@@ -338,7 +338,10 @@ fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
         13,
     );
     expect_code(Command::new(KITHFS).arg("umount").arg(&place), 0);
-    assert!(said.contains(&format!("a vault in it is mounted on {}", place.display())), "{said}");
+    assert!(
+        said.contains(&format!("a vault inside it is mounted on {}", place.display())),
+        "{said}"
+    );
     assert_eq!(said.matches("process ").count(), 1, "{said}");
     expect_code(Command::new(KITHFS).arg("umount").arg(".").current_dir(scratch.point()), 0);
     std::mem::forget(mount); // it is unmounted
@@ -362,7 +365,7 @@ fn a_repeated_share_create_uses_the_latest_name() {
         .open(folder.join("file"))
         .unwrap();
     let said = says(scratch.kithfs("share").arg("create").arg(&folder), 1);
-    assert!(said.contains("hint: close what is open for writing"), "{said}");
+    assert!(said.contains("hint: close all files that are open for writing"), "{said}");
     drop(open);
     expect_code(scratch.kithfs("share").args(["create", "--name", "Ann"]).arg(&folder), 0);
     let members = expect_code(scratch.kithfs("who-can-read").arg("--json").arg(&folder), 0);

@@ -38,7 +38,7 @@ fn an_identity_is_made_shown_exported_and_not_replaced() {
     );
     assert!(stderr(&made).contains(&public.fingerprint()));
     let before = fs::read(&file).unwrap();
-    refused(&ann.fails(&["identity", "new"], 2), "there is one already");
+    refused(&ann.fails(&["identity", "new"], 2), "it already exists");
     assert_eq!(fs::read(&file).unwrap(), before);
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing stays behind");
 }
@@ -146,7 +146,7 @@ fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
         1,
     );
     assert!(
-        stderr(&told).contains("another command has changed it meanwhile"),
+        stderr(&told).contains("another command changed it at the same time"),
         "{}",
         stderr(&told)
     );
@@ -237,7 +237,7 @@ fn a_passphrase_change_replaces_nothing_through_a_link() {
             .concat(),
             1,
         );
-        assert!(stderr(&told).contains("changed it meanwhile"), "{}", stderr(&told));
+        assert!(stderr(&told).contains("changed it at the same time"), "{}", stderr(&told));
         assert!(
             fs::read(ann.home().join("elsewhere")).unwrap() == honest,
             "a file outside of the vault was written to"
@@ -266,13 +266,13 @@ fn an_identity_that_is_no_regular_file_is_refused_at_once() {
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     ann.shell("mkfifo pipe; ln -s pipe link; mkdir dir; mkdir -p .config/kithfs; mkfifo .config/kithfs/identity");
     for (args, what) in [
-        ("ls --identity pipe vault", "no regular file"),
-        ("ls --identity link vault", "no regular file"),
-        ("ls --identity dir vault", "no regular file"),
-        ("identity show", "no regular file"),
-        ("init --identity pipe other", "no regular file"),
-        ("passphrase list --identity pipe", "no regular file"),
-        ("rm vault/+identity; mkfifo vault/+identity; ls vault", "no regular file"),
+        ("ls --identity pipe vault", "not a regular file"),
+        ("ls --identity link vault", "not a regular file"),
+        ("ls --identity dir vault", "not a regular file"),
+        ("identity show", "not a regular file"),
+        ("init --identity pipe other", "not a regular file"),
+        ("passphrase list --identity pipe", "not a regular file"),
+        ("rm vault/+identity; mkfifo vault/+identity; ls vault", "not a regular file"),
     ] {
         let (before, args) = args.rsplit_once("; ").unwrap_or(("", args));
         let (_, told) = ann
@@ -463,13 +463,13 @@ fn a_contacts_changed_key_is_never_accepted_silently() {
     );
     // A name with a Cyrillic letter was taken without a word, and listed as a second Bob.
     let warned = stderr(&ann.ok(&["contact", "add", "B\u{43e}b", &two.to_string()]));
-    assert!(warned.contains("looks like that of Bob"), "{warned}");
+    assert!(warned.contains("looks like the name of Bob"), "{warned}");
     ann.ok(&["contact", "remove", "B\u{43e}b"]);
     // nobody can be asked
     refused(&ann.fails(&["contact", "verify", "Bob"], 2), "--fingerprint");
     refused(
         &ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14),
-        "not the one that was told",
+        "not the fingerprint that was given",
     );
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
     ann.ok(&["contact", "verify", "Bob", "--fingerprint", &print.to_lowercase().replace('-', " ")]);
@@ -576,7 +576,10 @@ fn an_invitation_by_a_stranger_needs_their_fingerprint() {
     let fails = |args: &[&str], what| {
         refused(&bob.fails(&[&["accept", "invitation"], args].concat(), 14), what)
     };
-    fails(&["--fingerprint", &known(2).public().fingerprint()], "not the one that was told");
+    fails(
+        &["--fingerprint", &known(2).public().fingerprint()],
+        "not the fingerprint that was given",
+    );
     assert_eq!(remembered(&bob, &memory.share), None);
     bob.ok(&["accept", "invitation", "--fingerprint", &ann.public().fingerprint()]);
     assert_eq!(remembered(&bob, &memory.share), Some(memory));
@@ -585,8 +588,7 @@ fn an_invitation_by_a_stranger_needs_their_fingerprint() {
         bob.home().join(".local/state/kithfs/shares").join(PinnedShare::file_name(&memory.share));
     fs::write(&file, further.to_text()).unwrap();
     assert!(
-        stderr(&bob.ok(&["accept", "invitation", "--yes"]))
-            .contains("what you have seen of it stays")
+        stderr(&bob.ok(&["accept", "invitation", "--yes"])).contains("its record is unchanged")
     );
     assert_eq!(remembered(&bob, &memory.share), Some(further));
 }
@@ -613,5 +615,5 @@ fn altered_or_misaddressed_invitations_are_refused() {
     fs::write(bob.home().join("invitation"), &bytes).unwrap();
     bob.ok(&["contact", "add", "Ann", &known(2).public().to_string()]);
     bob.fails(&["contact", "add", "Ann", &ann.public().to_string()], 14);
-    refused(&bob.fails(&["accept", "invitation", "--yes"], 14), "who is CHANGED");
+    refused(&bob.fails(&["accept", "invitation", "--yes"], 14), "which is CHANGED");
 }

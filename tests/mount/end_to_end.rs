@@ -718,7 +718,7 @@ fn umount_reports_a_mount_kept_by_another_namespace() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             text.contains(&format!("process {} (", other.id()))
-                && text.contains("in use elsewhere"),
+                && text.contains("still mounted elsewhere"),
             "{text}"
         );
     }

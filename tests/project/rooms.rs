@@ -131,9 +131,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("fuse/serve.rs", "a descriptor that was lent to the transport is taken back"),
     ("fuse/uring/memory.rs", "memory that the kernel writes requests to and reads answers from"),
     ("fuse/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
-    ("cli/daemon.rs", "fork, to go to the background"),
-    ("cli/signals.rs", "sigwait and the signal mask, which std does not have"),
-    ("cli/secret.rs", "a descriptor that the user names by its number"),
+    ("cli/daemon/fork.rs", "fork, to go to the background"),
+    ("cli/secrets/source.rs", "a descriptor that the user names by its number"),
 ];
 
 /// A file of the source.

@@ -1,4 +1,4 @@
-//! The command line of fsck and of the memory of what was seen.
+//! The arguments of fsck and of the rollback commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,35 +16,35 @@ pub struct Fsck {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Repair what is wrong, after a question for each
+    /// Repair the faults, with a question for each
     ///
-    /// Replays what a crash left, clears its residue without a question, writes lost directory
-    /// records and long names anew where what is sealed in the vault tells them, and moves what
+    /// Replays the journal of a crash and clears its residue without a question. Rewrites lost
+    /// directory records and long names from authenticated copies in the vault. Moves data that
     /// cannot be authenticated to a new directory in `lost+found`, with a report. The vault must
     /// not be mounted.
     #[arg(long, conflicts_with = "online")]
     pub repair: bool,
-    /// With --repair: take attributes away whose list is missing
+    /// With --repair: remove attributes whose list is missing
     ///
-    /// A list of attributes that is too long for the store stands in a file of its own
-    /// (`+attr-...`). Where that is missing the attributes cannot be read or set; a sync tool may
-    /// only be late with it, so that a repair leaves them as they are unless this is given. What
-    /// refers to the list is kept in `lost+found`.
+    /// A list of attributes that is too long for the store is in a file of its own (`+attr-...`).
+    /// If that file is missing, the attributes cannot be read or set. A sync may still deliver it,
+    /// so a repair keeps the attributes unless this option is given. The reference to the list is
+    /// kept in `lost+found`.
     #[arg(long, requires = "repair")]
     pub forget_missing_attributes: bool,
     /// Repair without questions
     #[arg(short, long, requires = "repair", conflicts_with = "dry_run")]
     pub yes: bool,
-    /// Change nothing, say what would be done
+    /// Change nothing, print what would be done
     #[arg(short = 'n', long, requires = "repair")]
     pub dry_run: bool,
-    /// Write what is good of damaged files to this directory, with holes where bytes are bad
+    /// Write the good parts of damaged files to this directory, with holes for the bad bytes
     #[arg(long, value_name = "DIR")]
     pub salvage: Option<PathBuf>,
-    /// Verify a vault that is mounted, beside the mount
+    /// Verify a vault while it is mounted
     ///
-    /// What is wrong counts only when nothing about it has changed for some seconds. Files that are
-    /// written to all the time are named, and count as neither good nor bad.
+    /// A fault counts only if nothing about it has changed for some seconds. Files that change all
+    /// the time are listed, and count as neither good nor bad.
     #[arg(long)]
     pub online: bool,
     /// The vault
@@ -62,14 +62,13 @@ pub struct Rollback {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Keep in mind what is noticed now, and say no more of it
+    /// Record the notices of this run, and do not repeat them
     #[arg(long)]
     pub keep: bool,
-    /// Copy the files that are noticed, as they are now, to this directory
+    /// Copy the files with a notice, in their current state, to this directory
     #[arg(long, value_name = "DIR")]
     pub export: Option<PathBuf>,
-    /// Seconds for which nothing in the vault may have changed before what is noticed counts: a
-    /// sync tool may not have finished
+    /// Seconds without a change in the vault before a notice counts, as a sync may be in progress
     #[arg(long, value_name = "SECONDS", default_value_t = crate::vault::SETTLE.as_secs())]
     pub settle: u64,
     /// The vault

@@ -1,4 +1,4 @@
-//! The command line of what is done with files without a mount.
+//! The arguments of commands that work on files without a mount.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub struct Ls {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Show mode, links, owner, size and time as well
+    /// Also show mode, links, owner, size and time
     #[arg(short = 'l', long)]
     pub long: bool,
     /// The vault
@@ -45,7 +45,7 @@ pub struct Get {
     pub vault: PathBuf,
     /// A file in the vault
     pub path: OsString,
-    /// Where to write it: a file, a directory, or `-` for stdout; default is its name in the
+    /// Destination: a file, a directory, or `-` for stdout; default is the file's name in the
     /// current directory
     pub file: Option<PathBuf>,
 }
@@ -58,9 +58,9 @@ pub struct Put {
     pub open: OpenArgs,
     /// The vault
     pub vault: PathBuf,
-    /// The file to write in the vault, or a directory in it
+    /// The file to write in the vault, or a directory to write it to
     pub path: OsString,
-    /// What to write: a file, or `-` for stdin
+    /// Source: a file, or `-` for stdin
     #[arg(default_value = "-")]
     pub file: PathBuf,
 }
@@ -71,10 +71,10 @@ pub struct Rm {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Remove directories with all that is in them
+    /// Remove directories and their contents
     #[arg(short, long)]
     pub recursive: bool,
-    /// Say nothing of paths that do not exist
+    /// Ignore paths that do not exist
     #[arg(short, long)]
     pub force: bool,
     /// The vault
@@ -90,7 +90,7 @@ pub struct Mkdir {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Make missing parents as well, and say nothing of what is there
+    /// Create missing parents, and accept directories that exist
     #[arg(short, long)]
     pub parents: bool,
     /// The vault
@@ -108,7 +108,7 @@ pub struct Import {
     pub open: OpenArgs,
     /// The directory to copy
     pub dir: PathBuf,
-    /// The vault, or a directory in it, which is made when missing
+    /// The vault, or a directory in it, which is created if missing
     #[arg(value_name = "VAULT[/PATH]")]
     pub target: PathBuf,
 }
@@ -122,13 +122,12 @@ pub struct Export {
     /// The vault, or a directory in it
     #[arg(value_name = "VAULT[/PATH]")]
     pub source: PathBuf,
-    /// Keep set-user-id and set-group-id bits, and capabilities of files: whoever stores the vault
-    /// can have set them
+    /// Keep set-user-ID and set-group-ID bits and file capabilities, which the storage host can set
     #[arg(long)]
     pub suid: bool,
-    /// Make device nodes: whoever stores the vault can have put them there
+    /// Create device nodes, which the storage host can plant
     #[arg(long)]
     pub dev: bool,
-    /// The directory to copy to, which is made when missing
+    /// The directory to copy to, which is created if missing
     pub dir: PathBuf,
 }

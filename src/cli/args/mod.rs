@@ -1,4 +1,4 @@
-//! The command line as types. The spellings here are fixed: scripts rely on them.
+//! The command line as types. The spellings are fixed, as scripts depend on them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ pub mod check;
 pub mod files;
 pub mod people;
 pub mod share;
+pub mod size;
 pub mod slots;
 
-use super::size;
 use crate::fuse::options::parse_idle;
 use check::{AcceptRollback, Fsck, Rollback};
 use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
@@ -21,8 +21,8 @@ use people::{Accept, Contact, Identity};
 use share::{Share, ShareList};
 use slots::Passphrase;
 
-/// A heading of the help. Each option names its own: `next_help_heading` of a group goes on for all
-/// that follows the group.
+/// A heading of the help. Each option names its own, as `next_help_heading` of a group also applies
+/// to everything after the group.
 const SECRET: &str = "Secret";
 
 /// An encrypted filesystem for people who share.
@@ -30,13 +30,12 @@ const SECRET: &str = "Secret";
 /// A vault is an ordinary directory of ciphertext. `kithfs mount` shows it as plain files; all
 /// other commands work without a mount.
 #[derive(Debug, Parser)]
-#[command(name = "kithfs", version, max_term_width = 100, after_long_help = super::exit::Exit::text_table())]
+#[command(name = "kithfs", version, max_term_width = 100, after_long_help = crate::cli::exit::Exit::text_table())]
 pub struct Cli {
-    /// What is logged: to stderr in the foreground, to the journal or syslog by a mount in the
-    /// background
+    /// Log level; logs go to stderr in the foreground, to the journal or syslog in the background
     ///
-    /// Names of files are logged at `debug` and `trace` only. Default: `info` for mount, `warn` for
-    /// all else.
+    /// File names are logged at `debug` and `trace` only. Default: `info` for mount, `warn` for all
+    /// other commands.
     #[arg(long, global = true, value_name = "LEVEL", value_enum, display_order = 900)]
     pub log_level: Option<LogLevel>,
     /// What to do.
@@ -49,77 +48,77 @@ pub struct Cli {
 pub enum LogLevel {
     /// Nothing
     Off,
-    /// What failed
+    /// Errors
     Error,
-    /// And what is odd
+    /// Also warnings
     Warn,
-    /// And the course of things
+    /// Also normal events
     Info,
-    /// And details, with names of files
+    /// Also details, with file names
     Debug,
-    /// And each request
+    /// Also each request
     Trace,
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a new vault
+    /// Create a new vault
     ///
-    /// Makes the directory when it is missing, and refuses one that is not empty. The recovery code
-    /// is printed once, to stdout: it opens the vault when the passphrase is lost, so keep it on
-    /// paper and not beside the vault.
+    /// Creates the directory if it is missing, and refuses one that is not empty. The recovery code
+    /// is printed once, to stdout. It opens the vault if the passphrase is lost: keep it on paper,
+    /// away from the vault.
     Init(Init),
     /// Show a vault as plain files
     ///
-    /// Goes to the background when the mount serves requests; a failure before that is reported and
-    /// shows in the exit code. SIGTERM, SIGINT and SIGHUP unmount cleanly.
+    /// Moves to the background once the mount serves requests. A failure before that is reported
+    /// and sets the exit code. SIGTERM, SIGINT and SIGHUP unmount cleanly.
     Mount(Mount),
-    /// End a mount, and wait until all is written
+    /// Unmount a vault, and wait until everything is written
     #[command(visible_alias = "unmount")]
     Umount(Umount),
-    /// The ways into an identity: passphrases, recovery codes, key files
+    /// Manage the slots of an identity: passphrases, recovery codes, key files
     ///
-    /// Each way is a slot. A new slot is verified before an old one goes, and the last one cannot
-    /// be removed.
+    /// Each slot opens the identity. A new slot is verified before an old one is removed, and the
+    /// last one cannot be removed.
     Passphrase(Passphrase),
-    /// Your identity: what others share folders with
+    /// Manage your identity, which others share folders with
     ///
-    /// One file, by default ~/.config/kithfs/identity. Its public key is a line that begins with
-    /// `kith1`; give that to others, and compare the fingerprint with them by another way than the
-    /// key went.
+    /// An identity is one file, by default ~/.config/kithfs/identity. Its public key is a line that
+    /// begins with `kith1`. Give that line to others, and compare the fingerprint with them over
+    /// another channel than the one that carried the key.
     Identity(Identity),
-    /// The people whose public keys you know
+    /// Manage the people whose public keys you know
     ///
-    /// A contact is `new` until its fingerprint was compared with its owner; then it is `verified`.
-    /// Where a second key is offered under the same name it is `CHANGED`, and is not used until you
-    /// decide.
+    /// A contact is `new` until you compare its fingerprint with its owner; then it is `verified`.
+    /// If a second key is offered under the same name, the contact is `CHANGED` and is not used
+    /// until you decide.
     Contact(Contact),
     /// Accept an invitation to a share
     ///
-    /// From then on a mount of the share is known to be the one that was meant, and an older state
-    /// of its list of members is refused.
+    /// Afterwards a mount of the share is known to be the intended one, and an older state of its
+    /// list of members is refused.
     Accept(Accept),
-    /// Who is a member of a shared vault, and changing that
+    /// Show and change the members of a share
     Share(Share),
-    /// Who has a key for a path in a vault
+    /// List the members with a key for a path in a vault
     WhoCanRead(ShareList),
-    /// What can be said of a vault without a secret
+    /// Show the public facts of a vault, without a secret
     Info(Info),
     /// Verify every byte of a vault
     ///
-    /// Prints plain path and cipher path of each fault, and which bytes of a file are bad. With
-    /// --repair, puts right what can be known and moves what cannot be authenticated to
+    /// Prints the plain path and cipher path of each fault, and which bytes of a file are bad. With
+    /// --repair, restores what can be known and moves data that cannot be authenticated to
     /// `lost+found` in the vault; nothing is deleted. Exit code 0: no fault, or none is left; 20:
     /// faults found; 21: the check could not run.
     Fsck(Fsck),
-    /// What in a vault is older than this machine has seen it, or gone
+    /// List files in a vault that are older than this machine has seen, or gone
     ///
-    /// Whoever stores a vault can give back what it was earlier. Each client remembers what it has
-    /// seen, in $XDG_STATE_HOME/kithfs (or ~/.local/state/kithfs), and compares. Exit code 0:
-    /// nothing; 22: something was noticed.
+    /// The storage host can restore an earlier state of a vault. Each client records the versions
+    /// that it sees, in $XDG_STATE_HOME/kithfs (or ~/.local/state/kithfs), and compares. Exit code
+    /// 0: nothing; 22: something was noticed.
     Rollback(Rollback),
-    /// Accept a vault, or parts of it, as it is now: after a backup was restored
+    /// Accept a vault, or parts of it, in its current state, after a backup was restored
     AcceptRollback(AcceptRollback),
     /// List a directory of a vault
     Ls(Ls),
@@ -131,42 +130,43 @@ pub enum Command {
     Put(Put),
     /// Remove files from a vault
     Rm(Rm),
-    /// Make directories in a vault
+    /// Create directories in a vault
     Mkdir(Mkdir),
     /// Copy a directory into a vault, with all metadata
     ///
-    /// Can be broken off and run again: files that are there with the same size and time of
-    /// modification are passed over.
+    /// Can be interrupted and run again: files that already exist with the same contents and
+    /// metadata are skipped.
     Import(Import),
     /// Copy a vault, or a directory of it, out, with all metadata
     ///
-    /// Can be broken off and run again: files that are there with the same size and time of
-    /// modification are passed over.
+    /// Can be interrupted and run again: files that already exist with the same contents and
+    /// metadata are skipped.
     Export(Export),
-    /// From a plain path to the path of its ciphertext, and back
+    /// Translate a plain path to the path of its ciphertext, or back
     Map(Map),
-    /// What is mounted, since when, by which process
+    /// List the mounts, with start time and process
     Mounts(Mounts),
-    /// How fast this processor and this disk are with kithfs
+    /// Measure the speed of kithfs on this processor and disk
     ///
-    /// Measures the ciphers, and a temporary vault beside the plain directory DIR, in which it is
-    /// made and removed. Takes less than a minute and 300 MB of the disk.
+    /// Measures the ciphers, and a temporary vault that is created in the directory DIR and removed
+    /// afterwards. Takes less than a minute and 300 MB of disk space.
     Bench(Bench),
     /// Print the completion script of a shell
     Completion(Completion),
     /// Write the manual pages into a directory
     Man(Man),
-    /// List the exit codes, as a table in Markdown
+    /// Print the exit codes as a Markdown table
     ExitCodes,
 }
 
-/// Where the passphrase comes from, when not from the terminal.
+/// The source of the passphrase, if it is not the terminal.
 #[derive(Args, Debug, Default)]
 pub struct PassphraseArgs {
-    /// Read the passphrase from a file (`-`: stdin); one newline at its end does not count
+    /// Read the passphrase from a file (`-`: stdin); one newline at its end is ignored
     ///
-    /// Without any of these options: the file that the variable KITHFS_PASSPHRASE_FILE names, else
-    /// the systemd credential `kithfs.passphrase`, else a prompt at the terminal.
+    /// Without any of these options, the passphrase comes from the file in the variable
+    /// KITHFS_PASSPHRASE_FILE, else from the systemd credential `kithfs.passphrase`, else from a
+    /// prompt at the terminal.
     #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
     pub passphrase_file: Option<PathBuf>,
     /// Read the passphrase from this file descriptor
@@ -180,13 +180,13 @@ pub struct PassphraseArgs {
     pub key_file: Option<PathBuf>,
 }
 
-/// A secret that opens something which exists.
+/// A secret that opens an existing identity.
 #[derive(Args, Debug, Default)]
 pub struct PresentSecret {
     /// Passphrase or key file.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
-    /// Read a recovery code from a file (at a prompt it can be typed in place of the passphrase)
+    /// Read a recovery code from a file (at a prompt, it can be typed instead of the passphrase)
     #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
     pub recovery_code_file: Option<PathBuf>,
 }
@@ -200,28 +200,27 @@ pub struct OpenArgs {
     /// Use this identity instead of the vault's own one
     #[arg(long, value_name = "FILE", help_heading = SECRET)]
     pub identity: Option<PathBuf>,
-    /// Neither compare the vault with what was seen of it earlier nor remember what is seen now
+    /// Neither compare the vault with its recorded state nor record its current state
     ///
-    /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 does the same.
+    /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 has the same effect.
     #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
     pub no_rollback_memory: bool,
-    /// Take the share, or the contact, as it is, though nothing vouches for it: no invitation, no
-    /// earlier visit, no compared fingerprint
+    /// Accept the share, or the contact's key, unverified: without an invitation, an earlier visit
+    /// or a compared fingerprint
     #[arg(long)]
     pub trust_on_first_use: bool,
-    /// Limit of the caches in memory
+    /// Limit of the in-memory caches
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
 }
 
-/// The costs of guessing a passphrase.
+/// The cost of guessing a passphrase.
 #[derive(Args, Debug, Default)]
 pub struct KdfArgs {
-    /// Memory that one guess at the passphrase takes, in MiB; default 256, less only where memory
-    /// is short
+    /// Memory for one guess at the passphrase, in MiB; default 256, less only if memory is short
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=4096))]
     pub kdf_memory: Option<u32>,
-    /// Passes over that memory; default as many as take about one second
+    /// Passes over that memory; default is what takes about one second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub kdf_passes: Option<u32>,
 }
@@ -235,22 +234,23 @@ pub struct Init {
     /// Its costs.
     #[command(flatten)]
     pub kdf: KdfArgs,
-    /// Cipher of names, contents and records; default aes where the processor has it, else chacha
+    /// Cipher of names, contents and records; default is aes if the processor supports it, else
+    /// chacha
     #[arg(long, value_enum)]
     pub cipher: Option<Cipher>,
-    /// Unit in which large files are sealed: a power of two from 4K to 4M
+    /// Chunk size of large files: a power of two from 4K to 4M
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse_chunk_log2)]
     pub chunk_size: u8,
-    /// Make this identity the owner, instead of a new one that lies in the vault
+    /// Make this identity the owner, instead of a new one inside the vault
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
-    /// Sign every file, so that the vault can have members: readers, writers, admins
+    /// Sign every file, so that the vault can have members: readers, writers and admins
     #[arg(long)]
     pub signed: bool,
-    /// What its members see as your name, with --signed
+    /// Your name as its members see it, with --signed
     #[arg(long, value_name = "NAME", default_value = "owner", requires = "signed")]
     pub name: String,
-    /// The directory of ciphertext to make
+    /// The directory of ciphertext to create
     pub vault: PathBuf,
 }
 
@@ -272,36 +272,36 @@ pub struct Mount {
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
-    /// Options of the mount, separated by commas
+    /// Mount options, separated by commas
     ///
     /// ro, rw, allow_other, allow_foreign_store, default_permissions, no_default_permissions, dev,
     /// nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime, nonempty,
     /// shared, idle=TIME, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring,
-    /// uring_memory=MIB. Device nodes and set-user-id bits do not work unless `dev` and `suid` are
-    /// given. Who may do what is decided by the kernel, but in a mount by root without allow_other,
-    /// or with no_default_permissions, by the daemon. A comma in a value is written `\,`.
-    /// allow_other is refused where another user than root and the one who mounts owns the vault's
-    /// directory or may write to it, who can then give themselves any file in it;
-    /// allow_foreign_store allows that.
+    /// uring_memory=MIB. Device nodes and set-user-ID bits work only with `dev` and `suid`. The
+    /// kernel checks permissions; the daemon does in a mount by root without allow_other, or with
+    /// no_default_permissions. A comma in a value is written `\,`. allow_other is refused if a user
+    /// other than root and the mounting one owns the vault's directory or may write to it, as that
+    /// user could grant themselves access to any file in it; allow_foreign_store permits that.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
-    /// Unmount once nobody has used it for so long: 10m, 1h30m, or a number of seconds
+    /// Unmount after this time without use: 10m, 1h30m, or a number of seconds
     ///
-    /// A mount in which a program has a file open or its working directory stays. The time for
+    /// A mount stays while a program has a file open or its working directory in it. Time during
     /// which the machine is suspended counts.
     #[arg(long, value_name = "TIME")]
     pub idle: Option<Idle>,
-    /// Allow no writes
+    /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
-    /// Let others have the vault mounted for writing at the same time, who all say the same
+    /// Allow other machines or users to mount the vault for writing at the same time, all with this
+    /// option
     ///
-    /// Each operation asks the store, nothing is cached, and one file is written by one of them at
-    /// a time. The store must show each of them the locks of the others, as a local filesystem and
-    /// NFS do; no sync tool does.
+    /// Each operation asks the store, nothing is cached, and only one mount writes to a file at a
+    /// time. The store must show every mount the locks of the others, as a local filesystem and NFS
+    /// do; no sync tool does.
     #[arg(long)]
     pub shared: bool,
-    /// How requests come from the kernel
+    /// Transport of requests from the kernel
     #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
     /// The vault
@@ -310,7 +310,7 @@ pub struct Mount {
     pub mountpoint: PathBuf,
 }
 
-/// How long a mount may be unused.
+/// The time without use after which a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle(pub Option<Duration>);
 
@@ -322,27 +322,26 @@ impl FromStr for Idle {
     }
 }
 
-/// How requests come from the kernel.
+/// Transport of requests from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Transport {
-    /// Over /dev/fuse; with `-o uring` over io_uring where the kernel offers it
+    /// /dev/fuse; with `-o uring`, io_uring if the kernel supports it
     Auto,
-    /// Over io_uring (experimental, Linux 6.14 and later); an error where that cannot be
+    /// io_uring (experimental, Linux 6.14 and later); fails if it is not available
     Uring,
-    /// Over /dev/fuse, also with `-o uring`
+    /// /dev/fuse, even with `-o uring`
     Dev,
 }
 
 /// `umount`
 #[derive(Args, Debug)]
 pub struct Umount {
-    /// Take the mount away from sight at once, even when it is busy; it ends when its last file is
-    /// closed
+    /// Detach the mount at once, even if it is busy; it ends when its last file is closed
     ///
-    /// The command then does not wait.
+    /// The command then does not wait for the daemon.
     #[arg(long)]
     pub lazy: bool,
-    /// Where it is mounted
+    /// The mount point
     pub mountpoint: PathBuf,
 }
 
@@ -352,10 +351,10 @@ pub struct Bench {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Do little of each, in a few seconds: to see that it works, not to quote
+    /// Measure for a few seconds only: to see that it works, not to quote
     #[arg(long)]
     pub quick: bool,
-    /// A directory on the disk that is to be measured
+    /// A directory on the disk to measure
     #[arg(default_value = ".")]
     pub dir: PathBuf,
 }
@@ -376,7 +375,7 @@ pub struct Map {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// PATH is a path of ciphertext, relative to the vault; print the plain one
+    /// PATH is a path of ciphertext, relative to the vault; print the plain path
     #[arg(long)]
     pub reverse: bool,
     /// The vault
@@ -401,7 +400,7 @@ pub struct Completion {
     pub shell: Shell,
 }
 
-/// A shell that can be completed.
+/// A shell with completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
     /// GNU Bash
@@ -415,7 +414,7 @@ pub enum Shell {
 /// `man`
 #[derive(Args, Debug)]
 pub struct Man {
-    /// The directory, which is made when missing
+    /// The directory, which is created if missing
     pub dir: PathBuf,
 }
 
@@ -436,9 +435,8 @@ mod tests {
 
     #[test]
     fn only_what_is_secret_stands_below_secret() {
-        // The heading of the passphrase options went on for all that came after them: `kithfs help
-        // mount` showed `-o` and even the vault below "Secret", and the operands in the order of
-        // the alphabet, the mount point before the vault.
+        // A heading applied to all options after it: `kithfs help mount` showed `-o` and the vault
+        // below "Secret", and the operands in alphabetical order.
         fn look(command: &clap::Command) {
             for arg in command.get_arguments().filter(|arg| arg.get_help_heading().is_some()) {
                 let name = arg
@@ -449,7 +447,7 @@ mod tests {
                     .any(|word| name.contains(word));
                 assert!(
                     about_secrets,
-                    "{}: --{name} stands below {:?}",
+                    "{}: --{name} is below {:?}",
                     command.get_name(),
                     arg.get_help_heading()
                 );

@@ -1,4 +1,4 @@
-//! The command line of people: identities, contacts, invitations.
+//! The arguments of commands for identities, contacts and invitations.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::slots::PassphraseCommand;
 use super::{KdfArgs, PassphraseArgs, PresentSecret};
 use crate::cli::error::Error;
-use crate::cli::home;
+use crate::cli::user::directories;
 
 /// `identity`
 #[derive(Args, Debug)]
@@ -20,16 +20,16 @@ pub struct Identity {
 /// The commands of `identity`.
 #[derive(Debug, Subcommand)]
 pub enum IdentityCommand {
-    /// Make a new identity
+    /// Create a new identity
     ///
-    /// The recovery code is printed once, to stdout: it opens the identity when the passphrase is
+    /// The recovery code is printed once, to stdout. It opens the identity if the passphrase is
     /// lost.
     New(IdentityNew),
-    /// Show public key and fingerprint, and at a terminal a QR code of the key
+    /// Show public key and fingerprint, and on a terminal a QR code of the key
     Show(IdentityShow),
-    /// Print the public key alone
+    /// Print only the public key
     Export(IdentityShow),
-    /// The ways into the identity: passphrases, recovery codes, key files
+    /// Manage the slots of the identity: passphrases, recovery codes, key files
     Passphrase(IdentityPassphrase),
 }
 
@@ -38,32 +38,32 @@ pub enum IdentityCommand {
 pub struct OwnIdentity {
     /// The identity file; default is ~/.config/kithfs/identity
     ///
-    /// With XDG_CONFIG_HOME set, kithfs/identity in that directory. The identity that lies in a
-    /// vault is VAULT/+identity.
+    /// If XDG_CONFIG_HOME is set, the default is kithfs/identity in that directory. The identity
+    /// inside a vault is VAULT/+identity.
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
 }
 
 impl OwnIdentity {
-    /// The file that is meant.
+    /// Returns the path of the identity file.
     ///
     /// # Errors
     /// There is no home directory.
     pub fn path(&self) -> Result<PathBuf, Error> {
-        self.identity.clone().map_or_else(home::identity, Ok)
+        self.identity.clone().map_or_else(directories::identity, Ok)
     }
 }
 
 /// `identity new`
 #[derive(Args, Debug)]
 pub struct IdentityNew {
-    /// Where to make it.
+    /// The file to create.
     #[command(flatten)]
     pub of: OwnIdentity,
     /// The passphrase or key file of the new identity.
     #[command(flatten)]
     pub secret: PassphraseArgs,
-    /// Its costs.
+    /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -71,10 +71,10 @@ pub struct IdentityNew {
 /// `identity show`, `identity export`
 #[derive(Args, Debug)]
 pub struct IdentityShow {
-    /// Which one.
+    /// The identity.
     #[command(flatten)]
     pub of: OwnIdentity,
-    /// Asked for only where the file lies in a vault.
+    /// Needed only for an identity inside a vault.
     #[command(flatten)]
     pub secret: PresentSecret,
 }
@@ -98,27 +98,27 @@ pub struct Contact {
 /// The commands of `contact`.
 #[derive(Debug, Subcommand)]
 pub enum ContactCommand {
-    /// Note whose public key is whose
+    /// Record the public key of a person
     ///
-    /// A name that has another key keeps it: the contact is CHANGED then, the command fails, and
-    /// neither key is used until `contact verify` accepts the new one or `contact add` with the old
-    /// one drops it.
+    /// A known name keeps its first key if another key is offered. The contact is then CHANGED, and
+    /// the command fails. Neither key is used until `contact verify` accepts the new one or
+    /// `contact add` with the old one drops it.
     Add(ContactAdd),
     /// List the contacts
     List(ContactList),
-    /// Note that a fingerprint was compared with its owner
+    /// Record that a fingerprint was compared with its owner
     ///
-    /// Compare it by a way on which nobody can pretend to be him: in person, or by voice. Of a
-    /// contact that is CHANGED the new key is meant.
+    /// Compare it over a channel on which nobody can impersonate them: in person, or by voice. For
+    /// a contact that is CHANGED, this is the fingerprint of the new key.
     Verify(ContactVerify),
-    /// Forget a contact
+    /// Remove a contact
     Remove(ContactRemove),
 }
 
 /// `contact add`
 #[derive(Args, Debug)]
 pub struct ContactAdd {
-    /// What you call him or her
+    /// Your name for them
     pub name: String,
     /// The public key, a line that begins with kith1; `-` reads it from stdin
     pub key: String,
@@ -132,13 +132,13 @@ pub struct ContactList {
     pub json: bool,
 }
 
-/// What answers a question about a fingerprint.
+/// The answer to a question about a fingerprint.
 #[derive(Args, Debug, Default)]
 pub struct Comparison {
-    /// The fingerprint that the owner has told: it is compared here, and nothing is asked
+    /// The fingerprint as the owner reported it: it is compared, and no question is asked
     #[arg(long, value_name = "FINGERPRINT", conflicts_with = "yes")]
     pub fingerprint: Option<String>,
-    /// Ask nothing: the fingerprints were compared and are the same
+    /// Ask no question: the fingerprints were compared and match
     #[arg(long)]
     pub yes: bool,
 }
@@ -146,7 +146,7 @@ pub struct Comparison {
 /// `contact verify`
 #[derive(Args, Debug)]
 pub struct ContactVerify {
-    /// The answer.
+    /// The answer to the question about the fingerprint.
     #[command(flatten)]
     pub comparison: Comparison,
     /// The contact
@@ -163,13 +163,13 @@ pub struct ContactRemove {
 /// `accept`
 #[derive(Args, Debug)]
 pub struct Accept {
-    /// Who accepts.
+    /// The identity that accepts.
     #[command(flatten)]
     pub of: OwnIdentity,
-    /// Asked for only where the identity lies in a vault.
+    /// Needed only for an identity inside a vault.
     #[command(flatten)]
     pub secret: PresentSecret,
-    /// The answer, where the one who invites is no verified contact.
+    /// The answer to the question about the inviting admin's fingerprint.
     #[command(flatten)]
     pub comparison: Comparison,
     /// The invitation; `-` reads it from stdin

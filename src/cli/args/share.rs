@@ -1,4 +1,4 @@
-//! The command line of sharing.
+//! The arguments of commands for shares.
 
 use std::path::PathBuf;
 
@@ -19,55 +19,57 @@ pub struct Share {
 /// The commands of `share`.
 #[derive(Debug, Subcommand)]
 pub enum ShareCommand {
-    /// Make a share of a folder of a vault
+    /// Turn a folder of a vault into a share
     ///
-    /// The folder is made where it is missing. What it holds is encrypted anew; until that is done
-    /// it stays what it is, and the command goes on where it was interrupted. In a mounted vault
-    /// programs may read meanwhile; what is open for writing in the folder at the end makes the
-    /// command fail.
+    /// The folder is created if missing. Its contents are encrypted again; until that is done, the
+    /// folder stays as it is. An interrupted command continues when it is run again. In a mounted
+    /// vault, programs may read during that time; the command fails if a file in the folder is open
+    /// for writing at the end.
     ///
-    /// Where the store cannot exchange two directories in one step, as exFAT, NTFS, sshfs, NFS and
-    /// SMB, a crash in the wrong moment leaves the folder, whole, under its name with .before-share
-    /// behind it. The same command again puts it back and goes on; where the share is there already
-    /// it removes the folder if the share has all of it, and else says that it is left.
+    /// Some stores cannot exchange two directories in one step: exFAT, NTFS, sshfs, NFS and SMB.
+    /// There, a crash at the wrong moment leaves the complete folder under its name with
+    /// .before-share appended. Running the same command again puts it back and continues. If the
+    /// share already exists, the command removes the folder if the share has all of its contents,
+    /// and otherwise reports it.
     Create(ShareCreate),
-    /// Add members, or give them a role that may do more
+    /// Add members, or raise their roles
     ///
-    /// They are contacts. A contact whose fingerprint nobody has compared is refused unless told
-    /// so; one that is CHANGED always is.
+    /// Members are contacts. A contact whose fingerprint has not been compared is refused without
+    /// --trust-on-first-use. A contact that is CHANGED is always refused.
     Add(ShareAdd),
     /// Remove members
     ///
-    /// A new folder key is used from then on, which they do not get. What they have read they keep.
+    /// A new folder key, which they do not get, is used from then on. They keep whatever they have
+    /// already read.
     Remove(ShareRemove),
     /// List the members, their roles and fingerprints
     List(ShareList),
-    /// Show who changed the membership, when and how, every signature verified
+    /// Show the verified history of the membership
     Log(ShareLog),
-    /// Seal anew what is still under an older folder key
+    /// Reseal data that is still under an older folder key
     ///
-    /// Names, headers and small files, with --eager all contents. Where nothing is left under an
-    /// older key, it begins with a new one. It goes on where it was interrupted.
+    /// Reseals names, headers and small files, and with --eager all contents. If nothing is left
+    /// under an older key, it begins a new one. An interrupted command continues when it is run
+    /// again.
     Rekey(ShareRekey),
-    /// Choose one of two lists of members that exclude each other
+    /// Resolve a fork: choose one of two conflicting lists of members
     ///
-    /// Without --keep it shows them.
+    /// Without --keep, the command shows them.
     Settle(ShareSettle),
     /// Write an invitation for a member
     ///
-    /// It tells him which share is meant, so that nobody can pass him another one. It holds no
-    /// secret.
+    /// It identifies the share, so that nobody can pass them another one. It holds no secret.
     Invite(ShareInvite),
 }
 
 /// What a member may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Role {
-    /// Reads
+    /// Can read
     Reader,
-    /// Reads and writes
+    /// Can read and write
     Writer,
-    /// And changes who is a member
+    /// Can also change the membership
     Admin,
 }
 
@@ -94,13 +96,13 @@ impl From<roster::Role> for Role {
 /// `share add`
 #[derive(Args, Debug)]
 pub struct ShareAdd {
-    /// The secret, and whether to take an unverified contact.
+    /// The secret, and whether to accept an unverified contact.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// What they may do
+    /// Their role
     #[arg(long, value_enum)]
     pub role: Role,
-    /// The vault, or where it is mounted
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// Contacts
@@ -114,13 +116,13 @@ pub struct ShareCreate {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Keep the admins of what the folder is in out of it
+    /// Keep the admins of the enclosing share out
     #[arg(long)]
     pub isolated: bool,
-    /// What its members see as your name
+    /// Your name as the members see it
     #[arg(long, value_name = "NAME", default_value = "owner")]
     pub name: String,
-    /// The vault, or where it is mounted, and the folder in it: VAULT/FOLDER
+    /// The folder, in the vault or its mount: VAULT/FOLDER
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -131,16 +133,16 @@ pub struct ShareRekey {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Contents too
+    /// Reseal all contents too
     #[arg(long)]
     pub eager: bool,
-    /// Only tell what is left
+    /// Only show what is left
     #[arg(long, conflicts_with = "eager")]
     pub status: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The vault, or where it is mounted, or the folder of a share in it
+    /// The vault, its mount point, or the folder of a share in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -151,13 +153,13 @@ pub struct ShareRemove {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Seal all contents anew at once
+    /// Reseal all contents at once
     #[arg(long)]
     pub eager: bool,
-    /// The vault, or where it is mounted
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// Members, as `list` names them, or their fingerprints
+    /// Members, by their name in `list` or their fingerprint
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
 }
@@ -171,7 +173,7 @@ pub struct ShareList {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The vault or a path in it, or where it is mounted
+    /// The vault, its mount point, or a path in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -182,7 +184,7 @@ pub struct ShareLog {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The vault or a path in it, or where it is mounted
+    /// The vault, its mount point, or a path in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -193,10 +195,10 @@ pub struct ShareSettle {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The head that stays: at least eight digits of its hash
+    /// The head to keep: at least eight digits of its hash
     #[arg(long, value_name = "HASH")]
     pub keep: Option<String>,
-    /// The vault, or where it is mounted
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
@@ -207,12 +209,12 @@ pub struct ShareInvite {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// Where to write the invitation; `-` is stdout
+    /// The file for the invitation; `-` is stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub output: PathBuf,
-    /// The vault, or where it is mounted
+    /// The vault or its mount point
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// A member, as `list` names him, or his fingerprint
+    /// A member, by their name in `list` or their fingerprint
     pub name: String,
 }

@@ -1,4 +1,4 @@
-//! The command line of the ways into an identity.
+//! The arguments of commands for slots.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,23 +21,23 @@ pub struct Passphrase {
 /// The commands of `passphrase`, and of `identity passphrase`.
 #[derive(Debug, Subcommand)]
 pub enum PassphraseCommand<Of: Args = SlotsOf> {
-    /// Add a way in
+    /// Add a slot
     Add(PassphraseAdd<Of>),
     /// Replace a passphrase
     Change(PassphraseChange<Of>),
-    /// Remove a way in
+    /// Remove a slot
     Remove(PassphraseRemove<Of>),
-    /// List the ways in
+    /// List the slots
     List(PassphraseList<Of>),
 }
 
-/// Whose slots: those of a vault's own identity, or those of an identity file.
+/// The identity to change: a vault's own one, or an identity file.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub struct SlotsOf {
-    /// The vault whose own identity is meant
+    /// Use this vault's own identity
     pub vault: Option<PathBuf>,
-    /// The identity file that is meant
+    /// Use this identity file
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
 }
@@ -59,22 +59,22 @@ pub struct NewSecret {
 /// `passphrase add`
 #[derive(Args, Debug)]
 pub struct PassphraseAdd<Of: Args = SlotsOf> {
-    /// Whose.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// A secret that opens it now.
+    /// A secret that opens it.
     #[command(flatten)]
     pub present: PresentSecret,
-    /// The new one.
+    /// The new secret.
     #[command(flatten)]
     pub new: NewSecret,
-    /// Add the contents of this file as a way in, instead of a passphrase
+    /// Add a slot for the contents of this file, instead of a passphrase
     #[arg(long, value_name = "FILE", group = "new_secret", help_heading = NEW_SECRET)]
     pub new_key_file: Option<PathBuf>,
-    /// Add a new recovery code, which is printed once, instead of a passphrase
+    /// Add a slot for a new recovery code, which is printed once, instead of a passphrase
     #[arg(long, group = "new_secret", help_heading = NEW_SECRET)]
     pub new_recovery_code: bool,
-    /// Its costs.
+    /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -82,20 +82,20 @@ pub struct PassphraseAdd<Of: Args = SlotsOf> {
 /// `passphrase change`
 #[derive(Args, Debug)]
 pub struct PassphraseChange<Of: Args = SlotsOf> {
-    /// Whose.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// A secret that opens it now.
+    /// A secret that opens it.
     #[command(flatten)]
     pub present: PresentSecret,
-    /// The new one.
+    /// The new secret.
     #[command(flatten)]
     pub new: NewSecret,
-    /// The slot to replace, as `list` numbers them; default is the passphrase that was given, or
-    /// the only one that there is
+    /// The slot to replace, as numbered by `list`; default is the slot of the given passphrase, or
+    /// the only passphrase
     #[arg(long, value_name = "N")]
     pub slot: Option<u16>,
-    /// Its costs.
+    /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -103,13 +103,13 @@ pub struct PassphraseChange<Of: Args = SlotsOf> {
 /// `passphrase remove`
 #[derive(Args, Debug)]
 pub struct PassphraseRemove<Of: Args = SlotsOf> {
-    /// Whose.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// A secret that opens it now.
+    /// A secret that opens it.
     #[command(flatten)]
     pub present: PresentSecret,
-    /// The slot, as `list` numbers them
+    /// The slot, as numbered by `list`
     #[arg(long, value_name = "N")]
     pub slot: u16,
 }
@@ -117,7 +117,7 @@ pub struct PassphraseRemove<Of: Args = SlotsOf> {
 /// `passphrase list`
 #[derive(Args, Debug)]
 pub struct PassphraseList<Of: Args = SlotsOf> {
-    /// Whose.
+    /// The identity.
     #[command(flatten)]
     pub of: Of,
     /// Print JSON

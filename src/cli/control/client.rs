@@ -1,4 +1,4 @@
-//! The command's side: a way to the vault that a path belongs to.
+//! The client side: access to the vault that a path belongs to.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -9,18 +9,18 @@ use super::perform::perform;
 use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::args::OpenArgs;
 use crate::cli::args::share::Role;
+use crate::cli::daemon::registry::{Entry, Registry};
 use crate::cli::error::Error;
-use crate::cli::open::{self, Open, Purpose};
 use crate::cli::paths;
-use crate::cli::registry::{Entry, Registry};
 use crate::cli::report::Failure;
+use crate::cli::vaults::open::{self, Open, Purpose};
 use crate::roster::{Member, Role as SharingRole};
 use crate::vault::{Pending, ShareProgress};
 
-/// Is told how far an operation is.
+/// Receives the progress of an operation.
 pub type Progressed<'a> = &'a mut dyn FnMut(&ShareProgress);
 
-/// A vault and a path in it, on which operations can be asked for.
+/// A connection to a vault, for operations on a path in it.
 pub struct Door {
     way: Way,
     /// The vault's directory.
@@ -30,13 +30,13 @@ pub struct Door {
 }
 
 enum Way {
-    /// This process has opened it.
+    /// This process has the vault open.
     Here(Open),
-    /// The daemon that serves it listens here.
+    /// The daemon that serves the vault listens on this socket.
     Daemon(PathBuf),
 }
 
-/// A path without links, as far as it exists.
+/// Resolves symlinks in the existing part of a path.
 fn resolve(given: &Path) -> PathBuf {
     let absolute = std::path::absolute(given).unwrap_or_else(|_| given.to_owned());
     for there in absolute.ancestors() {
@@ -47,16 +47,16 @@ fn resolve(given: &Path) -> PathBuf {
     absolute
 }
 
-/// The vault that a path of ciphertext or of a live mount belongs to, the plain path in it, and the
-/// mount that can write to it.
+/// Returns the vault that a path of ciphertext or of a live mount belongs to, the plain path in it,
+/// and the mount that can write to it.
 fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     let place = resolve(given);
-    // without a registry there are no mounts to be found in
+    // Without a registry, no mounts are known.
     let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
     let below = live
         .iter()
         .filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
-    // of mounts inside of mounts the innermost
+    // Of nested mounts, the innermost.
     let (vault, path) = match below.min_by_key(|(_, rest)| rest.as_os_str().len()) {
         Some((entry, rest)) => (entry.vault.0.clone(), paths::clean(rest.as_os_str())?),
         None => paths::split_vault(given)?,
@@ -66,15 +66,15 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     Ok((vault, path, mount))
 }
 
-/// Where the daemon of a mount listens, if it does.
+/// Returns the control socket of a mount, if its daemon listens.
 fn socket(entry: &Entry) -> Option<PathBuf> {
     let socket = Registry::open().ok()?.socket_of(entry.process);
     by_short_path(&socket, |path| UnixStream::connect(path)).ok().map(|_| socket)
 }
 
 impl Door {
-    /// The way to what `given` names. Where the vault is mounted for writing its daemon is asked,
-    /// unless another identity than that of the mount was named; elsewhere it is opened for
+    /// Connects to the vault that `given` names. If the vault is mounted for writing, its daemon is
+    /// asked, unless another identity than the mount's was named. Otherwise the vault is opened for
     /// `purpose`.
     ///
     /// # Errors
@@ -89,10 +89,10 @@ impl Door {
         Ok(Door { way, vault, path })
     }
 
-    /// Asks for an operation at the path.
+    /// Performs an operation on the path.
     ///
     /// # Errors
-    /// What it fails with; the daemon has ended.
+    /// Those of the operation; the daemon has ended.
     fn ask(&self, what: What, progress: Progressed<'_>) -> Result<Reply, Failure> {
         let request = Request { path: self.path.clone(), what };
         match &self.way {
@@ -101,10 +101,11 @@ impl Door {
         }
     }
 
-    /// What the share is in which the path stands.
+    /// Returns information about the share that contains the path.
     ///
     /// # Errors
-    /// What the vault says, as people read it; the daemon has ended. So it is with all that follow.
+    /// Those of the vault, as messages for people; the daemon has ended. The same holds for the
+    /// following functions.
     pub fn share(&self) -> Result<Known, Failure> {
         match self.ask(What::Info, &mut |_| {})? {
             Reply::Info(info) => Ok(info.into()),
@@ -112,7 +113,7 @@ impl Door {
         }
     }
 
-    /// Its history.
+    /// Returns its history.
     pub fn log(&self) -> Result<Vec<Past>, Failure> {
         match self.ask(What::Log, &mut |_| {})? {
             Reply::Log(steps) => Ok(steps.into_iter().map(Past::from).collect()),
@@ -127,12 +128,12 @@ impl Door {
         }
     }
 
-    /// What is under older folder keys.
+    /// Returns what is still under older folder keys.
     pub fn pending(&self) -> Result<Pending, Failure> {
         self.left(What::Pending, &mut |_| {})
     }
 
-    /// Seals that anew, and tells what is left.
+    /// Reseals data under older folder keys, and returns what is left.
     pub fn reseal(&self, eager: bool, progress: Progressed<'_>) -> Result<Pending, Failure> {
         self.left(What::Reseal { eager }, progress)
     }
@@ -153,13 +154,13 @@ impl Door {
         self.ask(What::SetRole(*sign, Role::from(role)), &mut |_| {}).map(drop)
     }
 
-    /// Removes members; the end of the progress tells how much could not be read.
+    /// Removes members; the returned progress counts what could not be read.
     pub fn remove(&self, signs: &[[u8; 32]]) -> Result<ShareProgress, Failure> {
         self.end(What::Remove(signs.to_vec()), &mut |_| {})
     }
 
-    /// Makes a share of the folder; the end of the progress tells how large it is. Gives the name
-    /// of the former folder too, where that was left beside it.
+    /// Turns the folder into a share. The returned progress has its size, with the name of the
+    /// former folder if that was left beside it.
     pub fn create(
         &self,
         isolated: bool,
@@ -180,12 +181,12 @@ impl Door {
         }
     }
 
-    /// Settles a fork in favour of a head.
+    /// Resolves a fork in favour of a head.
     pub fn settle(&self, keep: &[u8; 32]) -> Result<(), Failure> {
         self.ask(What::Settle(*keep), &mut |_| {}).map(drop)
     }
 
-    /// A signed invitation.
+    /// Returns a signed invitation.
     pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>, Failure> {
         match self.ask(What::Invite(*sign), &mut |_| {})? {
             Reply::Invitation(bytes) => Ok(bytes),
@@ -193,10 +194,10 @@ impl Door {
         }
     }
 
-    /// Lets go of the vault. Every command that has changed something ends with it.
+    /// Closes the vault. Every command that has changed something ends with it.
     ///
     /// # Errors
-    /// Something could not be written.
+    /// A write failed.
     pub fn close(&self) -> Result<(), Failure> {
         match &self.way {
             Way::Here(open) => open.close(),
@@ -206,7 +207,7 @@ impl Door {
 }
 
 fn other() -> Failure {
-    failed(io::Error::new(io::ErrorKind::InvalidData, "it answers something else than was asked"))
+    failed(io::Error::new(io::ErrorKind::InvalidData, "its answer does not match the question"))
 }
 
 fn failed(source: io::Error) -> Failure {
@@ -219,7 +220,7 @@ fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Rep
         | io::ErrorKind::BrokenPipe
         | io::ErrorKind::ConnectionReset => failed(io::Error::new(
             error.kind(),
-            "it has ended, or has too much to do; what was begun can be gone on with",
+            "it has ended or is overloaded; run the command again to continue",
         )),
         _ => failed(error),
     };

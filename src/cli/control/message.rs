@@ -1,8 +1,8 @@
-//! What is asked for and what is answered.
+//! Requests and answers on the control socket.
 //!
 //! Rules that hold here
-//! * These types belong to one version of the program: a daemon and a command of different ones
-//!   understand each other or refuse, by [`VERSION`].
+//! * These types belong to one version of the program. A daemon and a command of different
+//!   versions understand each other or refuse, by [`VERSION`].
 
 use serde::{Deserialize, Serialize};
 
@@ -12,60 +12,60 @@ use crate::cli::report::Failure;
 use crate::roster::{Member, Pin, PublicIdentity};
 use crate::vault::{self, LogKind, MemberChanges, Pending, ShareInfo, ShareProgress};
 
-/// Of these messages.
+/// Version of these messages.
 pub const VERSION: u32 = 3;
 
-/// One question.
+/// One request with its version.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Question {
     /// [`VERSION`].
     pub version: u32,
-    /// What is asked for.
+    /// The request.
     pub request: Request,
 }
 
 /// An operation, and the plain path in the vault that it is about.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
-    /// From the vault's root.
+    /// The path from the vault's root.
     pub path: Vec<u8>,
     /// What to do.
     pub what: What,
 }
 
-/// See [`Request`].
+/// The operation of a [`Request`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum What {
-    /// Tell of the share in which the path stands.
+    /// Return information about the share that contains the path.
     Info,
-    /// Tell its history.
+    /// Return its history.
     Log,
-    /// Count what is under older folder keys.
+    /// Count the data under older folder keys.
     Pending,
-    /// Seal that anew, contents too where `eager`.
+    /// Reseal that data, with contents if `eager`.
     Reseal {
-        /// Contents too.
+        /// Also contents.
         eager: bool,
     },
     /// Begin a new folder key.
     Rekey,
     /// Add members.
     Add(Vec<Person>),
-    /// Give a member, by his signing key, another role.
+    /// Give a member, named by their signing key, another role.
     SetRole([u8; 32], Role),
-    /// Remove members, by their signing keys.
+    /// Remove members, named by their signing keys.
     Remove(Vec<[u8; 32]>),
-    /// Settle a fork in favour of the head with this hash.
+    /// Resolve a fork in favour of the head with this hash.
     Settle([u8; 32]),
     /// Sign an invitation for the member with this signing key.
     Invite([u8; 32]),
-    /// Make a share of the folder.
+    /// Turn the folder into a share.
     Create {
         /// Without the parent's admins.
         isolated: bool,
         /// The founder's name.
         name: String,
-        /// Of directories that have to be made on the way.
+        /// Mode of missing parent directories that are created.
         mode: u32,
     },
 }
@@ -124,7 +124,7 @@ impl From<Head> for Pin {
     }
 }
 
-/// What is known of a share, but for what its descriptor tells anybody.
+/// Information about a share, without the public facts in its descriptor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Info {
     own: ([u8; 32], [u8; 32]),
@@ -141,36 +141,36 @@ pub struct Info {
     own_role: Role,
 }
 
-/// A share as the commands know it.
+/// A share, as the commands use it.
 pub struct Known {
-    /// Public half of the identity that has it open.
+    /// Public keys of the identity that has it open.
     pub me: PublicIdentity,
     /// Its id.
     pub share: [u8; 32],
     /// Plain path of its folder from the vault's root.
     pub path: Vec<u8>,
-    /// Whether there can be members.
+    /// Whether it can have members.
     pub signed: bool,
-    /// Whether the parent's admins are kept out.
+    /// Whether the parent's admins are excluded.
     pub isolated: bool,
     /// Number of the folder key.
     pub epoch: u32,
-    /// More than one is a fork.
+    /// The heads; more than one is a fork.
     pub heads: Vec<Pin>,
-    /// Who signed the first head.
+    /// The signer of the first head.
     pub signer: [u8; 32],
-    /// When, in seconds since 1970.
+    /// Its time, in seconds since 1970.
     pub time: u64,
     /// Its members.
     pub members: Vec<Member>,
-    /// Of a fork: who is a member at another head alone.
+    /// In a fork: members only at another head.
     pub elsewhere: Vec<Member>,
-    /// What the identity may do.
+    /// The identity's role.
     pub own_role: crate::roster::Role,
 }
 
 impl Info {
-    /// What `share` tells of itself.
+    /// Returns the information about `share`.
     pub fn of(share: &vault::Share) -> vault::Result<Info> {
         let ShareInfo {
             share: id,
@@ -237,7 +237,7 @@ impl From<Info> for Known {
     }
 }
 
-/// What a step of the history did.
+/// The kind of a step of the history.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Kind {
     Founded,
@@ -258,19 +258,19 @@ pub struct Step {
     changes: Option<[Vec<Person>; 3]>,
 }
 
-/// A step of the history as the commands know it.
+/// A step of the history, as the commands use it.
 pub struct Past {
     /// Number of the manifest.
     pub sequence: u32,
-    /// When, in seconds since 1970.
+    /// Its time, in seconds since 1970.
     pub time: u64,
-    /// Who signed it.
+    /// Its signer.
     pub signer: [u8; 32],
-    /// Number of the folder key from here on.
+    /// Number of the folder key from this step on.
     pub epoch: u32,
-    /// What it did.
+    /// Its kind.
     pub what: LogKind,
-    /// To whom.
+    /// The members that it changed.
     pub changes: Option<MemberChanges>,
 }
 
@@ -321,7 +321,7 @@ impl From<Step> for Past {
     }
 }
 
-/// What is left under older folder keys.
+/// The data under older folder keys.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Left {
     files: u64,
@@ -347,7 +347,7 @@ impl From<Left> for Pending {
     }
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Progress {
     files: u64,
@@ -371,40 +371,40 @@ impl From<Progress> for ShareProgress {
     }
 }
 
-/// What was found or done.
+/// The result of an operation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
-    /// It was done.
+    /// Success.
     Done,
     /// The share.
     Info(Info),
     /// Its history.
     Log(Vec<Step>),
-    /// What is left.
+    /// The remaining data.
     Pending(Left),
-    /// How far it had come when it was done.
+    /// The final progress.
     Progress(Progress),
-    /// The same of a share that was made, and the name of the former folder where that was left
-    /// beside it.
+    /// The final progress of a new share, and the name of the former folder if that was left beside
+    /// it.
     Made(Progress, Option<Vec<u8>>),
     /// A signed invitation.
     Invitation(Vec<u8>),
 }
 
-/// What a daemon says.
+/// A message from the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// How far it is; more follows.
+    /// Progress; more messages follow.
     Progress(Progress),
-    /// The end of it.
+    /// The result.
     Done(Reply),
-    /// It could not be done.
+    /// The operation failed.
     Failed {
-        /// Code of the exit.
+        /// Exit code.
         exit: u8,
-        /// What failed and why.
+        /// The message.
         message: String,
-        /// What can be done about it.
+        /// How to fix it.
         hint: Option<String>,
     },
 }
@@ -415,7 +415,7 @@ impl From<Failure> for Answer {
     }
 }
 
-/// A failure that a daemon tells of.
+/// Converts a failure that a daemon has reported.
 pub fn failure(exit: u8, message: String, hint: Option<String>) -> Failure {
     Failure {
         hint,

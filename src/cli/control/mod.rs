@@ -1,15 +1,14 @@
-//! What the commands about shares ask for, and who does it: this process, with a vault that it has
-//! opened, or the daemon that has the vault mounted, over a socket.
+//! Operations of the commands for shares. They are performed by this process with a vault that it
+//! has opened, or over a socket by the daemon that has the vault mounted.
 //!
 //! Rules that hold here
-//! * Each operation stands once, in `perform`; a daemon and a command do the same.
-//! * The daemon answers its own user alone, by the credentials that the kernel tells of the peer;
-//!   the command sends nothing to a daemon of somebody else. What goes over the socket holds no
-//!   secret: neither passphrases nor keys, but for public ones.
-//! * Names of people are looked up in the contacts of the user before anything is asked for: a
-//!   daemon gets public keys.
-//! * An operation that was asked for goes on when the command that asked is interrupted, as far as
-//!   the mount lasts.
+//! * Each operation is implemented once, in `perform`, for the daemon and the command.
+//! * The daemon answers only its own user, by the kernel's credentials of the peer. The command
+//!   sends nothing to another user's daemon. Messages on the socket contain no secret: no
+//!   passphrases, and only public keys.
+//! * Names of people are looked up in the user's contacts first: a daemon receives public keys.
+//! * An operation continues if the command that requested it is interrupted, as long as the mount
+//!   exists.
 
 mod client;
 mod message;

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use super::message::{Info, Reply, Request, Step, What};
-use crate::cli::cmd::files::make_path;
 use crate::cli::report::{Failure, in_vault};
+use crate::cli::vaults::nodes::make_path;
 use crate::roster::Member;
 use crate::vault::{self, CreateShare, ShareProgress, Vault};
 
-/// Does in `vault`, whose directory is `dir`, what is asked for.
+/// Performs a request in `vault`, whose directory is `dir`.
 ///
 /// # Errors
-/// What the vault says, as people read it.
+/// Those of the vault, as messages for people.
 pub fn perform(
     vault: &Vault,
     dir: &Path,
@@ -33,7 +33,7 @@ fn done(
         progress(done);
     };
     if let What::Create { isolated, name, mode } = what {
-        // Before a folder is made that only stands aside.
+        // First, as a former folder may be waiting under its other name.
         vault.put_back(path)?;
         drop(make_path(vault, path, *mode)?);
         let options =

@@ -1,10 +1,10 @@
-//! The daemon's side of the socket.
+//! The daemon's side of the control socket.
 //!
 //! Rules that hold here
-//! * A question is answered in a thread of its own, so that none waits for a pass over a large
-//!   share; of passes there is one at a time.
-//! * A client that is gone or slow hinders nothing: what cannot be told to it is not told.
-//! * When the mount ends the socket goes first. What is under way then ends with the vault, as if
+//! * Each request is answered in a thread of its own, so that none waits for a pass over a large
+//!   share; only one pass runs at a time.
+//! * A client that has exited or is slow delays nothing: progress that cannot be sent is dropped.
+//! * At unmount the socket is removed first. A running operation then ends with the vault, as if
 //!   it had been killed.
 
 use std::io;
@@ -31,11 +31,11 @@ use crate::cli::report::Failure;
 use crate::fuse::Notifier;
 use crate::vault::{ShareProgress, Vault};
 
-/// Questions that are answered at the same time.
+/// Limit of concurrent requests.
 const CLIENTS_MAX: usize = 16;
-/// How long a client may take to ask, and to take an answer.
+/// Timeout of a client for sending its request and receiving an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often progress is told.
+/// Interval of progress messages.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
 /// The socket of a mount; removed on drop.
@@ -45,17 +45,17 @@ pub struct Control {
 }
 
 impl Control {
-    /// What tells whether something that was asked for is still under way.
+    /// Returns a handle that shows whether a request is still running.
     pub fn watch(&self) -> Working {
         Working(self.served.clone())
     }
 }
 
-/// Tells whether something that was asked for over the socket is still under way.
+/// Shows whether a request over the socket is still running.
 pub struct Working(Arc<Served>);
 
 impl Working {
-    /// At this moment.
+    /// Returns the current state.
     pub fn is_under_way(&self) -> bool {
         self.0.clients.load(Ordering::Acquire) > 0
     }
@@ -63,7 +63,7 @@ impl Working {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // one that stays behind is stale, and goes with the entry of its mount
+        // A socket that remains is stale and is removed with the entry of its mount.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -73,14 +73,14 @@ struct Served {
     dir: PathBuf,
     notifier: Notifier,
     clients: AtomicUsize,
-    /// Held by what goes through a whole share and writes to it.
+    /// Held by passes, which walk through a whole share and write to it.
     pass: Mutex<()>,
 }
 
-/// Answers questions about `vault`, whose directory is `dir`, at `path`.
+/// Answers requests for `vault`, whose directory is `dir`, on a socket at `path`.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> io::Result<Control> {
     let listener = listen_at(&path)?;
     let served = Arc::new(Served {
@@ -97,7 +97,7 @@ pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> i
                 Ok(client) => welcome(&served, client),
                 Err(error) if passes(&error) => std::thread::sleep(Duration::from_millis(100)),
                 Err(error) => {
-                    tracing::warn!("the control socket takes no more questions: {error}");
+                    tracing::warn!("the control socket accepts no more requests: {error}");
                     return;
                 }
             }
@@ -107,19 +107,19 @@ pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> i
 }
 
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
-    // of a process that had our number and start time before the machine was started anew
+    // Left by a process with the same ID and start time before the machine was rebooted.
     let _ = std::fs::remove_file(path);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Before there is a name by which anybody could reach it: bind(2) takes the mode of the socket
-    // for that of the name.
+    // Set before the socket has a name that others could reach: bind(2) uses the mode of the socket
+    // for the name.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     by_short_path(path, |path| Ok(bind(&socket, &SocketAddrUnix::new(path)?)?))?;
     listen(&socket, 16)?;
     Ok(UnixListener::from(socket as OwnedFd))
 }
 
-/// Whether the next question may be heard all the same: this one was taken back, or the process has
-/// as many files open as it may.
+/// Returns whether the next request may still be accepted: this one was aborted, or the process has
+/// too many open files.
 fn passes(error: &io::Error) -> bool {
     let passing =
         [libc::ECONNABORTED, libc::EINTR, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
@@ -128,16 +128,16 @@ fn passes(error: &io::Error) -> bool {
 
 fn welcome(served: &Arc<Served>, client: UnixStream) {
     if let Err(error) = check_peer(&client) {
-        return tracing::warn!("a question over the control socket is refused: {error}");
+        return tracing::warn!("a request over the control socket was refused: {error}");
     }
     if served.clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
         served.clients.fetch_sub(1, Ordering::AcqRel);
-        return; // which the client takes for the end of the daemon
+        return; // the client takes this for the end of the daemon
     }
     let of_thread = served.clone();
     let answer = move || {
         if let Err(error) = of_thread.answer(client) {
-            tracing::debug!("a client of the control socket is gone: {error}");
+            tracing::debug!("a client of the control socket has disconnected: {error}");
         }
         of_thread.clients.fetch_sub(1, Ordering::AcqRel);
     };
@@ -153,10 +153,11 @@ impl Served {
         let Question { version, request } = receive(&mut client)?;
         let answer = match version {
             VERSION => self.perform(&request, &mut client),
-            _ => {
-                Err(Failure::new(Exit::Failure, "the mount is served by another version of kithfs")
-                    .hint("unmount it and mount it again"))
-            }
+            _ => Err(Failure::new(
+                Exit::Failure,
+                "the mount is served by a different version of kithfs",
+            )
+            .hint("unmount it and mount it again")),
         };
         send(&mut client, &answer.map_or_else(Answer::from, Answer::Done))?;
         client.shutdown(Shutdown::Both)
@@ -169,14 +170,14 @@ impl Served {
             None if is_pass => {
                 return Err(Failure::new(
                     Exit::InUse,
-                    "a pass over a share of this mount is under way",
+                    "another command is already resealing a share of this mount",
                 )
-                .hint("wait for its end: it goes on"));
+                .hint("wait until it has finished"));
             }
             None => None,
         };
         if !matches!(request.what, What::Info | What::Log | What::Pending | What::Invite(_)) {
-            tracing::info!("a change of a share was asked for over the control socket");
+            tracing::info!("a change of a share was requested over the control socket");
         }
         let (mut told, mut listens) = (Instant::now(), true);
         let mut tell = |progress: &ShareProgress| {
@@ -192,13 +193,13 @@ impl Served {
         done
     }
 
-    /// Has the kernel forget what it knows of a folder whose place another one has taken.
+    /// Invalidates the kernel's entry of a folder that was replaced.
     fn show_anew(&self, path: &[u8]) {
         let Some((parent, name)) = paths::split(path) else { return };
         let Ok(parent) = self.vault.resolve(parent) else { return };
         if let Err(error) = self.notifier.inval_entry(parent.node, name) {
             tracing::warn!(
-                "the kernel may show a folder as it was until programs look again: {error}"
+                "the kernel may show the former folder until its cache expires: {error}"
             );
         }
         self.vault.forget(parent.node, 1);

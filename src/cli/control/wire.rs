@@ -1,7 +1,7 @@
 //! Messages on the socket: four bytes of length, little-endian, then JSON.
 //!
 //! Rules that hold here
-//! * A length is checked before anything of it is allocated, and memory grows with what arrives.
+//! * A length is checked before any allocation, and memory grows only with the received bytes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest message: a list of members of the greatest length fits many times.
+/// Limit of a message, in bytes: many times the longest list of members.
 const MESSAGE_MAX: u32 = 64 << 20;
 
 /// Sends a message.
@@ -24,7 +24,7 @@ pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     to.write_all(&[&len.to_le_bytes()[..], &text].concat())
 }
 
-/// Receives a message; `UnexpectedEof` where the other side has ended.
+/// Receives a message; `UnexpectedEof` if the peer has ended.
 pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
@@ -39,8 +39,8 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Calls `with` with another path of `socket`, by a descriptor of its directory: an address has
-/// room for 108 bytes alone, and a state directory may have a longer path.
+/// Calls `with` with a short path of `socket`, by a descriptor of its directory: a socket address
+/// holds only 108 bytes, and a state directory may have a longer path.
 ///
 /// # Errors
 /// The directory cannot be opened, or those of `with`.
@@ -52,12 +52,12 @@ pub fn by_short_path<T>(socket: &Path, with: impl FnOnce(&Path) -> io::Result<T>
     with(&Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
 }
 
-/// Refuses a peer that is another user than this process.
+/// Refuses a peer that belongs to another user.
 pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     if socket_peercred(socket)?.uid == rustix::process::geteuid() {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other side belongs to another user"))
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer belongs to another user"))
 }
 
 #[cfg(test)]
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn a_socket_with_a_long_path_is_reached() {
-        // An address has 108 bytes: below a home with a long path the socket could be neither made
-        // nor asked.
+        // An address has 108 bytes. In a home directory with a long path, the socket could be
+        // neither created nor used.
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("x".repeat(200)).join("socket");
         std::fs::create_dir(socket.parent().unwrap()).unwrap();

@@ -1,17 +1,17 @@
-//! The way from the root of a local tree down to a directory in it.
+//! The path from the root of a local tree down to a directory in it.
 //!
 //! Rules that hold here
-//! * A depth is somebody else's choice: only the last few directories are held by descriptors.
-//!   Others are opened anew, from the root down.
-//! * A directory is used only where it was entered. One that was moved or exchanged since is an
-//!   error, and not looked for elsewhere.
+//! * Other users choose the depth: only the last few directories are held by descriptors. Others
+//!   are opened again from the root.
+//! * A directory is used only where it was entered. If it was moved or replaced since, an error
+//!   is returned.
 
 use std::io;
 use std::rc::Rc;
 
 use super::object::{Id, Object};
 
-/// Directories that are held. Programs may have 1,024 descriptors on most systems.
+/// Number of directories held open. Most systems allow a program 1,024 descriptors.
 const HELD: usize = 128;
 
 /// See the module.
@@ -27,25 +27,25 @@ struct Step {
 }
 
 impl Descent {
-    /// Begins at the root of a tree.
+    /// Starts at the root of a tree.
     pub fn new(root: Object) -> Descent {
         Descent { root: Rc::new(root), steps: Vec::new() }
     }
 
-    /// The root.
+    /// Returns the root.
     pub fn root(&self) -> &Object {
         &self.root
     }
 
-    /// The path from the root to the directory that was entered last.
+    /// Returns the path from the root to the current directory.
     pub fn path(&self) -> Vec<u8> {
         self.steps.iter().map(|step| &*step.name).collect::<Vec<_>>().join(&b'/')
     }
 
-    /// The directory that was entered last, or the root.
+    /// Returns the current directory.
     ///
     /// # Errors
-    /// It is no longer where it was entered.
+    /// It was moved or replaced since it was entered.
     pub fn here(&mut self) -> io::Result<Rc<Object>> {
         let is_held = |step: &Step| step.dir.is_some();
         if !self.steps.iter().rev().take(2).all(is_held) {
@@ -64,7 +64,7 @@ impl Descent {
     /// Enters the directory `name`.
     ///
     /// # Errors
-    /// It is none, or a link.
+    /// It is not a directory, or is a symlink.
     pub fn enter(&mut self, name: &[u8]) -> io::Result<()> {
         let dir = self.here()?.dir(name)?;
         self.steps.push(Step { name: name.into(), id: dir.id()?, dir: Some(Rc::new(dir)) });
@@ -74,12 +74,12 @@ impl Descent {
         Ok(())
     }
 
-    /// Goes back to the directory above.
+    /// Returns to the parent directory.
     pub fn leave(&mut self) {
         self.steps.pop();
     }
 
-    /// Opens the last directories anew.
+    /// Opens the last directories again.
     fn reopen(&mut self) -> io::Result<()> {
         let first = self.steps.len().saturating_sub(HELD);
         let mut dir = self.root.clone();

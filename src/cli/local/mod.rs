@@ -1,7 +1,8 @@
-//! Files outside of the vault: their descriptors, times, holes and extended attributes.
+//! Files outside the vault: their descriptors, times, holes and extended attributes.
 
 mod descent;
 mod object;
+pub mod replace;
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -17,12 +18,18 @@ pub use self::object::{Id, Names, Object};
 use crate::store::{Seek, Timestamp};
 use crate::vault::{self, Handle, Vault};
 
-/// A name as the system takes it.
+/// Converts a name to the type of system calls.
 pub fn os_str(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
 
-/// An error of crate `tempfile` without the name of the new file, which says nothing to anybody.
+/// Returns whether a name is valid in a directory of the system. The vault guarantees it; writes
+/// outside must not depend on that.
+pub fn is_plain_name(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
+}
+
+/// Returns an error of crate `tempfile` without the random file name, which means nothing to users.
 pub fn unnamed(error: io::Error) -> io::Error {
     let errno = match error.kind() {
         io::ErrorKind::NotFound => libc::ENOENT,
@@ -36,12 +43,12 @@ pub fn unnamed(error: io::Error) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-/// Time of modification.
+/// Returns the modification time.
 pub fn mtime(stat: &Metadata) -> Timestamp {
     Timestamp { secs: stat.mtime(), nanos: stat.mtime_nsec() as u32 }
 }
 
-/// Time of access.
+/// Returns the access time.
 pub fn atime(stat: &Metadata) -> Timestamp {
     Timestamp { secs: stat.atime(), nanos: stat.atime_nsec() as u32 }
 }
@@ -56,7 +63,7 @@ pub fn set_times(file: &File, atime: Timestamp, mtime: Timestamp) -> io::Result<
     Ok(futimens(file, &timestamps(atime, mtime))?)
 }
 
-/// The parts of a file that are no holes, one after the other.
+/// The data ranges of a file, in ascending order.
 pub struct DataRanges<'a> {
     of: Of<'a>,
     next: u64,
@@ -68,44 +75,44 @@ enum Of<'a> {
     Vault(&'a Vault, Handle),
 }
 
-/// Why the next range is not known.
+/// The cause why the next range is not known.
 #[derive(Debug)]
 pub enum RangeError {
-    /// Of a local file.
+    /// An error of a local file.
     Local(io::Error),
-    /// Of a file of the vault.
+    /// An error of a file in the vault.
     Vault(vault::Error),
 }
 
 impl<'a> DataRanges<'a> {
-    /// Those of a local file of this size.
+    /// Returns those of a local file of this size.
     pub fn of_local(file: &'a File, size: u64) -> Self {
         DataRanges { of: Of::Local(file), next: 0, size }
     }
 
-    /// Those of an open file of a vault.
+    /// Returns those of an open file of a vault.
     pub fn of_vault(vault: &'a Vault, handle: Handle, size: u64) -> Self {
         DataRanges { of: Of::Vault(vault, handle), next: 0, size }
     }
 
-    /// The next one: its beginning and its end.
+    /// Returns the start and end of the next range.
     pub fn next_range(&mut self) -> Result<Option<(u64, u64)>, RangeError> {
         if self.next >= self.size {
             return Ok(None);
         }
         let Some(start) = self.seek(Seek::Data, self.next)? else { return Ok(None) };
-        // a file that grew meanwhile is copied to the size that it had
+        // A file that has grown since is copied up to its earlier size.
         if start >= self.size {
             return Ok(None);
         }
         let end = self.seek(Seek::Hole, start)?.unwrap_or(self.size).min(self.size);
-        // where somebody has made a hole since, the rest is read as it is
+        // If a hole was made since, the rest is read as data.
         let end = if end > start { end } else { self.size };
         self.next = end;
         Ok(Some((start, end)))
     }
 
-    /// The next byte at or after `offset` that is data; `None` where only a hole follows.
+    /// Returns the next data byte at or after `offset`; `None` if only a hole follows.
     ///
     /// # Errors
     /// Those of the file.
@@ -113,7 +120,7 @@ impl<'a> DataRanges<'a> {
         self.seek(Seek::Data, offset)
     }
 
-    /// `None` beyond the last one.
+    /// Returns `None` beyond the last one.
     fn seek(&self, what: Seek, offset: u64) -> Result<Option<u64>, RangeError> {
         match self.of {
             Of::Local(file) => {
@@ -124,7 +131,7 @@ impl<'a> DataRanges<'a> {
                 match seek(file, from) {
                     Ok(found) => Ok(Some(found)),
                     Err(Errno::NXIO) => Ok(None),
-                    // a filesystem that knows no holes: all is data
+                    // A filesystem without holes: everything is data.
                     Err(Errno::INVAL) => {
                         Ok(Some(if what == Seek::Data { offset } else { self.size }))
                     }
@@ -140,15 +147,15 @@ impl<'a> DataRanges<'a> {
     }
 }
 
-/// Whether it is no failure that an attribute could not be set: those that are not of the user's
-/// own namespace belong to the system that the file came from, or need a privilege, and what cannot
-/// take them goes without (as with `cp -a`).
+/// Returns whether failing to set an attribute can be ignored. Attributes outside the user's own
+/// namespace belong to the system that the file came from, or need a privilege; a target that does
+/// not accept them does without (as with `cp -a`).
 pub fn may_be_left_out(name: &[u8], errno: i32) -> bool {
     !name.starts_with(b"user.")
         && matches!(errno, libc::EOPNOTSUPP | libc::EPERM | libc::EACCES | libc::EINVAL)
 }
 
-/// Calls with growing buffers until all fits: the kernel allows 64 KiB.
+/// Calls with growing buffers until the result fits: the kernel allows 64 KiB.
 fn sized(
     mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Vec<u8>> {
@@ -200,5 +207,12 @@ mod tests {
         assert!(may_be_left_out(b"security.selinux", libc::EOPNOTSUPP));
         assert!(!may_be_left_out(b"user.x", libc::EOPNOTSUPP));
         assert!(!may_be_left_out(b"security.selinux", libc::ENOSPC));
+    }
+    #[test]
+    fn names_that_lead_elsewhere_are_not_plain() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0"] {
+            assert!(!is_plain_name(name));
+        }
+        assert!(is_plain_name(b"..a") && is_plain_name(b"\xff\n"));
     }
 }

@@ -1,9 +1,9 @@
-//! Objects outside of the vault, by their descriptors.
+//! Objects outside the vault, accessed by descriptor.
 //!
 //! Rules that hold here
-//! * Only the root of a tree is opened by a path. Everything below is one component relative to a
-//!   directory's descriptor, opened beneath it and through no symbolic link. A directory that
-//!   somebody exchanges for a link leads nowhere else.
+//! * Only the root of a tree is opened by path. Everything below is one component relative to a
+//!   directory's descriptor, without following symlinks. Replacing a directory with a symlink leads
+//!   nowhere else.
 //! * Metadata is read from descriptors and set on descriptors, never by name.
 
 use std::fs::{File, Metadata, Permissions};
@@ -19,15 +19,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{os_str, set_times, sized, timestamps};
-use crate::cli::node::is_plain_name;
+use super::{is_plain_name, os_str, set_times, sized, timestamps};
 use crate::store::Timestamp;
 use crate::store::os::sys;
 
 /// Device and inode number of an object.
 pub type Id = (u64, u64);
 
-/// An object outside of the vault, of any kind.
+/// An object outside the vault, of any kind.
 pub struct Object {
     file: File,
     /// The descriptor only designates the object (`O_PATH`).
@@ -41,7 +40,7 @@ impl AsFd for Object {
 }
 
 impl Object {
-    /// Opens the directory at `path`. Links in the path are followed, here and nowhere else.
+    /// Opens the directory at `path`. Symlinks in the path are followed only here.
     ///
     /// # Errors
     /// Those of `open(2)` with `O_DIRECTORY`.
@@ -52,14 +51,14 @@ impl Object {
     /// Opens the directory `name`.
     ///
     /// # Errors
-    /// Those of `openat2(2)`: `ELOOP` for a symbolic link, `ENOTDIR` for anything else that is no
-    /// directory.
+    /// Those of `openat2(2)`: `ELOOP` for a symbolic link, `ENOTDIR` for anything else that is not
+    /// a directory.
     pub fn dir(&self, name: &[u8]) -> io::Result<Object> {
         Object::open_dir(|flags| sys::open(self.as_fd(), name, flags, Mode::empty()))
     }
 
-    /// Opens a directory for reading; where its mode forbids that, so that it can be searched and
-    /// changed.
+    /// Opens a directory for reading. If its mode forbids that, it is opened for searching and
+    /// changing only.
     fn open_dir(open: impl Fn(OFlags) -> rustix::io::Result<OwnedFd>) -> io::Result<Object> {
         match open(OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(Errno::ACCESS) => {
@@ -69,8 +68,8 @@ impl Object {
         }
     }
 
-    /// Finds the entry `name`, whatever it is: a FIFO is not waited for, a device is not used, a
-    /// link stands for itself.
+    /// Finds the entry `name` of any type, without blocking on a FIFO, using a device or following
+    /// a symlink.
     ///
     /// # Errors
     /// Those of `openat2(2)`; a missing entry is `Ok(None)`.
@@ -81,8 +80,8 @@ impl Object {
         }
     }
 
-    /// Opens the file `name` for reading. A FIFO that has taken its place is not waited for; the
-    /// caller looks at the kind.
+    /// Opens the file `name` for reading, without blocking if a FIFO has replaced it. The caller
+    /// checks the type.
     ///
     /// # Errors
     /// Those of `openat2(2)`.
@@ -94,10 +93,10 @@ impl Object {
         })
     }
 
-    /// Makes the regular file `name` with the permission bits `mode`, less those of the umask.
+    /// Creates the regular file `name` with the permission bits `mode` minus the umask.
     ///
     /// # Errors
-    /// Those of `openat2(2)`; `EEXIST` where the name is taken.
+    /// Those of `openat2(2)`; `EEXIST` if the name exists.
     pub fn create(&self, name: &[u8], mode: u32) -> io::Result<Object> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
         Ok(Object {
@@ -106,7 +105,7 @@ impl Object {
         })
     }
 
-    /// Makes the directory `name` with the permission bits `mode`, less those of the umask.
+    /// Creates the directory `name` with the permission bits `mode` minus the umask.
     ///
     /// # Errors
     /// Those of `mkdirat(2)`.
@@ -114,7 +113,7 @@ impl Object {
         Ok(mkdirat(self, os_str(name), Mode::from_raw_mode(mode))?)
     }
 
-    /// Makes the symbolic link `name`.
+    /// Creates the symbolic link `name`.
     ///
     /// # Errors
     /// Those of `symlinkat(2)`.
@@ -122,7 +121,7 @@ impl Object {
         Ok(symlinkat(os_str(target), self, os_str(name))?)
     }
 
-    /// Makes a FIFO, socket or device for its owner alone.
+    /// Creates a FIFO, socket or device with mode 0600.
     ///
     /// # Errors
     /// Those of `mknodat(2)`.
@@ -130,10 +129,10 @@ impl Object {
         Ok(mknodat(self, os_str(name), kind, Mode::from_raw_mode(0o600), rdev)?)
     }
 
-    /// Gives this object the name `name` in `dir` as well.
+    /// Links this object as `name` in `dir`.
     ///
     /// # Errors
-    /// Those of `linkat(2)`; `EEXIST` where the name is taken.
+    /// Those of `linkat(2)`; `EEXIST` if the name exists.
     pub fn link(&self, dir: &Object, name: &[u8]) -> io::Result<()> {
         Ok(sys::link(self.as_fd(), dir.as_fd(), name)?)
     }
@@ -146,7 +145,7 @@ impl Object {
         Ok(unlinkat(self, os_str(name), AtFlags::empty())?)
     }
 
-    /// Renames within this directory; what has the name `to` is replaced.
+    /// Renames within this directory, replacing `to`.
     ///
     /// # Errors
     /// Those of `renameat(2)`.
@@ -171,7 +170,7 @@ impl Object {
         Ok(names)
     }
 
-    /// The directory below this one to which `path` leads.
+    /// Opens the directory at `path` below this one.
     ///
     /// # Errors
     /// As [`Object::dir`].
@@ -183,11 +182,10 @@ impl Object {
         Ok(dir)
     }
 
-    /// Makes the regular file at `path` below this directory, and the directories above it that are
-    /// missing.
+    /// Creates the regular file at `path` below this directory, and missing parent directories.
     ///
     /// # Errors
-    /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` where the file is there already.
+    /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` if the file exists.
     pub fn create_below(&self, path: &[u8]) -> io::Result<Made> {
         let mut names = path.split(|&byte| byte == b'/');
         let (Some(name), true) =
@@ -206,10 +204,10 @@ impl Object {
         Ok(Made { file: dir.create(name, 0o666)?, dir, name: name.to_vec() })
     }
 
-    /// Whether this directory is `other` or is below it.
+    /// Returns whether this directory is `other` or is below it.
     ///
     /// # Errors
-    /// A directory above cannot be looked at.
+    /// A parent directory cannot be examined.
     pub fn is_within(&self, other: &Object) -> io::Result<bool> {
         let other = other.id()?;
         let mut at = Object { file: self.file.try_clone()?, path_only: true };
@@ -229,12 +227,12 @@ impl Object {
         }
     }
 
-    /// The open file, for its contents.
+    /// Returns the open file, for its contents.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// `fstat`.
+    /// Calls fstat(2).
     ///
     /// # Errors
     /// Those of `fstat(2)`.
@@ -242,7 +240,7 @@ impl Object {
         self.file.metadata()
     }
 
-    /// What tells the object from others.
+    /// Returns what identifies the object: device and inode number.
     ///
     /// # Errors
     /// Those of `fstat(2)`.
@@ -251,7 +249,7 @@ impl Object {
         Ok((stat.dev(), stat.ino()))
     }
 
-    /// The text of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// Those of `readlinkat(2)`.
@@ -259,7 +257,7 @@ impl Object {
         Ok(readlinkat(self, c"", Vec::new())?.into_bytes())
     }
 
-    /// The extended attributes. None where the filesystem has no such thing.
+    /// Returns the extended attributes; none if the filesystem does not support them.
     ///
     /// # Errors
     /// Those of `listxattr(2)` and `getxattr(2)`.
@@ -281,7 +279,7 @@ impl Object {
         for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
             match sized(|buffer| get(name, buffer)) {
                 Ok(value) => found.push((name.to_vec(), value)),
-                // removed meanwhile, or of a namespace that this user may see and not read
+                // Removed since, or in a namespace that this user may list but not read.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -307,7 +305,7 @@ impl Object {
     /// # Errors
     /// Those of `fchownat(2)`.
     pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
-        // all ones mean "leave it" to the kernel, and so they do here
+        // All ones mean "unchanged" to the kernel, and here too.
         let (uid, gid) = (
             (uid != u32::MAX).then(|| Uid::from_raw(uid)),
             (gid != u32::MAX).then(|| Gid::from_raw(gid)),
@@ -315,7 +313,7 @@ impl Object {
         Ok(chownat(self, c"", uid, gid, AtFlags::EMPTY_PATH)?)
     }
 
-    /// Sets the permission bits of what is no link.
+    /// Sets the permission bits of anything but a symlink.
     ///
     /// # Errors
     /// Those of `fchmod(2)`.
@@ -332,8 +330,7 @@ impl Object {
     /// Those of `utimensat(2)`.
     pub fn set_times(&self, atime: Timestamp, mtime: Timestamp) -> io::Result<()> {
         match self.path_only {
-            // the path leads to the object of the descriptor and no further, also where that is a
-            // link
+            // The path leads to the descriptor's own object, even if that is a symlink.
             true => Ok(utimensat(
                 CWD,
                 sys::proc_path(self.as_fd()),
@@ -345,7 +342,7 @@ impl Object {
     }
 }
 
-/// A file that was made, and where.
+/// A file that was created, and its directory.
 pub struct Made {
     dir: Object,
     name: Vec<u8>,
@@ -354,15 +351,15 @@ pub struct Made {
 }
 
 impl Made {
-    /// Removes the file, as far as that is possible.
+    /// Removes the file if possible.
     pub fn remove(&self) {
         let _ = self.dir.unlink(&self.name);
     }
 }
 
-/// The names of a directory, one after the other.
+/// The names of a directory.
 pub struct Names {
-    /// Each name with a NUL behind it: a directory may have a million.
+    /// Each name with a terminating NUL, to save memory: a directory may have a million.
     text: Vec<u8>,
     next: usize,
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::display::{Shown, path as shown};
-use super::super::error::Error;
-use super::super::exit::Exit;
 use super::{Failure, exit_of_io};
+use crate::cli::display::{Shown, path as shown};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
 use crate::fuse::MountError;
 use crate::fuse::mounts::Holder;
 use crate::fuse::options::OptionError;
@@ -39,24 +39,24 @@ impl From<MountError> for Failure {
                 Exit::NotFound,
                 format_args!("umount {}: nothing is mounted there", shown(&path)),
             )
-            .hint("`kithfs mounts` lists what is mounted"),
+            .hint("`kithfs mounts` lists the mounts"),
             MountError::NotOurs { path, fstype } => {
                 let fstype = Shown(fstype.as_encoded_bytes());
                 Failure::new(
                     Exit::NotFound,
                     format_args!(
-                        "umount {}: what is mounted there is not a kithfs but {fstype}",
+                        "umount {}: the filesystem mounted there is not kithfs but {fstype}",
                         shown(&path)
                     ),
                 )
-                .hint("`kithfs mounts` lists what is mounted")
+                .hint("`kithfs mounts` lists the mounts")
             }
             MountError::Busy { path, holders } => busy(&shown(&path).to_string(), &holders),
             MountError::Mount { path, source } => {
                 let message = format!("mount on {}: {source}", shown(&path));
                 match source.raw_os_error() {
                     Some(libc::EPERM | libc::EACCES) => Failure::new(Exit::NoFuse, message).hint(
-                        "root lacks the privilege to mount here; a container has it with --device /dev/fuse --cap-add SYS_ADMIN. `kithfs get` and `export` need no FUSE",
+                        "root has no privilege to mount here; in a container, add --device /dev/fuse --cap-add SYS_ADMIN. `kithfs get` and `export` need no FUSE",
                     ),
                     _ => Failure::new(exit_of_io(&source), message),
                 }
@@ -66,7 +66,7 @@ impl From<MountError> for Failure {
                 let failure = Failure::new(exit, format_args!("{op} {}: {source}", shown(&path)));
                 match source.raw_os_error() {
                     Some(libc::EPERM | libc::EACCES) => {
-                        failure.hint("only root, or who has mounted it, can do that")
+                        failure.hint("only root and the user that mounted it may do that")
                     }
                     _ => failure,
                 }
@@ -75,14 +75,14 @@ impl From<MountError> for Failure {
     }
 }
 
-/// Names the processes that keep a mount busy.
+/// Lists the processes that keep a mount busy.
 fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     let hint = if holders.is_empty() && rustix::process::geteuid().is_root() {
-        "nobody is seen who keeps it busy: perhaps another mount below it, a loop device on a file in it (see `losetup -a`), or a file on its way between two processes. --lazy unmounts as soon as that ends"
+        "no process is known to use it: perhaps another mount below it, a loop device on a file in it (see `losetup -a`), or a descriptor in transit between two processes. --lazy unmounts as soon as that ends"
     } else if holders.is_empty() {
-        "processes of other users keep it busy; only root can see which. --lazy unmounts as soon as they let go"
+        "processes of other users keep it busy; only root can list them. --lazy unmounts as soon as they release it"
     } else {
-        "end these processes or let them leave the directory; --lazy unmounts as soon as they let go"
+        "stop these processes or let them leave the directory; --lazy unmounts as soon as they release it"
     };
     Failure {
         details: lines(holders),
@@ -90,21 +90,21 @@ fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     }
 }
 
-/// The mount is gone from its place, and lives on at others or in other mount namespaces, with its
-/// daemon `pid`.
+/// Describes a mount that was unmounted at its mount point but still exists at others or in other
+/// mount namespaces, with its daemon `pid`.
 pub fn mounted_elsewhere(
     mountpoint: &Path,
     pid: u32,
     places: &[PathBuf],
     holders: &[Holder],
 ) -> Failure {
-    let failure = Failure::new(Exit::Busy, format_args!("umount {}: it is unmounted here, and in use elsewhere", shown(mountpoint)))
-        .hint(format_args!("its daemon, process {pid}, ends and has written all when it is mounted at none of these any more"));
+    let failure = Failure::new(Exit::Busy, format_args!("umount {}: unmounted here, but still mounted elsewhere", shown(mountpoint)))
+        .hint(format_args!("its daemon, process {pid}, writes everything and ends once the last of these mounts is gone"));
     let places = places.iter().map(|place| format!("mounted at {} as well", shown(place)));
     Failure { details: places.chain(lines(holders)).collect(), ..failure }
 }
 
-/// A line for each process.
+/// Returns a line for each process.
 fn lines(holders: &[Holder]) -> Vec<String> {
     let line = |Holder { pid, name, by, path }: &Holder| {
         let path = path.as_ref().map_or_else(String::new, |path| format!(" {}", shown(path)));
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_mount_names_who_keeps_it() {
+    fn a_busy_mount_lists_its_users() {
         let holders = vec![
             Holder {
                 pid: 7,
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(code(MountError::NotEmpty("/m".into())), 7);
         assert_eq!(code(MountError::NotADirectory("/m".into())), 7);
         assert_eq!(code(MountError::NotMounted { path: "/m".into() }), 12);
-        // Root of a container without CAP_SYS_ADMIN was told that only root can do that.
+        // In a container without CAP_SYS_ADMIN, root must not read that only root can do it.
         let refusal = || std::io::Error::from_raw_os_error(libc::EPERM);
         let refused = Failure::from(MountError::Mount { path: "/m".into(), source: refusal() });
         assert_eq!(refused.exit.code(), 8);

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use super::super::display::path as shown;
-use super::super::error::Error;
-use super::super::exit::Exit;
 use super::Failure;
+use crate::cli::display::path as shown;
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
 use crate::crypto::PasswordError;
 use crate::format::error::FormatErrorKind;
 use crate::roster::{IdentityError, RecoveryTextError};
 
-/// What failed with the identity at `path`.
+/// Describes a failure with the identity at `path`.
 pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
     let named = |exit| Failure::new(exit, format_args!("identity {}: {error}", shown(path)));
     match error {
@@ -18,9 +18,8 @@ pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
             FormatErrorKind::Version(_) => {
                 named(Exit::NewerVersion).hint("update kithfs on this machine")
             }
-            _ => named(Exit::Corrupt).hint(
-                "restore the file from a backup; a copy that another machine has synced is as good",
-            ),
+            _ => named(Exit::Corrupt)
+                .hint("restore the file from a backup or from another machine's copy"),
         },
         IdentityError::PublicMismatch => {
             named(Exit::Corrupt).hint("restore the file from a backup")
@@ -29,15 +28,15 @@ pub fn of_identity(error: IdentityError, path: &Path) -> Failure {
             Error::WrongSecret { path: path.to_owned(), by_code: kind == "recovery code" }.into()
         }
         IdentityError::NoSuchKind(_) => {
-            named(Exit::WrongSecret).hint("`kithfs passphrase list` shows what opens it")
+            named(Exit::WrongSecret).hint("`kithfs passphrase list` shows its slots")
         }
         IdentityError::NoSuchSlot(slot) => Error::NoSuchSlot { path: path.to_owned(), slot }.into(),
         IdentityError::LastSlot(_) => Error::LastSlot(path.to_owned()).into(),
         IdentityError::TooManySlots | IdentityError::TooMuchWork => {
-            named(Exit::Failure).hint("remove one that is not needed: kithfs passphrase remove")
+            named(Exit::Failure).hint("remove an unused slot: kithfs passphrase remove")
         }
         IdentityError::ShortKeyFile { .. } => {
-            named(Exit::Usage).hint("make one: head -c 64 /dev/urandom > FILE")
+            named(Exit::Usage).hint("create one: head -c 64 /dev/urandom > FILE")
         }
         IdentityError::Password(error) => error.into(),
         _ => named(Exit::Failure),
@@ -48,7 +47,7 @@ impl From<PasswordError> for Failure {
     fn from(error: PasswordError) -> Failure {
         match error {
             PasswordError::Memory(_) => Failure::new(Exit::Failure, error)
-                .hint("free memory, or use a machine with more; --kdf-memory sets what a new passphrase takes"),
+                .hint("free memory, or use a machine with more; --kdf-memory sets the cost of a new passphrase"),
             _ => Failure::new(Exit::Failure, error),
         }
     }
@@ -57,6 +56,6 @@ impl From<PasswordError> for Failure {
 impl From<RecoveryTextError> for Failure {
     fn from(error: RecoveryTextError) -> Failure {
         Failure::new(Exit::WrongSecret, error)
-            .hint("it has nine groups of four; compare each with the paper")
+            .hint("it has nine groups of four characters; compare each with your paper copy")
     }
 }

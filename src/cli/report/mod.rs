@@ -1,9 +1,9 @@
-//! From failures to what a person reads: one line, a hint where there is one, an exit code.
+//! Turns errors into messages for people: one line, an optional hint and an exit code.
 //!
 //! Rules that hold here
-//! * This file and those below `report/` are the only place for advice.
-//! * The line is `kithfs: <operation> <path>: <reason>`, the hint stands on a line of its own. Each
-//!   is one line, whatever is in it.
+//! * Only this module and its children give hints.
+//! * The message is `kithfs: <operation> <path>: <reason>`; the hint is on a line of its own.
+//!   Each is one line, whatever it contains.
 
 mod fuse;
 mod identity;
@@ -18,29 +18,29 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::display::{Line, word};
-use super::error::Error;
-use super::exit::Exit;
-use super::paths::split_vault;
+use crate::cli::display::{Line, word};
+use crate::cli::error::{ALLOW_COST_VARIABLE, Error};
+use crate::cli::exit::Exit;
+use crate::cli::paths::split_vault;
 use crate::roster::{ContactError, InvitationError};
 
 /// A command that failed, ready to be printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// How the process ends.
+    /// Exit code of the process.
     pub exit: Exit,
     /// What failed and why.
     pub message: String,
-    /// More about it, a line each.
+    /// More details, one line each.
     pub details: Vec<String>,
-    /// What can be done about it.
+    /// How to fix it.
     pub hint: Option<String>,
-    /// Nothing is printed: there is nobody who wants to know.
+    /// Nothing is printed, as the reader of the output has exited.
     pub is_silent: bool,
 }
 
 impl Failure {
-    /// A failure without advice.
+    /// Returns a failure without a hint.
     pub fn new(exit: Exit, message: impl Display) -> Failure {
         Failure {
             exit,
@@ -51,17 +51,17 @@ impl Failure {
         }
     }
 
-    /// With advice.
+    /// Adds a hint.
     pub fn hint(self, hint: impl Display) -> Failure {
         Failure { hint: Some(hint.to_string()), ..self }
     }
 
-    /// With another exit code.
+    /// Replaces the exit code.
     pub fn exit(self, exit: Exit) -> Failure {
         Failure { exit, ..self }
     }
 
-    /// Writes it to stderr. A stderr that is closed is no reason to fail in another way.
+    /// Writes the failure to stderr. Errors of a closed stderr are ignored.
     pub fn print(&self) {
         use std::io::Write;
         if self.is_silent {
@@ -78,17 +78,17 @@ impl Failure {
     }
 }
 
-/// Writes one line about one of many files to stderr, past a progress bar.
+/// Writes one line about one of many files to stderr.
 pub fn warn(message: impl Display) {
     eprintln!("kithfs: {}", Line(&message.to_string()));
 }
 
-/// Writes what is good to know to stderr.
+/// Writes a note to stderr.
 pub fn note(message: impl Display) {
     eprintln!("note: {}", Line(&message.to_string()));
 }
 
-/// Code of a failed system call, where nothing more is known.
+/// Returns the exit code for a failed system call.
 fn exit_of_io(error: &io::Error) -> Exit {
     match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
@@ -129,7 +129,7 @@ impl From<Error> for Failure {
                 Exit::Usage
             }
             Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
-            // what is not in the vault is no path in it
+            // the path is outside the vault, so it is not "no such path in the vault"
             Error::Io { source, .. } => match exit_of_io(source) {
                 Exit::NotFound => Exit::Failure,
                 exit => exit,
@@ -165,7 +165,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A vault, and the path in it, where somebody has written them as one path.
+/// Splits a path into a vault and a path inside it, if it was given as one argument.
 fn below_vault(path: &Path) -> Option<(String, String)> {
     let (vault, plain) = split_vault(path).ok()?;
     (!plain.is_empty()).then(|| (word(vault.as_os_str().as_bytes()), word(&plain)))
@@ -173,112 +173,112 @@ fn below_vault(path: &Path) -> Option<(String, String)> {
 
 fn hint(error: &Error) -> Option<String> {
     let text = match error {
-        Error::Usage(_) => "`kithfs help` tells how each command is used".to_owned(),
+        Error::Usage(_) => "`kithfs help` explains each command".to_owned(),
         Error::InitNotEmpty(_) => "give a new or an empty directory; an existing vault is opened with `kithfs mount`".to_owned(),
         Error::NoTerminal => "use --passphrase-file, --passphrase-fd or --passphrase-command, or set KITHFS_PASSPHRASE_FILE".to_owned(),
         Error::WrongSecret { by_code: false, .. } => {
-            "check caps lock and keyboard layout; the recovery code that `init` printed opens it as well".to_owned()
+            "check caps lock and keyboard layout; the recovery code that `init` printed also works".to_owned()
         }
         Error::WrongSecret { by_code: true, .. } => {
-            "a recovery code belongs to one identity only; compare each group with the paper".to_owned()
+            "a recovery code belongs to one identity only; compare each group with your paper copy".to_owned()
         }
-        Error::CostlyIdentity { .. } => format!("if it was you who chose that cost, allow it: {}=1", super::kdf::ALLOW_COST_VARIABLE),
-        Error::NoOwnIdentity(_) => "give the identity that owns it, or is a member of it, with --identity FILE".to_owned(),
+        Error::CostlyIdentity { .. } => format!("if you chose that cost yourself, allow it: {}=1", ALLOW_COST_VARIABLE),
+        Error::NoOwnIdentity(_) => "name the identity of an owner or member with --identity FILE".to_owned(),
         Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            "make one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
+            "create one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
         }
         Error::VaultMissing(path) if let Some((vault, plain)) = below_vault(path) => {
-            format!("{vault} is a vault; what is in it is an argument of its own: {vault} {plain}")
+            format!("{vault} is a vault; give the path inside it as a separate argument: {vault} {plain}")
         }
         Error::VaultMissing(_) => {
-            "check the path, and whether the disk that holds it is mounted; `kithfs init` makes a new vault".to_owned()
+            "check the path, and whether its disk is mounted; `kithfs init` creates a new vault".to_owned()
         }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
-            format!("make it first: mkdir {}", word(path.as_os_str().as_bytes()))
+            format!("create it first: mkdir {}", word(path.as_os_str().as_bytes()))
         }
         Error::MountPointDead(path) => {
             let place = word(path.as_os_str().as_bytes());
-            format!("kithfs umount {place} takes it away; then mount anew, which finds what was synced")
+            format!("remove it with `kithfs umount {place}`, then mount again; synced data is intact")
         }
         Error::MountPoint { source, .. } if source.kind() == io::ErrorKind::Other => "is /proc mounted?".to_owned(),
         Error::MountPoint { .. } => "the mount point must be a directory that you may enter and write to".to_owned(),
-        Error::MountPointNotEmpty(_) => "choose an empty directory: what is in this one would be hidden".to_owned(),
+        Error::MountPointNotEmpty(_) => "choose an empty directory; the mount would hide the files in this one".to_owned(),
         Error::MountPointTaken(_) => "`kithfs mounts` lists what is mounted; `kithfs umount` ends a mount".to_owned(),
-        Error::MountPointInVault { .. } => "choose a directory outside of the vault".to_owned(),
-        Error::VaultInMountPoint { .. } => "choose a mount point that does not hold the vault".to_owned(),
+        Error::MountPointInVault { .. } => "choose a directory outside the vault".to_owned(),
+        Error::VaultInMountPoint { .. } => "choose a mount point that does not contain the vault".to_owned(),
         Error::ForeignStore { .. } => {
-            "give the vault's directory to root or yourself alone; or, if you trust them with every file in it: -o allow_other,allow_foreign_store"
+            "make the vault's directory writable for root or yourself only; or, if you trust them with every file in it: -o allow_other,allow_foreign_store"
                 .to_owned()
         }
         Error::NoFuseDevice(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-            "you may not use /dev/fuse: see its mode, and in a container pass the device in".to_owned()
+            "you have no access to /dev/fuse: check its mode; in a container, pass the device in".to_owned()
         }
         Error::NoFuseDevice(_) => {
-            "load the kernel module with `modprobe fuse`; in a container pass in --device /dev/fuse; `kithfs get` and `export` need no FUSE"
+            "load the kernel module with `modprobe fuse`; in a container, add --device /dev/fuse; `kithfs get` and `export` need no FUSE"
                 .to_owned()
         }
         Error::NoFusermount => "install the package fuse3; `kithfs get` and `export` need no FUSE".to_owned(),
         Error::NoUring(_) => {
-            "root can allow it: echo Y > /sys/module/fuse/parameters/enable_uring; `--transport auto` does without".to_owned()
+            "root can enable it: echo Y > /sys/module/fuse/parameters/enable_uring; `--transport auto` works without it".to_owned()
         }
         Error::AlreadyMounted { mountpoint, .. } => {
             let place = word(mountpoint.as_os_str().as_bytes());
             format!("use the files in {place}, or unmount first: kithfs umount {place}")
         }
         Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
-        Error::WhichSlot { .. } => "name it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
-        Error::LastSlot(_) => "add another way in first: kithfs passphrase add".to_owned(),
+        Error::WhichSlot { .. } => "select it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
+        Error::LastSlot(_) => "add another passphrase first: kithfs passphrase add".to_owned(),
         Error::CodeUnread { path, .. } => {
             let file = word(path.as_os_str().as_bytes());
-            format!("all else is done; only that code is lost: kithfs passphrase add --new-recovery-code --identity {file} makes another")
+            format!("everything else succeeded and only that code is lost; create another: kithfs passphrase add --new-recovery-code --identity {file}")
         }
-        Error::NoHome => "set HOME, or name the file with --identity where the command has it".to_owned(),
+        Error::NoHome => "set HOME, or name the file with --identity if the command has that option".to_owned(),
         Error::WritableByOthers(path) => {
-            format!("look whether it still says what you wrote, then: chmod go-w {}", word(path.as_os_str().as_bytes()))
+            format!("check that its contents are still yours, then: chmod go-w {}", word(path.as_os_str().as_bytes()))
         }
-        Error::IdentityExists(_) => "an identity is not replaced: give another --identity FILE; `kithfs identity show` shows this one".to_owned(),
-        Error::PublicKey(_) => "it is one line that begins with kith1, as `kithfs identity export` prints it; `-` reads it from stdin".to_owned(),
-        Error::CannotAsk(_) => "answer with --yes, or where it is about a fingerprint with --fingerprint FINGERPRINT".to_owned(),
+        Error::IdentityExists(_) => "an identity is never replaced; choose another --identity FILE, or see this one with `kithfs identity show`".to_owned(),
+        Error::PublicKey(_) => "a public key is one line that begins with kith1, as printed by `kithfs identity export`; `-` reads it from stdin".to_owned(),
+        Error::CannotAsk(_) => "answer with --yes, or for a fingerprint with --fingerprint FINGERPRINT".to_owned(),
         Error::KeyChanged(name) => {
             let name = word(name.as_bytes());
-            format!("ask {name} by another way which fingerprint is right. The new one: kithfs contact verify {name}; the old one: add it again")
+            format!("ask {name} over another channel which fingerprint is right. If the new one: kithfs contact verify {name}; if the old one: add it again")
         }
         Error::ContactNotVerified(name) => format!(
-            "compare it with the owner, then: kithfs contact verify {}; --trust-on-first-use takes the key as it is",
+            "compare it with its owner, then: kithfs contact verify {}; --trust-on-first-use accepts the key unverified",
             word(name.as_bytes())
         ),
-        Error::NotAShare { .. } => "give the vault itself, if all of it is meant".to_owned(),
+        Error::NotAShare { .. } => "to change the whole vault, name the vault itself".to_owned(),
         Error::NoSuchMember { .. } => "`kithfs share list` shows the members".to_owned(),
-        Error::IdentityChanged(_) => "give the same command again".to_owned(),
+        Error::IdentityChanged(_) => "run the same command again".to_owned(),
         Error::WhichMember { .. } => {
-            "the key is another one than the contact's, or there are several: name each that is to go by its fingerprint".to_owned()
+            "the key differs from the contact's, or there are several members: name each one by its fingerprint".to_owned()
         }
         Error::WhichHead { heads, .. } if heads.len() < 2 => "there is nothing to settle".to_owned(),
-        Error::WhichHead { .. } => "name the one that stays with --keep; who was added or removed on the other one alone has to be added or removed again".to_owned(),
+        Error::WhichHead { .. } => "select the head to keep with --keep; repeat additions and removals that were made only on the other one".to_owned(),
         Error::NoSuchHead { .. } => "without --keep the command shows the heads".to_owned(),
         Error::OtherFingerprint { .. } => {
-            "a key may have been swapped on its way, or the fingerprint was misheard: have the owner send the key by another way".to_owned()
+            "the key may have been swapped in transit, or the fingerprint was misheard: ask the owner to send the key over another channel".to_owned()
         }
         Error::Invitation { source: InvitationError::OtherPerson, .. } => {
-            "give the identity that was invited with --identity FILE; `kithfs identity show` shows which one you have".to_owned()
+            "name the invited identity with --identity FILE; `kithfs identity show` shows yours".to_owned()
         }
-        Error::Invitation { source: InvitationError::Format(_), .. } => "have the file sent again; it must not be changed on its way".to_owned(),
-        Error::Invitation { .. } => "do not use this share; ask the one who invites you by another way".to_owned(),
+        Error::Invitation { source: InvitationError::Format(_), .. } => "ask for the file again; it was changed in transit".to_owned(),
+        Error::Invitation { .. } => "do not use this share; ask the inviting admin over another channel".to_owned(),
         Error::InviterChanged { name, .. } => {
             format!("find out which key is right, then: kithfs contact verify {}", word(name.as_bytes()))
         }
-        Error::Contacts { source: ContactError::Unknown(_), .. } => "`kithfs contact list` shows whom you know".to_owned(),
+        Error::Contacts { source: ContactError::Unknown(_), .. } => "`kithfs contact list` shows your contacts".to_owned(),
         Error::Contacts { source: ContactError::KeyOfOther(_), .. } => {
-            "one key belongs to one person: remove the other contact first, if the name was wrong".to_owned()
+            "one key belongs to one contact; if the other name is wrong, remove that contact first".to_owned()
         }
         Error::Contacts { source: ContactError::Newer, .. } => "update kithfs on this machine".to_owned(),
         Error::Contacts { source: ContactError::BadName, .. } => return None,
-        Error::Contacts { .. } => "restore the file from a backup, or mend the line".to_owned(),
+        Error::Contacts { .. } => "restore the file from a backup, or correct the line".to_owned(),
         Error::Memory { .. } => {
-            "restore the file from a backup. Without it, an old list of members could pass: remove it only if you know the share is as it should be"
+            "restore the file from a backup. Without it, an old list of members could be accepted: remove it only if you know that the share is current"
                 .to_owned()
         }
-        Error::SomeFailed { .. } => "the same command again goes on where it stopped".to_owned(),
+        Error::SomeFailed { .. } => "run the same command again; it continues where it stopped".to_owned(),
         _ => return None,
     };
     Some(text)
@@ -343,12 +343,12 @@ mod tests {
     #[test]
     fn a_message_names_operation_and_path_and_cannot_control_the_terminal() {
         let failure = Failure::from(Error::VaultMissing("/a\x1b[2J".into()));
-        assert_eq!(failure.message, "open /a\\x1b[2J: there is no such vault");
+        assert_eq!(failure.message, "open /a\\x1b[2J: the vault does not exist");
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("+share"), "").unwrap();
         let hint = Failure::from(Error::VaultMissing(dir.path().join("a b/c"))).hint.unwrap();
         assert!(
-            hint.ends_with(&format!("an argument of its own: {} 'a b/c'", dir.path().display())),
+            hint.ends_with(&format!("a separate argument: {} 'a b/c'", dir.path().display())),
             "{hint}"
         );
         let failure = Failure::from(Error::AlreadyMounted {

@@ -1,17 +1,17 @@
-//! Failures of the vault. Its errors name stored paths below the vault; here the vault, and the
-//! plain path that was asked for, are added.
+//! Failures of the vault. Its errors name stored paths below the vault; this module adds the vault
+//! and the plain path that the user gave.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::super::display::{Shown, path as shown, word};
-use super::super::exit::Exit;
-use super::super::paths;
 use super::{Failure, exit_of_io};
+use crate::cli::display::{Shown, path as shown, word};
+use crate::cli::exit::Exit;
+use crate::cli::paths;
 use crate::roster::RosterError;
 use crate::vault::{Error, LockHolder};
 
-/// What failed in the vault `vault`; `plain` is the path in it that was asked for.
+/// Describes a failure in the vault `vault`; `plain` is the path in it that the user gave.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
     // an error about the vault as a whole, or its root, has an empty path or a dot
     let is_root = |stored: &Path| stored.as_os_str().is_empty() || stored.as_os_str() == ".";
@@ -24,8 +24,8 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
     };
     match error {
         Error::Io { op, path, source } => {
-            // The stored path is the parent's where it is about a name, which says nothing to who
-            // gave the plain one.
+// For errors about a name the stored path is the parent's, which means nothing to the user,
+// who gave the plain path.
             let about_names = [libc::EEXIST, libc::ENOTEMPTY, libc::ENOENT, libc::ENOTDIR, libc::EISDIR];
             let is_about_names = source.raw_os_error().is_some_and(|errno| about_names.contains(&errno));
             let place = plain.filter(|_| is_about_names).map_or_else(|| asked(&path), |plain| Shown(plain).to_string());
@@ -33,63 +33,63 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             Failure { hint: about(op, source.raw_os_error(), vault, plain), ..failure }
         }
         Error::Corrupt { op, path, what } => Failure::new(Exit::Corrupt, format_args!("{op} {}: {what}", asked(&path)))
-            .hint(format_args!("`kithfs fsck {}` finds all that is damaged; a backup may have it whole", word(vault.as_os_str().as_bytes()))),
+            .hint(format_args!("`kithfs fsck {}` lists all damage; restore the files from a backup", word(vault.as_os_str().as_bytes()))),
         Error::NotAVault { path } => Failure::new(Exit::NotAVault, format_args!("open {}: this is not a kithfs vault", place(&path)))
-            .hint("give the directory that `kithfs init` made; a sync tool may not have fetched all of it yet"),
+            .hint("name the directory that `kithfs init` created; a sync may still be in progress"),
         Error::NewerVersion { path, found, known } => Failure::new(
             Exit::NewerVersion,
             format_args!("open {}: it needs a newer kithfs (format version {found}; this one knows {known})", place(&path)),
         )
         .hint("update kithfs on this machine"),
         Error::NoAccess { path } => Failure::new(Exit::WrongSecret, format_args!("open {}: this identity is not a member", place(&path)))
-            .hint("give another identity with --identity FILE, or let a member add this one"),
+            .hint("name another identity with --identity FILE, or ask an admin to add this one"),
         Error::Members { op, source } => of_members(op, source, vault),
         Error::LeftWithin { left } => {
             let list = left.iter().map(|(path, why)| format!("{} ({})", asked(path), Shown(why.as_bytes()))).collect::<Vec<_>>().join(", ");
-            Failure::new(Exit::Failure, format_args!("removed, but not from shares within: {list}"))
-                .hint("see to it that these can be opened, then give the same command again")
+            Failure::new(Exit::Failure, format_args!("removed, but not from these nested shares: {list}"))
+                .hint("make them accessible, then run the same command again")
         }
         Error::Untrusted { path, founder, .. } => Failure::new(
             Exit::NotTrusted,
             format_args!("open {}: nothing vouches for this share, made by {}", place(&path), founder.fingerprint()),
         )
-        .hint("whoever stores it may have planted it: accept an invitation to it first (`kithfs accept`), or take it as it is with --trust-on-first-use"),
+        .hint("the storage host may have planted it: accept an invitation first (`kithfs accept`), or accept it unverified with --trust-on-first-use"),
         Error::InUse { path, holder } => in_use(&place(&path), &holder),
-        Error::ReadOnly { op } => Failure::new(Exit::ReadOnly, format_args!("{op} {}: it is open for reading only", place(Path::new("")))),
+        Error::ReadOnly { op } => Failure::new(Exit::ReadOnly, format_args!("{op} {}: it is open read-only", place(Path::new("")))),
         Error::Os { op, errno } => {
             let source = std::io::Error::from_raw_os_error(errno);
             let path = plain.map_or_else(|| place(Path::new("")), |plain| Shown(plain).to_string());
             let failure = Failure::new(exit_of_io(&source), format_args!("{op} {path}: {source}"));
             match (op, errno) {
                 ("share", libc::EEXIST) => failure.hint(
-                    "what an interruption has left beside it, under the same name with .before-share, is in the way: rename one of the two, and give the same command again",
+                    "an interrupted command left a folder of the same name with .before-share: rename one of the two, and run the same command again",
                 ),
                 ("share", libc::EBUSY) => failure.hint(
-                    "close what is open for writing in the folder, which must not be mounted with --shared; the same command again goes on where it stopped",
+                    "close all files that are open for writing in the folder, and do not mount it with --shared; then run the same command again, which continues where it stopped",
                 ),
                 _ => Failure { hint: about(op, Some(errno), vault, plain), ..failure },
             }
         }
         Error::Share { path, source } => Failure::new(Exit::Corrupt, format_args!("open {}: {source}", place(&path)))
-            .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
+            .hint("a file of the vault is missing, damaged or was tampered with; check whether a sync is complete"),
     }
 }
 
-/// What can be done about the failure of a call, of which `plain` is the path in the vault that was
-/// asked for.
+/// Returns a hint for a failed call; `plain` is the path in the vault that the user
+/// gave.
 fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Option<String> {
     let path = plain.filter(|plain| !plain.is_empty());
     let vault = word(vault.as_os_str().as_bytes());
     let text = match (errno?, path) {
         (libc::ENOSPC | libc::EDQUOT, _) => {
-            "make room where the vault lies, and give the same command again".to_owned()
+            "free space on the vault's filesystem, and run the same command again".to_owned()
         }
-        (libc::EROFS, _) => "the place where the vault lies can only be read".to_owned(),
+        (libc::EROFS, _) => "the vault's filesystem is read-only".to_owned(),
         (libc::ENOENT, Some(path)) => {
             let parent = paths::split(path).map_or(&b""[..], |(parent, _)| parent);
             let place =
                 if parent.is_empty() { String::new() } else { format!(" {}", word(parent)) };
-            format!("`kithfs ls {vault}{place}` shows what is there")
+            format!("`kithfs ls {vault}{place}` lists the folder")
         }
         (libc::ENOTDIR, Some(path)) if op == "export" => {
             format!("`kithfs get {vault} {}` copies a single file", word(path))
@@ -99,7 +99,7 @@ fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Op
             word(path)
         ),
         (libc::ENOTEMPTY, Some(_)) => {
-            "`kithfs rm -r` removes a directory with all that is in it".to_owned()
+            "`kithfs rm -r` removes a directory and its contents".to_owned()
         }
         (libc::ENAMETOOLONG, _) => "a name has at most 255 bytes".to_owned(),
         _ => return None,
@@ -107,7 +107,7 @@ fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Op
     Some(text)
 }
 
-/// What failed about the members of the share in `vault`.
+/// Describes a failure that concerns the members of the share in `vault`.
 fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
     let failed = |exit| {
         Failure::new(
@@ -117,16 +117,16 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
     };
     match &error {
         RosterError::OwnerOnly => failed(Exit::Usage)
-            .hint("make a share of a folder in it: kithfs share create VAULT/FOLDER; a whole vault has members where it was made with `init --signed`"),
-        RosterError::NotAdmin => failed(Exit::ReadOnly).hint("`kithfs share list` shows who the admins are"),
+            .hint("turn a folder into a share: kithfs share create VAULT/FOLDER; a whole vault can have members only if it was created with `init --signed`"),
+        RosterError::NotAdmin => failed(Exit::ReadOnly).hint("`kithfs share list` shows the admins"),
         RosterError::NoSuchMember => failed(Exit::NotFound).hint("`kithfs share list` shows the members"),
         RosterError::AlreadyMember(_) => failed(Exit::Usage).hint("`kithfs share list` shows the members and their roles"),
         RosterError::NoFork => {
-            failed(Exit::NotFound).hint("`kithfs share list` shows the heads; there is something to settle where there are two")
+            failed(Exit::NotFound).hint("`kithfs share list` shows the heads; there is no fork to settle")
         }
-        RosterError::Overtaken => failed(Exit::Failure).hint("give the same command again; `kithfs share list` shows who is a member now"),
+        RosterError::Overtaken => failed(Exit::Failure).hint("run the same command again; `kithfs share list` shows the members now"),
         RosterError::UnopenedHead => failed(Exit::Corrupt)
-            .hint("a file of the vault is missing, damaged or was tampered with; see whether a sync tool has fetched all of it"),
+            .hint("a file of the vault is missing, damaged or was tampered with; check whether a sync is complete"),
         RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", word(vault.as_os_str().as_bytes()))),
         _ => failed(Exit::Failure),
     }
@@ -136,13 +136,13 @@ fn in_use(place: &str, holder: &LockHolder) -> Failure {
     let LockHolder { host, pid, .. } = holder;
     let host = Shown(host.as_bytes());
     if *pid == 0 {
-        // Known from a journal alone, which a sync tool or a disk has brought here.
-        return Failure::new(Exit::InUse, format_args!("open {place}: a journal in it was written on {host} a short while ago")).hint(
-            "unmount it there and let the sync tool finish; after a crash there, wait two minutes. Reading works meanwhile: `-o ro`",
+        // Known only from a journal that was synced or carried here.
+        return Failure::new(Exit::InUse, format_args!("open {place}: a journal in it was written on {host} recently")).hint(
+            "unmount it there and let the sync finish; after a crash there, wait two minutes. Reading is possible now: `-o ro`",
         );
     }
     Failure::new(Exit::InUse, format_args!("open {place}: it is in use by process {pid} on {host}"))
-        .hint("`kithfs mounts` shows where it is mounted; use the files there, or unmount first with `kithfs umount`")
+        .hint("`kithfs mounts` shows where it is mounted; use the files there, or unmount it first with `kithfs umount`")
 }
 
 #[cfg(test)]
@@ -184,11 +184,11 @@ mod tests {
         };
         assert_eq!(
             hint("find", libc::ENOENT, b"a/b").unwrap(),
-            "`kithfs ls '/my v' a` shows what is there"
+            "`kithfs ls '/my v' a` lists the folder"
         );
         assert_eq!(
             hint("find", libc::ENOENT, b"b").unwrap(),
-            "`kithfs ls '/my v'` shows what is there"
+            "`kithfs ls '/my v'` lists the folder"
         );
         assert_eq!(
             hint("export", libc::ENOTDIR, b"b").unwrap(),

@@ -1,0 +1,163 @@
+//! `kithfs fsck`
+//!
+//! Rules that hold here
+//! * Damage is repaired only with consent: to each question, or with `--yes` to all. The residue
+//!   of a crash is cleared without a question. `--dry-run` opens the vault read-only.
+//! * Nothing is deleted except files without a byte of ciphertext. Unreferenced files are
+//!   counted.
+//! * Good parts are salvaged before anything is moved. After a repair the check runs again, and
+//!   its result decides the exit code.
+
+mod report;
+mod salvage;
+
+use std::io::{self, BufRead, IsTerminal};
+
+use self::report::Report;
+use crate::cli::args::check::Fsck;
+use crate::cli::display::{Shown, utc};
+use crate::cli::exit::Exit;
+use crate::cli::paths::clean;
+use crate::cli::report::{Failure, note};
+use crate::cli::secrets::identity;
+use crate::cli::terminal::progress::Progress;
+use crate::cli::vaults::nodes;
+use crate::cli::vaults::open::{Open, Purpose, open};
+use crate::vault::{
+    CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
+};
+
+/// Verifies a vault. A failure that prevents the check has an exit code of its own.
+pub fn run(args: &Fsck) -> Result<Exit, Failure> {
+    check(args).map_err(|failure| match failure.exit {
+        Exit::Usage => failure,
+        Exit::InUse if !args.repair => failure
+            .hint(
+                "verify it while mounted with --online; otherwise unmount it first: kithfs umount",
+            )
+            .exit(Exit::CouldNotCheck),
+        _ => failure.exit(Exit::CouldNotCheck),
+    })
+}
+
+fn check(args: &Fsck) -> Result<Exit, Failure> {
+    let start = clean(args.path.as_deref().unwrap_or_default())?;
+    let changes = args.repair && !args.dry_run;
+    let purpose = match (changes, args.online) {
+        (true, _) => Purpose::Write,
+        (_, true) => Purpose::Beside,
+        _ => Purpose::Read,
+    };
+    let open = open(&args.vault, &args.open, purpose)?;
+    if let Some(dir) = &args.salvage {
+        open.refuse_within("salvage to", dir)?;
+    }
+    let mut found = look(&open, &start, args.online)?;
+    if args.forget_missing_attributes {
+        found.faults.iter_mut().for_each(CheckFault::give_up_list);
+    }
+    let salvaged = match &args.salvage {
+        Some(dir) => salvage::write(&open, &found, dir)?,
+        None => Vec::new(),
+    };
+    let mut report = Report::new(&found, args.repair);
+    report.journal(open.vault.replayed_in_memory());
+    report.salvaged(&salvaged);
+    if changes && !found.faults.is_empty() {
+        let answers = match args.yes {
+            true => Answers::Yes,
+            false if io::stdin().is_terminal() && io::stderr().is_terminal() => Answers::Asked,
+            false => Answers::No,
+        };
+        let done = repair(&open, &found, answers)?;
+        report.repaired(&done);
+        leave_word(&open, &done, &report)?;
+        // Restored files may show more faults, and moved files have other paths.
+        let after =
+            look(&open, if open.vault.resolve(&start).is_ok() { &start } else { b"" }, false)?;
+        report.left(&after);
+    }
+    open.close()?;
+    report.print(args.json)?;
+    Ok(report.exit())
+}
+
+fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure> {
+    let progress = Progress::new(None);
+    let mut show = |seen: &CheckProgress| progress.set(seen.bytes, seen.files);
+    let found = if online {
+        open.vault.check_online(start, &Online::default(), &mut show)
+    } else {
+        open.vault.check(start, &mut show)
+    };
+    found.map_err(open.failed(start))
+}
+
+/// The source of the answers to a repair's questions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    /// `--yes`.
+    Yes,
+    /// The user at the terminal.
+    Asked,
+    /// None: damage is not repaired.
+    No,
+}
+
+fn repair(open: &Open, found: &CheckReport, answers: Answers) -> Result<RepairReport, Failure> {
+    let run = [REPAIR_RUN, utc(identity::now()).replace([' ', ':'], "-").as_bytes()].concat();
+    if answers == Answers::No
+        && found.faults.iter().any(|fault| !fault.residue && fault.remedy.is_some())
+    {
+        note("there is no terminal for questions, so damage is not repaired; --yes repairs it");
+    }
+    let (mut all, mut none) = (answers == Answers::Yes, answers == Answers::No);
+    let mut decide = |fault: &CheckFault| {
+        if fault.residue {
+            return true;
+        }
+        if all || none {
+            return all;
+        }
+        let answer = ask(fault);
+        all = answer == Some('a');
+        none = answer.is_none() || answer == Some('q');
+        matches!(answer, Some('y' | 'a'))
+    };
+    open.vault.repair(&found.faults, &run, &mut decide).map_err(open.failed(b""))
+}
+
+/// Returns the first letter of the answer to a question about one fault; `None` without an answer.
+fn ask(fault: &CheckFault) -> Option<char> {
+    let remedy = fault.remedy.as_ref().map_or("", |remedy| remedy.describe());
+    eprint!(
+        "{}: {}\n  {remedy}? [y]es, [n]o, [a]ll, [q]uit: ",
+        Shown(&fault.plain),
+        Shown(fault.what.as_bytes())
+    );
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line).ok()?;
+    (read > 0).then(|| line.trim().chars().next().unwrap_or('n').to_ascii_lowercase())
+}
+
+/// Writes the report beside the moved files.
+fn leave_word(open: &Open, done: &RepairReport, report: &Report) -> Result<(), Failure> {
+    let Some(dir) = &done.kept_in else { return Ok(()) };
+    let failed = open.failed(dir);
+    let node = open.vault.resolve(dir).map_err(&failed)?.node;
+    let caller = nodes::caller();
+    let flags = OpenFlags { write: true, ..OpenFlags::default() };
+    let made = open.vault.create_file(&caller, node, b"report.json", 0o600, flags);
+    match made {
+        Ok((attr, file)) => {
+            let written = open.vault.write(file.handle, 0, &report.to_json(), false);
+            let synced = written.and_then(|()| open.vault.fsync(file.handle, false));
+            open.vault.release(file.handle).map_err(&failed)?;
+            open.vault.forget(attr.node, 1);
+            synced.map_err(&failed)?;
+        }
+        Err(error) => note(format_args!("cannot write the report in {}: {error}", Shown(dir))),
+    }
+    open.vault.forget(node, 1);
+    Ok(())
+}

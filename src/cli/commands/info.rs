@@ -1,0 +1,107 @@
+//! `kithfs info`
+
+use serde::Serialize;
+
+use crate::cli::args::Info;
+use crate::cli::daemon::registry::Registry;
+use crate::cli::display::{self, JsonPath, hex, path as shown, utc};
+use crate::cli::exit::Exit;
+use crate::cli::report::Failure;
+use crate::cli::terminal::stdout::Out;
+use crate::cli::vaults::open::{self, Found};
+use crate::vault::LockHolder;
+
+/// The public facts of a vault. The names of the fields are stable.
+#[derive(Serialize)]
+struct Report {
+    vault: JsonPath,
+    format_version: u16,
+    cipher: &'static str,
+    chunk_size: u32,
+    share_id: String,
+    signed: bool,
+    isolated: bool,
+    founder: String,
+    own_identity: bool,
+    in_use_by: Option<Holder>,
+    shared_by: Vec<Holder>,
+    mounted_on: Vec<JsonPath>,
+}
+
+#[derive(Serialize)]
+struct Holder {
+    host: String,
+    pid: u32,
+    since: i64,
+}
+
+impl From<LockHolder> for Holder {
+    fn from(LockHolder { host, pid, since_unix: since }: LockHolder) -> Self {
+        Holder { host, pid, since }
+    }
+}
+
+/// Prints the public facts of a vault, without a secret.
+pub fn run(args: &Info) -> Result<Exit, Failure> {
+    let report = Report::of(open::find(&args.vault)?);
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&report)?;
+    } else {
+        report.print(&mut out)?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+impl Report {
+    fn of(found: Found) -> Report {
+        let Found { dir, description, .. } = found;
+        let mounts = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+        Report {
+            format_version: description.version,
+            cipher: description.suite.name(),
+            chunk_size: description.chunk_size,
+            share_id: hex(&description.share_id),
+            signed: description.signed,
+            isolated: description.isolated,
+            founder: description.founder.to_string(),
+            own_identity: description.has_identity,
+            in_use_by: description.locked_by.map(Holder::from),
+            shared_by: description.shared_by.into_iter().map(Holder::from).collect(),
+            mounted_on: mounts
+                .into_iter()
+                .filter(|entry| entry.vault.0 == dir)
+                .map(|entry| entry.mountpoint)
+                .collect(),
+            vault: JsonPath(dir),
+        }
+    }
+
+    fn print(&self, out: &mut Out) -> Result<(), Failure> {
+        let yes = |yes| if yes { "yes" } else { "no" };
+        let mut line = |name: &str, value: &dyn std::fmt::Display| {
+            out.text(format_args!("{name:<15}{value}\n"))
+        };
+        line("vault", &shown(&self.vault.0))?;
+        line("format version", &self.format_version)?;
+        line("cipher", &self.cipher)?;
+        line("chunk size", &display::size(self.chunk_size.into()))?;
+        line("share id", &self.share_id)?;
+        line("signed", &yes(self.signed))?;
+        line("isolated", &yes(self.isolated))?;
+        line("founder", &self.founder)?;
+        line("own identity", &yes(self.own_identity))?;
+        let alone = self.in_use_by.iter().map(|holder| ("in use", holder));
+        for (name, Holder { host, pid, since }) in
+            alone.chain(self.shared_by.iter().map(|holder| ("shared", holder)))
+        {
+            let host = crate::cli::display::Shown(host.as_bytes());
+            line(name, &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
+        }
+        for place in &self.mounted_on {
+            line("mounted on", &shown(&place.0))?;
+        }
+        Ok(())
+    }
+}

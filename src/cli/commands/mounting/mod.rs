@@ -1,0 +1,5 @@
+//! Commands that start, end and list mounts.
+
+pub mod mount;
+pub mod mounts;
+pub mod umount;

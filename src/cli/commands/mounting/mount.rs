@@ -1,0 +1,505 @@
+//! `kithfs mount`
+//!
+//! Order: checks that need no secret; the secret; the fork; keys, vault, mount, service; the report
+//! that the mount is ready. The reasons are in `daemon::fork`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
+use crate::cli::control::{self, Control, Working};
+use crate::cli::daemon::fork::{self, Background, Side};
+use crate::cli::daemon::log::{self, Target};
+use crate::cli::daemon::process::{ProcessId, in_user_namespace};
+use crate::cli::daemon::registry::{Entry, Registered, Registry};
+use crate::cli::daemon::signals::{self, Signals};
+use crate::cli::display;
+use crate::cli::display::JsonPath;
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::report::{Failure, in_vault, note, warn};
+use crate::cli::secrets::identity::{self, Locked};
+use crate::cli::secrets::source::Given;
+use crate::cli::user::directories;
+use crate::cli::user::rollback_memory;
+use crate::cli::vaults::open::{self, Found, Open, Purpose};
+use crate::fuse::handover::{self, HandOver};
+use crate::fuse::idle::{self, Idle};
+use crate::fuse::vaultfs::VaultFs;
+use crate::fuse::{
+    self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held,
+    mounts, uring,
+};
+use crate::roster::Role;
+use crate::store::Stat;
+use crate::store::os::clear_umask;
+use crate::vault::Vault;
+
+/// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
+const READAHEAD_KIB: u32 = 1024;
+
+/// Everything known before the fork.
+struct Plan<'a> {
+    found: Found,
+    secret: (Locked, Given),
+    mountpoint: PathBuf,
+    options: MountOptions,
+    serve: ServeOptions,
+    open: &'a OpenArgs,
+}
+
+/// Mounts a vault.
+pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
+    let plan = Plan::make(args)?;
+    if args.foreground {
+        log::start(level, Target::Stderr);
+        return Service::start(plan)?.run(None);
+    }
+    match fork::fork()? {
+        Side::Front(front) => Ok(front.wait()?),
+        Side::Background(background) => {
+            log::start(level, Target::Syslog);
+            match Service::start(plan) {
+                Ok(service) => service.run(Some(background)),
+                Err(failure) => {
+                    failure.print();
+                    background.failed(failure.exit);
+                    Ok(failure.exit)
+                }
+            }
+        }
+    }
+}
+
+impl Plan<'_> {
+    fn make(args: &Mount) -> Result<Plan<'_>, Failure> {
+        let mut options = MountOptions::default();
+        args.options.iter().try_for_each(|list| options.parse(list))?;
+        options.read_only |= args.read_only;
+        options.shared |= args.shared;
+        if let Some(idle) = args.idle {
+            options.idle = idle.0;
+        }
+        if options.default_permissions.is_none() && in_user_namespace() {
+            // There, the kernel shows ACLs only if it also enforces them.
+            options.default_permissions = Some(true);
+        }
+        options.check()?;
+        let mut found = open::find(&args.vault)?;
+        found.access_times = !options.noatime;
+        if options.allow_other
+            && let Some(who) = foreign_user(&found)?
+        {
+            let error = Error::ForeignStore { vault: found.dir.clone(), who };
+            if !options.allow_foreign_store {
+                return Err(error.into());
+            }
+            warn(error);
+        }
+        let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
+        check_fuse()?;
+        let serve = serve_options(args.transport, &options)?;
+        found.kernel_caches = serve.writeback && !serve.direct_io;
+        if !options.read_only && !options.shared {
+            found.refuse_mounted()?;
+            found.wait_for_last_daemon();
+        }
+        if options.fsname == MountOptions::default().fsname {
+            options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
+        }
+        let secret = found.ask(&args.open)?;
+        Ok(Plan { found, secret, mountpoint, options, serve, open: &args.open })
+    }
+}
+
+/// Returns the user, other than root and the mounting one, who owns the store's root directory or
+/// may write to it. Modes and owners in a mount are those of the store. That user can put the
+/// ciphertext of any file there as a file of their own, or change its mode, and then read it
+/// through the mount.
+fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
+    let failed = |source| Error::Io { op: "check the owner of", path: found.dir.clone(), source };
+    let Stat { uid, gid, perm, .. } = found.store.stat_self().map_err(failed)?;
+    // A store without ACLs may refuse the query.
+    let has_acl =
+        || found.store.get_xattr_self(b"system.posix_acl_access").is_ok_and(|acl| acl.is_some());
+    let is_own_group = gid == 0 || gid == rustix::process::getegid().as_raw();
+    Ok(match perm {
+        _ if !directories::is_trusted(uid) => {
+            Some(format!("user {uid}, the owner of the vault's directory,"))
+        }
+        perm if perm & 0o002 != 0 => {
+            Some("every user with write access to the vault's directory".to_owned())
+        }
+        perm if perm & 0o020 != 0 && (!is_own_group || has_acl()) => Some(format!(
+            "group {gid} or others with write access to the vault's directory by an ACL"
+        )),
+        _ => None,
+    })
+}
+
+/// Resolves the mount point, and checks that it is usable for this vault.
+fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf, Error> {
+    let failed = |source| Error::MountPoint { path: given.to_owned(), source };
+    let place = match mounts::resolve(given) {
+        // Checked before the user creates a missing directory inside the vault.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            match given.parent().map(Path::canonicalize) {
+                Some(Ok(parent)) if parent.starts_with(vault) => {
+                    return Err(Error::MountPointInVault {
+                        vault: vault.to_owned(),
+                        mountpoint: given.to_owned(),
+                    });
+                }
+                _ => return Err(failed(error)),
+            }
+        }
+        found => found.map_err(failed)?,
+    };
+    if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
+        let is_served = Registry::open()
+            .and_then(|registry| registry.serving(&place))
+            .is_ok_and(|entry| entry.is_some());
+        return Err(if !is_served && mounts::is_dead(&place) {
+            Error::MountPointDead(place)
+        } else {
+            Error::MountPointTaken(place)
+        });
+    }
+    if place.starts_with(vault) {
+        return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: place });
+    }
+    if vault.starts_with(&place) {
+        return Err(Error::VaultInMountPoint { vault: vault.to_owned(), mountpoint: place });
+    }
+    if !fs::metadata(&place).map_err(failed)?.is_dir() {
+        return Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    if !nonempty && fs::read_dir(&place).map_err(failed)?.next().is_some() {
+        return Err(Error::MountPointNotEmpty(place));
+    }
+    Ok(place)
+}
+
+/// Checks that FUSE is available, before the passphrase prompt.
+fn check_fuse() -> Result<(), Error> {
+    if !rustix::process::geteuid().is_root() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file()) {
+            return Err(Error::NoFusermount);
+        }
+    }
+    fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map(drop)
+        .map_err(Error::NoFuseDevice)
+}
+
+/// Returns how the mount is served. Fails before the passphrase prompt if io_uring was requested
+/// and is not available.
+fn serve_options(
+    transport: args::Transport,
+    options: &MountOptions,
+) -> Result<ServeOptions, Error> {
+    let transport = match transport {
+        args::Transport::Uring => match uring::why_not() {
+            None => Transport::Uring,
+            Some(why) => return Err(Error::NoUring(why)),
+        },
+        args::Transport::Auto if options.uring => Transport::PreferUring,
+        args::Transport::Auto | args::Transport::Dev => Transport::Dev,
+    };
+    let caching = if options.shared { ServeOptions::shared() } else { ServeOptions::default() };
+    let permissions = options.permissions();
+    let mut serve =
+        ServeOptions { transport, permissions, acls: options.view.is_plain(), ..caching };
+    if permissions == Permissions::Daemon && options.allow_other {
+        // The kernel would let one user use directory entries that another user has looked up.
+        (serve.entry_ttl, serve.negative_ttl) = (Duration::ZERO, Duration::ZERO);
+    }
+    if let Some(mib) = options.uring_memory {
+        serve.uring_memory = mib as usize * (1 << 20);
+    }
+    Ok(serve)
+}
+
+/// A mount that serves requests.
+struct Service {
+    vault: Vault,
+    dir: PathBuf,
+    mounted: Arc<Mounted>,
+    serving: Serving,
+    signals: Signals,
+    registered: Option<Registered>,
+    control: Option<Control>,
+    /// Present if the kernel caches writes.
+    handover: Option<HandOver>,
+    /// Present if the mount ends when it is unused.
+    idle: Option<Idle>,
+}
+
+/// Tells the user why a mount that was to be writable is read-only.
+fn note_read_only(open: &Open, store_is_read_only: bool) {
+    let why = match open.vault.role() {
+        Role::Reader => "your role is reader",
+        _ if store_is_read_only => "its filesystem is read-only",
+        _ => "its list of members is uncertain; see `kithfs share list`",
+    };
+    note(format_args!("{} is mounted read-only: {why}", display::path(&open.dir)));
+}
+
+/// Sets the kernel's readahead, which only root may do. A mount works without it.
+fn set_readahead(mounted: &Mounted) {
+    if rustix::process::geteuid().is_root()
+        && let Err(error) = mounted.set_readahead(READAHEAD_KIB)
+    {
+        tracing::debug!("readahead stays as it is: {error}");
+    }
+}
+
+/// Answers commands about the shares of this mount. The mount works without it.
+fn serve_control(registered: &Registered, open: &Open, serving: &Serving) -> Option<Control> {
+    let (vault, dir) = (open.vault.clone(), open.dir.clone());
+    control::serve(registered.socket(), vault, dir, serving.notifier())
+        .inspect_err(|error| tracing::warn!("commands for shares cannot reach this mount: {error}"))
+        .ok()
+}
+
+/// Has the kernel write back early what programs have written. The mount works without it.
+fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
+    handover::start(mounted, vault)
+        .inspect_err(|error| {
+            tracing::warn!("written data may stay in the kernel's cache for half a minute: {error}")
+        })
+        .ok()
+}
+
+impl Service {
+    fn start(plan: Plan<'_>) -> Result<Service, Failure> {
+        let Plan { found, secret, mountpoint, options, serve, open } = plan;
+        fork::keep_memory_private()?;
+        clear_umask();
+        fork::raise_open_files();
+        signals::ignore_file_size_limit()
+            .map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
+        let signals =
+            Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
+        let purpose = match (options.read_only, options.shared) {
+            (true, false) => Purpose::Read,
+            (false, false) => Purpose::Write,
+            (true, true) => Purpose::ReadShared,
+            (false, true) => Purpose::WriteShared,
+        };
+        let share = found.description.share_id;
+        let remembers = !open.no_rollback_memory;
+        let store_is_read_only = found.store.is_read_only().unwrap_or(false);
+        let open = found.unlock(secret, open, purpose)?;
+        if remembers {
+            rollback_memory::begin(&open.vault, &share, true);
+        }
+        let mut options = options;
+        if open.vault.is_read_only() && !options.read_only {
+            note_read_only(&open, store_is_read_only);
+            options.read_only = true;
+        }
+        if let Err(error) = open.vault.prepare() {
+            tracing::warn!("{error}; overwriting synced files will need free space");
+        }
+        let (mounted, device) = fuse::mount(&mountpoint, &options)?;
+        let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
+        let usage = operations.usage();
+        let serving = match fuse::serve(device, operations, &serve) {
+            Ok(serving) => serving,
+            Err(source) => {
+                // No process serves it, so it is useless. Unmount lazily, as a program may already
+                // be blocked in it.
+                if let Err(error) = mounted.unmount(true) {
+                    tracing::error!("{error}");
+                }
+                return Err(Error::Io { op: "serve the mount on", path: mountpoint, source }.into());
+            }
+        };
+        if serve.writeback {
+            match held::forgetting(serving.notifier()) {
+                Ok(forget) => open.vault.tell_cache(forget),
+                Err(error) => {
+                    tracing::warn!(
+                        "refused writes may be visible until the file is reopened: {error}"
+                    )
+                }
+            }
+        }
+        if serving.over_io_uring() {
+            tracing::info!("io_uring is in use, which is experimental");
+        }
+        set_readahead(&mounted);
+        let registered = register(&open.dir, &mounted, options.read_only);
+        // A command can open the vault beside a read-only mount, so that one needs no socket.
+        let control = registered
+            .as_ref()
+            .filter(|_| !options.read_only)
+            .and_then(|registered| serve_control(registered, &open, &serving));
+        let mounted = Arc::new(mounted);
+        let collects = serve.writeback && !options.read_only;
+        let handover =
+            if collects { start_handover(mounted.clone(), open.vault.clone()) } else { None };
+        let is_working = control.as_ref().map(Control::watch);
+        let is_working = move || is_working.as_ref().is_some_and(Working::is_under_way);
+        let idle = options.idle.map(|after| idle::start(mounted.clone(), usage, is_working, after));
+        let idle = idle.transpose().map_err(|source| {
+            end(&mounted, &open.vault);
+            Error::Os { op: "watch whether the mount is used", source }
+        })?;
+        Ok(Service {
+            vault: open.vault,
+            dir: open.dir,
+            mounted,
+            serving,
+            signals,
+            registered,
+            control,
+            handover,
+            idle,
+        })
+    }
+
+    /// Serves until it is unmounted, then writes everything.
+    fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
+        let Service { vault, dir, mounted, serving, signals, registered, control, handover, idle } =
+            self;
+        if let Some(background) = background
+            && let Err(error) = background.serving()
+        {
+            // The foreground command was killed, so nobody knows of this mount.
+            tracing::error!("{error}");
+            end(&mounted, &vault);
+        }
+        tracing::info!(
+            "serving the vault {} on {}",
+            display::path(&dir),
+            display::path(&mounted.mountpoint)
+        );
+        obey(signals, mounted, vault.clone());
+        let served = serving.join();
+        drop((control, handover, idle));
+        let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
+        let result = match (served, closed) {
+            (_, Err(failure)) => Err(failure),
+            (Err(source), Ok(())) => {
+                Err(Error::Io { op: "serve the vault", path: dir.clone(), source }.into())
+            }
+            (Ok(()), Ok(())) => Ok(Exit::Ok),
+        };
+        match &result {
+            Ok(_) => tracing::info!("unmounted the vault {}", display::path(&dir)),
+            Err(failure) => {
+                tracing::error!("{}", failure.message);
+                if let Some(registered) = &registered
+                    && let Err(error) = registered.leave_failure(&failure.message)
+                {
+                    tracing::error!("cannot record the failure for `umount`: {error}");
+                }
+            }
+        }
+        result
+    }
+}
+
+/// Registers the mount for `mounts` and `umount`. The mount works without it.
+fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Registered> {
+    let add = || {
+        let registry = Registry::open()?;
+        registry.add(&Entry {
+            vault: JsonPath(vault.to_owned()),
+            mountpoint: JsonPath(mounted.mountpoint.clone()),
+            process: ProcessId::current()?,
+            since: identity::now(),
+            read_only,
+        })
+    };
+    add()
+        .inspect_err(|error| {
+            tracing::warn!("the mount will not be listed by `kithfs mounts`: {error}")
+        })
+        .ok()
+}
+
+/// Ends the mount at a signal. If programs keep it busy, a second signal writes everything and ends
+/// the process.
+fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
+    let wait = move || {
+        let mut asked = false;
+        loop {
+            match signals.wait() {
+                Ok(name) => tracing::info!("{name}: unmounting"),
+                Err(error) => return tracing::error!("cannot wait for signals: {error}"),
+            }
+            if asked {
+                let exit = match vault.close() {
+                    Ok(()) => Exit::Ok,
+                    Err(error) => {
+                        tracing::error!("{error}");
+                        Exit::Failure
+                    }
+                };
+                std::process::exit(exit.code().into());
+            }
+            end(&mounted, &vault);
+            asked = true;
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("kithfs-signals".into()).spawn(wait) {
+        tracing::error!("signals are not handled: {error}");
+    }
+}
+
+/// Unmounts. A busy mount is detached and ends when the programs release it, with all data written
+/// until then.
+fn end(mounted: &Mounted, vault: &Vault) {
+    match mounted.unmount(false) {
+        Ok(()) | Err(MountError::NotMounted { .. }) => {}
+        Err(MountError::Busy { holders, .. }) => {
+            for holder in holders {
+                tracing::warn!("busy: process {} ({}): {}", holder.pid, holder.name, holder.by);
+            }
+            vault.commit_due(Duration::ZERO);
+            if let Err(error) = mounted.unmount(true) {
+                tracing::error!("{error}");
+            }
+        }
+        Err(error) => tracing::error!("{error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_that_cannot_be_used_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let vault = root.join("v");
+        for sub in ["v/in", "full/x", "empty"] {
+            fs::create_dir_all(root.join(sub)).unwrap();
+        }
+        fs::write(root.join("file"), "").unwrap();
+        let check = |place: &str| check_mountpoint(&root.join(place), &vault, false);
+        assert_eq!(check("empty").unwrap(), root.join("empty"));
+        assert!(
+            matches!(check("none"), Err(Error::MountPoint { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+        );
+        assert!(matches!(check("file"), Err(Error::MountPoint { .. })));
+        assert!(matches!(check("full"), Err(Error::MountPointNotEmpty(_))));
+        assert!(check_mountpoint(&root.join("full"), &vault, true).is_ok());
+        assert!(matches!(check("v/in"), Err(Error::MountPointInVault { .. })));
+        assert!(matches!(check("v"), Err(Error::MountPointInVault { .. })));
+        // The hint was to create the directory inside the vault.
+        assert!(matches!(check("v/none"), Err(Error::MountPointInVault { .. })));
+        assert!(matches!(check("empty/.."), Err(Error::VaultInMountPoint { .. })));
+    }
+}

@@ -1,0 +1,39 @@
+//! `kithfs mounts`
+
+use crate::cli::args::Mounts;
+use crate::cli::daemon::registry::Registry;
+use crate::cli::display::{path as shown, utc};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::report::Failure;
+use crate::cli::terminal::stdout::Out;
+
+/// Lists the mounts of this user.
+pub fn run(args: &Mounts) -> Result<Exit, Failure> {
+    let failed = |source: std::io::Error| {
+        let is_refused = source.kind() == std::io::ErrorKind::PermissionDenied;
+        let failure = Failure::from(Error::Os { op: "read the list of mounts", source });
+        if is_refused {
+            failure.hint("set XDG_RUNTIME_DIR to a directory that only this user can write to")
+        } else {
+            failure
+        }
+    };
+    let entries = Registry::open().and_then(|registry| registry.live()).map_err(failed)?;
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&entries)?;
+    } else {
+        for entry in &entries {
+            let since = utc(entry.since);
+            let how = if entry.read_only { ", read-only" } else { "" };
+            let (vault, mountpoint) = (shown(&entry.vault.0), shown(&entry.mountpoint.0));
+            out.text(format_args!(
+                "{vault} on {mountpoint} since {since} (process {}{how})\n",
+                entry.process.pid
+            ))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}

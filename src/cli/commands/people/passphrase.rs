@@ -1,0 +1,305 @@
+//! `kithfs passphrase`
+//!
+//! Rule: a change of slots needs a secret that opens the identity, so that an unattended terminal
+//! is not enough. The file is replaced only by one that was read back and opens with the new
+//! secret. It must also still be the file that was read, or a concurrent command's change would be
+//! lost.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::args::people::OwnIdentity;
+use crate::cli::args::slots::{
+    PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf,
+};
+use crate::cli::args::{KdfArgs, PresentSecret};
+use crate::cli::display::{self, path as shown, utc};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::local::replace::replace_in;
+use crate::cli::report::{Failure, note, of_identity};
+use crate::cli::secrets::identity::{self, Locked, Place};
+use crate::cli::secrets::kdf;
+use crate::cli::secrets::new_identity::print_code;
+use crate::cli::secrets::source::{Environment, Source};
+use crate::cli::terminal::stdout::Out;
+use crate::cli::vaults::open;
+use crate::crypto::Argon2Params;
+use crate::format::identity::SlotKind;
+use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
+use crate::store::{Access, File, Lock};
+use crate::vault::OsRandom;
+
+/// Timeout and poll interval of the wait for another command that is replacing the file.
+const ALONE_TAKES: Duration = Duration::from_secs(10);
+const ASKED: Duration = Duration::from_millis(10);
+
+/// Runs one of the commands.
+pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> {
+    match command {
+        PassphraseCommand::Add(args) => add(args),
+        PassphraseCommand::Change(args) => change(args),
+        PassphraseCommand::Remove(args) => remove(args),
+        PassphraseCommand::List(args) => list(args),
+    }
+}
+
+/// The identity whose slots are meant.
+pub trait Owner: Args {
+    /// Reads the identity file.
+    ///
+    /// # Errors
+    /// It does not exist or cannot be read.
+    fn read(&self) -> Result<Locked, Failure>;
+
+    /// Returns the name in the prompt: the vault's for its own identity, else the file's.
+    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path;
+}
+
+impl Owner for SlotsOf {
+    fn read(&self) -> Result<Locked, Failure> {
+        match (&self.identity, &self.vault) {
+            (Some(identity), _) => Place::named(identity)?.read(),
+            (None, Some(vault)) => {
+                let found = open::find(vault)?;
+                identity::own_of(&found.store, &found.dir)?.ok_or_else(|| {
+                    let none = Failure::from(Error::NoOwnIdentity(found.dir));
+                    none.hint("it is opened with an identity outside it; for yours: kithfs identity passphrase")
+                })
+            }
+            (None, None) => Err(Error::Usage("a vault or an identity is needed".into()).into()),
+        }
+    }
+
+    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path {
+        self.vault.as_deref().unwrap_or(path)
+    }
+}
+
+impl Owner for OwnIdentity {
+    fn read(&self) -> Result<Locked, Failure> {
+        Place::named(&self.path()?)?.read()
+    }
+
+    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path {
+        path
+    }
+}
+
+/// An identity that was unlocked for a change.
+struct Unlocked {
+    place: Place,
+    file: IdentityFile,
+    identity: Identity,
+    slot: u16,
+    /// The file as it was read.
+    before: Vec<u8>,
+}
+
+impl Unlocked {
+    fn open(of: &impl Owner, present: &PresentSecret) -> Result<Unlocked, Failure> {
+        let locked = of.read()?;
+        let source = Source::choose_present(present, &Environment::of_process());
+        let given = locked.ask(&source, of.asked_by(&locked.place.path))?;
+        let (identity, slot) = locked.unlock(given)?;
+        let Locked { place, file, .. } = locked;
+        let before = file.encode();
+        Ok(Unlocked { place, file, identity, slot, before })
+    }
+
+    fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// Replaces the old file with the changed one, if that opens with `secret` and the old file is
+    /// still the one that was read.
+    fn write(&self, secret: Option<&Secret>) -> Result<(), Failure> {
+        let _alone = self.alone();
+        let Place { dir, name, path } = &self.place;
+        replace_in(&**dir, name, path, &self.file.encode(), |written| {
+            let file = IdentityFile::decode(written).map_err(|error| of_identity(error, path))?;
+            let opens = secret.is_none_or(|secret| {
+                file.unlock(secret)
+                    .is_ok_and(|identity| identity.public() == self.identity.public())
+            });
+            if !opens {
+                return Err(Failure::from(Error::NotVerified(path.clone())));
+            }
+            // The last step before the rename, as stretching the secret takes time.
+            let is_as_before =
+                self.place.clone().read().is_ok_and(|now| now.file.encode() == self.before);
+            if is_as_before { Ok(()) } else { Err(Error::IdentityChanged(path.clone()).into()) }
+        })?;
+        kdf::note_cost(&self.file);
+        Ok(())
+    }
+
+    /// Locks the file against replacement by other commands until the returned handle is dropped.
+    /// Not every store supports locks, and anyone who may read the file may hold this one, so the
+    /// wait is bounded.
+    fn alone(&self) -> Option<Arc<dyn File>> {
+        let Place { dir, name, .. } = &self.place;
+        let end = Instant::now() + ALONE_TAKES;
+        while Instant::now() < end {
+            // NFS grants such a lock only to a handle that is open for writing.
+            let opened = dir.open_file(name, Access::ReadWrite);
+            let file = opened.or_else(|_| dir.open_file(name, Access::Read)).ok()?;
+            if !file.try_lock(Lock::Exclusive).ok()? {
+                std::thread::sleep(ASKED);
+                continue;
+            }
+            // The former holder of the lock has replaced the file.
+            let (locked, there) = (file.stat().ok()?, dir.stat(name).ok()?);
+            if (locked.dev, locked.ino) == (there.dev, there.ino) {
+                return Some(file);
+            }
+        }
+        None
+    }
+}
+
+fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
+    // only a passphrase is stretched
+    if matches!(secret, Secret::Passphrase(_)) {
+        kdf::choose(args)
+    } else {
+        Ok(Argon2Params::DEFAULT)
+    }
+}
+
+fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
+    let mut unlocked = Unlocked::open(&args.of, &args.present)?;
+    let name = args.of.asked_by(unlocked.path()).to_owned();
+    let mut code = None;
+    let secret = if args.new_recovery_code {
+        let code = code.insert(RecoveryCode::generate(&OsRandom));
+        Secret::RecoveryCode(RecoveryCode::parse(&code.text())?)
+    } else {
+        let source = args
+            .new_key_file
+            .clone()
+            .map_or_else(|| Source::choose_new(&args.new), Source::KeyFile);
+        identity::new_secret(source.read_new(&name)?)?
+    };
+    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
+    let id = unlocked
+        .file
+        .add_slot(&unlocked.identity, &slot, &OsRandom)
+        .map_err(|error| of_identity(error, unlocked.path()))?;
+    unlocked.write(Some(&secret))?;
+    note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(unlocked.path())));
+    if let Some(code) = code {
+        note("this recovery code is not shown again: write it down and keep it elsewhere");
+        print_code(&code, unlocked.path())?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
+    let mut unlocked = Unlocked::open(&args.of, &args.present)?;
+    let old = which(&unlocked, args.slot)?;
+    let name = args.of.asked_by(unlocked.path()).to_owned();
+    let secret = identity::new_secret(Source::choose_new(&args.new).read_new(&name)?)?;
+    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
+    let changed = unlocked.file.change_passphrase(&unlocked.identity, old, &slot, &OsRandom);
+    let id = changed.map_err(|error| of_identity(error, unlocked.path()))?;
+    unlocked.write(Some(&secret))?;
+    note(format_args!(
+        "changed the passphrase of {}: slot {id} replaces slot {old}",
+        shown(unlocked.path())
+    ));
+    Ok(Exit::Ok)
+}
+
+/// Returns the passphrase to replace: the named one, the given one, or the only one.
+fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
+    let path = || unlocked.path().to_owned();
+    let kind = |id| unlocked.file.slots().find(|slot| slot.id == id).map(|slot| slot.kind);
+    if let Some(slot) = named {
+        return match kind(slot) {
+            Some(SlotKind::Passphrase(_)) => Ok(slot),
+            Some(kind) => Err(Error::NotAPassphraseSlot { path: path(), slot, kind: kind.name() }),
+            None => Err(Error::NoSuchSlot { path: path(), slot }),
+        };
+    }
+    if matches!(kind(unlocked.slot), Some(SlotKind::Passphrase(_))) {
+        return Ok(unlocked.slot);
+    }
+    let passphrases: Vec<u16> = unlocked
+        .file
+        .slots()
+        .filter(|slot| matches!(slot.kind, SlotKind::Passphrase(_)))
+        .map(|slot| slot.id)
+        .collect();
+    match passphrases[..] {
+        [only] => Ok(only),
+        _ => Err(Error::WhichSlot { path: path(), count: passphrases.len() }),
+    }
+}
+
+fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
+    let mut unlocked = Unlocked::open(&args.of, &args.present)?;
+    unlocked.file.remove_slot(args.slot).map_err(|error| of_identity(error, unlocked.path()))?;
+    unlocked.write(None)?;
+    note(format_args!(
+        "removed slot {} from {}; copies of the old file still open with it",
+        args.slot,
+        shown(unlocked.path())
+    ));
+    Ok(Exit::Ok)
+}
+
+/// One slot. The names of the fields are stable.
+#[derive(Serialize)]
+struct Slot {
+    slot: u16,
+    kind: &'static str,
+    created: u64,
+    memory_kib: Option<u32>,
+    passes: Option<u32>,
+    lanes: Option<u32>,
+}
+
+fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
+    let Locked { file, .. } = args.of.read()?;
+    let slots: Vec<Slot> = file
+        .slots()
+        .map(|slot| {
+            let params = match slot.kind {
+                SlotKind::Passphrase(params) => Some(params),
+                SlotKind::RecoveryCode | SlotKind::KeyFile => None,
+            };
+            Slot {
+                slot: slot.id,
+                kind: slot.kind.name(),
+                created: slot.created,
+                memory_kib: params.map(|params| params.memory_kib),
+                passes: params.map(|params| params.passes),
+                lanes: params.map(|params| params.lanes),
+            }
+        })
+        .collect();
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&slots)?;
+    } else {
+        for Slot { slot, kind, created, memory_kib, passes, .. } in &slots {
+            let created = utc(i64::try_from(*created).unwrap_or(i64::MAX));
+            out.text(format_args!("{slot:>3}  {kind:<13}  {created}"))?;
+            if let (Some(memory), Some(passes)) = (memory_kib, passes) {
+                out.text(format_args!(
+                    "  Argon2id, {} MiB, {}",
+                    memory >> 10,
+                    display::count(*passes, "pass")
+                ))?;
+            }
+            out.text(format_args!("\n"))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}

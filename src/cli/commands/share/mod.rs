@@ -1,0 +1,452 @@
+//! `kithfs share`, `kithfs who-can-read`
+//!
+//! Rules: a change of the membership names the share's own folder, so that nobody shares a whole
+//! vault instead of a folder in it. Keys are taken only from the contacts, never from a name in a
+//! roster. If the vault is mounted for writing, its daemon performs the change. Otherwise it is
+//! opened here, without its lock if only new control files are written.
+
+mod reseal;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::cli::args::OpenArgs;
+use crate::cli::args::share::{
+    ShareAdd, ShareCommand, ShareInvite, ShareList, ShareLog, ShareRemove, ShareSettle,
+};
+use crate::cli::control::{Door, Known, Past};
+use crate::cli::display::{Shown, hex, path as shown, utc};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::local::replace::replace;
+use crate::cli::report::{Failure, note};
+use crate::cli::terminal::stdout::Out;
+use crate::cli::user::contacts;
+use crate::cli::vaults::open::Purpose;
+use crate::roster::contacts::Trust;
+use crate::roster::{Contacts, Member, PublicIdentity, Role, base32};
+use crate::vault::{LogKind, Pending};
+
+/// Runs one of the commands.
+pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
+    match command {
+        ShareCommand::Create(args) => reseal::create(args),
+        ShareCommand::Rekey(args) => reseal::rekey(args),
+        ShareCommand::Add(args) => add(args),
+        ShareCommand::Remove(args) => remove(args),
+        ShareCommand::List(args) => list(args),
+        ShareCommand::Log(args) => log(args),
+        ShareCommand::Settle(args) => settle(args),
+        ShareCommand::Invite(args) => invite(args),
+    }
+}
+
+/// Connects to a share that is to be changed: the path must be its own folder.
+fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Known), Failure> {
+    let door = Door::to(path, args, purpose)?;
+    let share = door.share()?;
+    if share.path == door.path {
+        Ok((door, share))
+    } else {
+        Err(Error::NotAShare { path: path.to_owned(), vault: door.vault }.into())
+    }
+}
+
+/// A member under this user's name for them.
+struct Acquainted {
+    name: String,
+    state: &'static str,
+}
+
+/// Returns this user's name for a member, else the name that the share's admin chose.
+fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainted {
+    if member.public == *me {
+        return Acquainted { name: member.name.clone(), state: "you" };
+    }
+    match (contacts.by_key(&member.public), contacts.get(&member.name)) {
+        (Some(contact), _) => {
+            Acquainted { name: contact.name.clone(), state: contact.trust().name() }
+        }
+        // Another person's key under the name of a contact.
+        (None, Some(_)) => Acquainted { name: member.name.clone(), state: Trust::Changed.name() },
+        (None, None) => Acquainted { name: member.name.clone(), state: "unknown" },
+    }
+}
+
+/// Returns the member with this fingerprint, in any spelling.
+fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
+    let told = base32::values(text)?;
+    info.members.iter().find(|member| {
+        base32::values(&member.public.fingerprint()).is_some_and(|values| *values == *told)
+    })
+}
+
+/// Returns the member with a name or fingerprint. A contact's key takes precedence over the names
+/// that the share's admins chose.
+fn member<'a>(
+    info: &'a Known,
+    contacts: &Contacts,
+    name: &str,
+    path: &Path,
+) -> Result<&'a Member, Error> {
+    let by_key = contacts
+        .get(name)
+        .and_then(|contact| info.members.iter().find(|member| member.public == contact.public));
+    let mut by_name =
+        info.members.iter().filter(|member| member.name == name && contacts.get(name).is_none());
+    match (by_fingerprint(info, name), by_key, by_name.next(), by_name.next()) {
+        (Some(member), ..) | (None, Some(member), ..) | (None, None, Some(member), None) => {
+            Ok(member)
+        }
+        _ => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
+    }
+}
+
+/// Returns the signing key of a member to remove. A name with several keys in the list, or with a
+/// key other than the contact's, is not enough: the member with the other key would stay and be
+/// believed removed.
+fn sign_to_remove(
+    info: &Known,
+    contacts: &Contacts,
+    name: &str,
+    path: &Path,
+) -> Result<[u8; 32], Error> {
+    if let Some(member) = by_fingerprint(info, name) {
+        return Ok(member.public.sign);
+    }
+    let contact = contacts.get(name);
+    let shown: Vec<&Member> = info
+        .members
+        .iter()
+        .filter(|member| known(contacts, &info.me, member).name == name)
+        .collect();
+    match (&shown[..], contact) {
+        // The member may be gone from here, and still be in a nested share.
+        ([], Some(contact)) => Ok(contact.public.sign),
+        ([], None) => Err(Error::NoSuchMember { path: path.to_owned(), name: name.to_owned() }),
+        ([only], _)
+            if contact.is_none_or(|contact| contact.public == only.public)
+                || only.public == info.me =>
+        {
+            Ok(only.public.sign)
+        }
+        _ => {
+            let keys = shown.iter().map(|member| member.public.fingerprint()).collect();
+            Err(Error::WhichMember { path: path.to_owned(), name: name.to_owned(), keys })
+        }
+    }
+}
+
+fn add(args: &ShareAdd) -> Result<Exit, Failure> {
+    let contacts = contacts::load()?;
+    let role = Role::from(args.role);
+    let mut people = Vec::new();
+    for name in &args.names {
+        let unknown = || contacts::failed(crate::roster::ContactError::Unknown(name.clone()));
+        let contact = contacts.get(name).ok_or_else(unknown)?;
+        note(format_args!(
+            "{}: {}, fingerprint {}",
+            Shown(name.as_bytes()),
+            contact.trust().name(),
+            contact.public.fingerprint()
+        ));
+        match contact.trust() {
+            Trust::Verified => {}
+            Trust::New if args.open.trust_on_first_use => {}
+            Trust::New => return Err(Error::ContactNotVerified(name.clone()).into()),
+            Trust::Changed => return Err(Error::KeyChanged(name.clone()).into()),
+        }
+        people.push(Member { public: contact.public, role, name: name.clone() });
+    }
+    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
+    let is_member =
+        |person: &Member| info.members.iter().any(|member| member.public == person.public);
+    let (present, new): (Vec<Member>, Vec<Member>) = people.into_iter().partition(is_member);
+    if !new.is_empty() {
+        door.add(&new)?;
+    }
+    for person in &present {
+        let same =
+            info.members.iter().any(|member| member.public == person.public && member.role == role);
+        if !same {
+            door.set_role(&person.public.sign, role)?;
+        }
+    }
+    door.close()?;
+    for Member { name, .. } in new.iter().chain(&present) {
+        note(format_args!(
+            "{} is a {} of {}",
+            Shown(name.as_bytes()),
+            role.name(),
+            shown(&args.path)
+        ));
+    }
+    Ok(Exit::Ok)
+}
+
+fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
+    let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
+    let (door, info) = to_change(&args.path, &args.open, purpose)?;
+    let contacts = contacts::load()?;
+    let sign = |name: &String| sign_to_remove(&info, &contacts, name, &args.path);
+    let signs = args.names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
+    let unread = door.remove(&signs)?.unread;
+    if unread > 0 {
+        note(format_args!(
+            "{unread} files or directories are not readable here: data in them that a removed member signed is refused from now on"
+        ));
+    }
+    for name in &args.names {
+        note(format_args!(
+            "removed {}. They may have kept copies of data that was readable until now",
+            Shown(name.as_bytes())
+        ));
+    }
+    let left = if args.eager { Some(reseal::pass(&door, true)?) } else { None };
+    door.close()?;
+    Ok(left.map_or(Exit::Ok, |left| reseal::tell(&left, true)))
+}
+
+/// A member in JSON. The names of the fields are stable.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    role: &'static str,
+    state: &'static str,
+    fingerprint: String,
+    key: String,
+}
+
+/// A share in JSON. The names of the fields are stable.
+#[derive(Serialize)]
+struct Listing {
+    share: String,
+    signed: bool,
+    isolated: bool,
+    epoch: u32,
+    heads: Vec<Head>,
+    signer: String,
+    time: u64,
+    role: &'static str,
+    pending: reseal::Left,
+    members: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Head {
+    sequence: u32,
+    hash: String,
+}
+
+fn rows(info: &Known, members: &[Member]) -> Result<Vec<Row>, Failure> {
+    let contacts = contacts::load()?;
+    let me = info.me;
+    let row = |member: &Member| {
+        let Acquainted { name, state } = known(&contacts, &me, member);
+        let (fingerprint, key) = (member.public.fingerprint(), member.public.to_string());
+        Row { name, role: member.role.name(), state, fingerprint, key }
+    };
+    let mut rows: Vec<Row> = members.iter().map(row).collect();
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(rows)
+}
+
+/// Returns this user's name for the owner of a signing key.
+fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicIdentity) -> String {
+    match members.iter().find(|member| member.public.sign == *sign) {
+        Some(member) => known(contacts, me, member).name,
+        None => contacts
+            .by_signing_key(sign)
+            .map_or_else(|| hex(&sign[..8]), |contact| contact.name.clone()),
+    }
+}
+
+fn list(args: &ShareList) -> Result<Exit, Failure> {
+    let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
+    let info = door.share()?;
+    let members = rows(&info, &info.members)?;
+    let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
+    // in its first epoch nothing is older
+    let left = if info.epoch > 1 { door.pending()? } else { Pending::default() };
+    let mut out = Out::stdout();
+    if args.json {
+        let heads = info
+            .heads
+            .iter()
+            .map(|head| Head { sequence: head.sequence, hash: hex(&head.hash) })
+            .collect();
+        out.json(&Listing {
+            share: hex(&info.share),
+            signed: info.signed,
+            isolated: info.isolated,
+            epoch: info.epoch,
+            heads,
+            signer,
+            time: info.time,
+            role: info.own_role.name(),
+            pending: reseal::Left::from(&left),
+            members,
+        })?;
+    } else {
+        out.text(format_args!("share  {}\n", hex(&info.share)))?;
+        out.text(format_args!("epoch  {}\n", info.epoch))?;
+        for head in &info.heads {
+            out.text(format_args!("head   {}-{}\n", head.sequence, hex(&head.hash[..16])))?;
+        }
+        let time = utc(i64::try_from(info.time).unwrap_or(i64::MAX));
+        out.text(format_args!("signed {time} by {}\n", Shown(signer.as_bytes())))?;
+        if info.epoch > 1 {
+            out.text(format_args!("older  {}\n", reseal::in_words(&left)))?;
+        }
+        if info.heads.len() > 1 {
+            out.text(format_args!(
+                "FORKED: read-only until an admin settles it with `kithfs share settle`\n"
+            ))?;
+        }
+        out.text(format_args!("\n"))?;
+        print(&mut out, &members)?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
+    for Row { name, role, state, fingerprint, .. } in members {
+        out.text(format_args!(
+            "{role:<6}  {state:<8}  {fingerprint}  {}\n",
+            Shown(name.as_bytes())
+        ))?;
+    }
+    Ok(())
+}
+
+/// Prints the members with a key for a path.
+pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
+    let info = Door::to(&args.path, &args.open, Purpose::Beside)?.share()?;
+    let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&members)?;
+    } else {
+        print(&mut out, &members)?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+fn log(args: &ShareLog) -> Result<Exit, Failure> {
+    let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
+    let log = door.log()?;
+    let contacts = contacts::load()?;
+    let me = door.share()?.me;
+    // The signer may have been removed since.
+    let mut seen: Vec<Member> = Vec::new();
+    let mut out = Out::stdout();
+    for entry in &log {
+        if let Some(changes) = &entry.changes {
+            seen.extend(
+                changes
+                    .added
+                    .iter()
+                    .filter(|member| !seen.iter().any(|m| m.public == member.public))
+                    .cloned()
+                    .collect::<Vec<_>>(),
+            );
+        }
+        let time = utc(i64::try_from(entry.time).unwrap_or(i64::MAX));
+        let by = signer(&entry.signer, &seen, &contacts, &me);
+        let what = what(entry, &contacts, &me);
+        out.text(format_args!(
+            "{:>4}  {time}  epoch {:<3}  {}: {}\n",
+            entry.sequence,
+            entry.epoch,
+            Shown(by.as_bytes()),
+            what
+        ))?;
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+/// Describes a change.
+fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
+    match entry.what {
+        LogKind::Founded => parts.push("founded".to_owned()),
+        LogKind::Settled => parts.push("settled a fork".to_owned()),
+        LogKind::Members | LogKind::NewEpoch => {}
+    }
+    match &entry.changes {
+        None => parts.push("changed members (some lists are not readable)".to_owned()),
+        Some(changes) => {
+            parts.extend(
+                changes
+                    .added
+                    .iter()
+                    .map(|member| format!("added {} as {}", name(member), member.role.name())),
+            );
+            parts.extend(changes.removed.iter().map(|member| format!("removed {}", name(member))));
+            parts.extend(
+                changes
+                    .changed
+                    .iter()
+                    .map(|member| format!("made {} {}", name(member), member.role.name())),
+            );
+        }
+    }
+    if parts.is_empty() {
+        parts.push("new folder key".to_owned());
+    }
+    parts.join(", ")
+}
+
+/// Minimum of digits of a hash that select a head.
+const HASH_MIN: usize = 8;
+
+fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
+    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
+    let Some(keep) = &args.keep else {
+        let heads: Vec<String> = info.heads.iter().map(|head| hex(&head.hash[..16])).collect();
+        return Err(Error::WhichHead { path: args.path.clone(), heads }.into());
+    };
+    let keep = keep.to_ascii_lowercase();
+    let fits = |hash: &[u8; 32]| keep.len() >= HASH_MIN && hex(hash).starts_with(&keep);
+    let Some(head) = info.heads.iter().find(|head| fits(&head.hash)) else {
+        return Err(Error::NoSuchHead { path: args.path.clone(), head: keep }.into());
+    };
+    door.settle(&head.hash)?;
+    door.close()?;
+    note(format_args!(
+        "settled in favour of {}; repeat additions and removals that were made only on the other side",
+        hex(&head.hash[..16])
+    ));
+    Ok(Exit::Ok)
+}
+
+fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
+    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
+    let member = member(&info, &contacts::load()?, &args.name, &args.path)?;
+    let invitation = door.invite(&member.public.sign)?;
+    if args.output == Path::new("-") {
+        let mut out = Out::stdout();
+        out.bytes(&invitation)?;
+        out.finish()?;
+    } else {
+        replace(&args.output, &invitation, |written| {
+            if written == invitation {
+                Ok(())
+            } else {
+                Err(Failure::from(Error::NotReadBack(args.output.clone())))
+            }
+        })?;
+    }
+    note(format_args!(
+        "invited {} ({}). They accept with: kithfs accept FILE. Tell them your fingerprint over another channel: {}",
+        Shown(args.name.as_bytes()),
+        member.public.fingerprint(),
+        info.me.fingerprint()
+    ));
+    Ok(Exit::Ok)
+}

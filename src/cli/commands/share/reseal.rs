@@ -1,0 +1,148 @@
+//! `kithfs share create`, `kithfs share rekey`: resealing the contents of a folder.
+//!
+//! Rules: the same command continues an interrupted pass, and no new key is begun while anything is
+//! left under an older one.
+
+use serde::Serialize;
+
+use crate::cli::args::share::{ShareCreate, ShareRekey};
+use crate::cli::control::Door;
+use crate::cli::display::{self, Shown, path as shown};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::report::{Failure, note, warn};
+use crate::cli::terminal::progress::Progress;
+use crate::cli::terminal::stdout::Out;
+use crate::cli::vaults::nodes::new_dir_mode;
+use crate::cli::vaults::open::Purpose;
+use crate::vault::{Pending, ShareProgress};
+
+/// The remaining work in JSON. The names of the fields are stable.
+#[derive(Serialize)]
+pub struct Left {
+    files: u64,
+    bytes: u64,
+    bytes_total: u64,
+    percent: f64,
+    names: u64,
+    headers: u64,
+    conflicts: u64,
+    skipped: u64,
+}
+
+impl From<&Pending> for Left {
+    fn from(left: &Pending) -> Left {
+        let Pending { files, bytes, bytes_total, names, headers, conflicts, skipped } = *left;
+        Left {
+            files,
+            bytes,
+            bytes_total,
+            percent: percent(left),
+            names,
+            headers,
+            conflicts,
+            skipped,
+        }
+    }
+}
+
+fn percent(left: &Pending) -> f64 {
+    if left.bytes_total == 0 { 0.0 } else { left.bytes as f64 / left.bytes_total as f64 * 100.0 }
+}
+
+/// Describes the remaining work in one line.
+pub fn in_words(left: &Pending) -> String {
+    let Pending { files, bytes, names, headers, conflicts, skipped, .. } = *left;
+    let mut line = format!(
+        "{bytes} bytes in {files} files ({:.1}%), {names} names, {headers} headers and records under older keys",
+        percent(left)
+    );
+    if conflicts > 0 {
+        line += &format!("; {conflicts} names in conflict, which you need to rename or remove");
+    }
+    if skipped > 0 {
+        line += &format!("; {skipped} invalid or unreadable, unchanged");
+    }
+    line
+}
+
+/// Returns a callback that shows the progress of a pass over the share.
+fn shower() -> impl FnMut(&ShareProgress) {
+    let mut progress = None;
+    move |done| {
+        let bar = progress.get_or_insert_with(|| Progress::new(Some(done.bytes_total)));
+        bar.set(done.bytes, done.files);
+    }
+}
+
+/// Reseals the remaining data.
+pub fn pass(door: &Door, eager: bool) -> Result<Pending, Failure> {
+    door.reseal(eager, &mut shower())
+}
+
+/// Reports what a pass has left.
+pub fn tell(left: &Pending, eager: bool) -> Exit {
+    note(format_args!("{}", in_words(left)));
+    if left.is_done(eager) && left.skipped == 0 {
+        return Exit::Ok;
+    }
+    warn("some data could not be resealed: see `kithfs fsck`, and the log");
+    Exit::Failure
+}
+
+/// `share rekey`
+pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
+    let purpose = if args.status { Purpose::Beside } else { Purpose::Write };
+    let (door, _) = super::to_change(&args.path, &args.open, purpose)?;
+    let mut left = door.pending()?;
+    if !args.status {
+        if left.is_done(args.eager) {
+            door.rekey()?;
+            note("began a new folder key");
+        }
+        left = pass(&door, args.eager)?;
+    }
+    door.close()?;
+    if !args.status && !args.json {
+        return Ok(tell(&left, args.eager));
+    }
+    let mut out = Out::stdout();
+    if args.json {
+        out.json(&Left::from(&left))?;
+    } else {
+        out.text(format_args!("{}\n", in_words(&left)))?;
+    }
+    out.finish()?;
+    Ok(if args.status || left.is_done(args.eager) && left.skipped == 0 {
+        Exit::Ok
+    } else {
+        Exit::Failure
+    })
+}
+
+/// `share create`
+pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
+    let door = Door::to(&args.path, &args.open, Purpose::Write)?;
+    if door.path.is_empty() {
+        return Err(Error::Usage(format!(
+            "share create {}: name a folder in the vault",
+            shown(&args.path)
+        ))
+        .into());
+    }
+    let (done, former) = door.create(args.isolated, &args.name, new_dir_mode(), &mut shower())?;
+    door.close()?;
+    if let Some(former) = former {
+        warn(format_args!(
+            "an interruption has left the former folder beside the share, as {}, with different contents: copy missing files from it, then remove it",
+            Shown(&former)
+        ));
+    }
+    note(format_args!(
+        "{} is a share: {} files, {}",
+        shown(&args.path),
+        done.files,
+        display::size(done.bytes)
+    ));
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,7 @@
+//! The process that serves a mount: how it starts, logs and ends, and the list of such processes.
+
+pub mod fork;
+pub mod log;
+pub mod process;
+pub mod registry;
+pub mod signals;

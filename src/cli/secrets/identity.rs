@@ -1,0 +1,244 @@
+//! Identity files: finding, reading and unlocking them.
+//!
+//! Rules that hold here
+//! * An identity file is a name in an open directory ([`Place`]). It is read, locked and replaced
+//!   through that directory, so no path is resolved a second time. The storage host cannot redirect
+//!   a command with a symlink.
+//! * Only a regular file is read, through one descriptor. A FIFO does not block.
+//! * Symlinks are followed once, for a file that the user has named or keeps in the home
+//!   directory, and never for a vault's own identity.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::cli::error::Error;
+use crate::cli::report::{Failure, of_identity};
+use crate::cli::secrets::kdf;
+use crate::cli::secrets::source::{Given, SecretBytes, Source};
+use crate::cli::user::directories;
+use crate::crypto::Argon2Params;
+use crate::format::identity::MAX_LEN;
+use crate::roster::{Identity, IdentityFile, NewSlot, RecoveryCode, RecoveryTextError, Secret};
+use crate::store::os::OsDir;
+use crate::store::{Access, Dir, Stat};
+use crate::vault::IDENTITY_FILE;
+
+/// A name in an open directory at which an identity file is expected.
+#[derive(Clone)]
+pub struct Place {
+    /// The open directory.
+    pub dir: Arc<dyn Dir>,
+    /// The name in it.
+    pub name: Vec<u8>,
+    /// The path, for messages.
+    pub path: PathBuf,
+}
+
+/// An identity file that was read. Nothing in it is authenticated before it is unlocked.
+pub struct Locked {
+    /// Its place.
+    pub place: Place,
+    /// Its contents.
+    pub file: IdentityFile,
+    /// Its attributes, from the descriptor that it was read from.
+    pub stat: Stat,
+}
+
+impl Place {
+    /// Returns the place of the own identity of the vault at `path`; `store` is its open directory.
+    pub fn in_vault(store: &Arc<dyn Dir>, path: &Path) -> Place {
+        Place { dir: store.clone(), name: IDENTITY_FILE.into(), path: path.join(IDENTITY_FILE) }
+    }
+
+    /// Resolves the path `given`. Symlinks are followed here and not later.
+    ///
+    /// # Errors
+    /// Those of resolving the path; the file is not a regular file.
+    pub fn named(given: &Path) -> Result<Place, Error> {
+        let open = || -> io::Result<Place> {
+            // Also if the path is that of a descriptor, such as a pipe, which has no name in any
+            // directory.
+            if !given.metadata()?.is_file() {
+                return Err(not_a_file());
+            }
+            let path = given.canonicalize()?;
+            let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(not_a_file());
+            };
+            Ok(Place {
+                dir: OsDir::open(dir)?,
+                name: name.as_encoded_bytes().into(),
+                path: given.to_owned(),
+            })
+        };
+        open().map_err(|source| Error::Secret {
+            op: "read identity",
+            path: given.to_owned(),
+            source,
+        })
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// Those of reading; the file is not an identity.
+    pub fn read(self) -> Result<Locked, Failure> {
+        let read = self.bytes();
+        self.locked(read)
+    }
+
+    /// Returns the contents of the file and its attributes, from one descriptor.
+    fn bytes(&self) -> io::Result<(Vec<u8>, Stat)> {
+        let file = self.dir.open_file(&self.name, Access::Read)?;
+        // One byte more than the longest file, so that a longer one is refused and not truncated.
+        let mut bytes = vec![0; MAX_LEN + 1];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok((bytes, file.stat()?))
+    }
+
+    fn locked(self, read: io::Result<(Vec<u8>, Stat)>) -> Result<Locked, Failure> {
+        let (bytes, stat) = read.map_err(|error| {
+            let source = if is_not_a_file(&error) { not_a_file() } else { error };
+            Error::Secret { op: "read identity", path: self.path.clone(), source }
+        })?;
+        let file = IdentityFile::decode(&bytes).map_err(|error| of_identity(error, &self.path))?;
+        Ok(Locked { place: self, file, stat })
+    }
+}
+
+/// Returns whether an object was not opened because it is a symlink, a directory, a FIFO, a socket
+/// or a device.
+fn is_not_a_file(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::EISDIR))
+}
+
+fn not_a_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+}
+
+/// Reads the identity to use: the given one, else the own one of the vault at `vault`, whose open
+/// directory is `store`, else this user's.
+///
+/// # Errors
+/// None of them exists, or it cannot be read.
+pub fn find(given: Option<&Path>, store: &Arc<dyn Dir>, vault: &Path) -> Result<Locked, Failure> {
+    if let Some(given) = given {
+        return Place::named(given)?.read();
+    }
+    match own_of(store, vault)? {
+        Some(own) => Ok(own),
+        None => match directories::identity() {
+            Ok(users) if users.symlink_metadata().is_ok() => Place::named(&users)?.read(),
+            _ => Err(Error::NoOwnIdentity(vault.to_owned()).into()),
+        },
+    }
+}
+
+/// Reads the own identity of the vault at `vault`, whose open directory is `store`. `None` if it
+/// has none; a symlink or a FIFO of that name does not count.
+///
+/// # Errors
+/// It cannot be read.
+pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Failure> {
+    let own = Place::in_vault(store, vault);
+    match own.bytes() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_a_file(&error) => Ok(None),
+        read => own.locked(read).map(Some),
+    }
+}
+
+impl Locked {
+    /// Gets the secret that unlocks it. `name` identifies it in the prompt.
+    ///
+    /// # Errors
+    /// Those of [`Source::read`] and of [`kdf::allow`], before anything is stretched.
+    pub fn ask(&self, source: &Source, name: &Path) -> Result<Given, Failure> {
+        let given = source.read(name)?;
+        if matches!(given, Given::Passphrase { .. }) {
+            kdf::allow(&self.file, &self.place.path)?;
+        }
+        Ok(given)
+    }
+
+    /// Unlocks it with the given secret; also returns the slot number.
+    ///
+    /// # Errors
+    /// The secret opens no slot; a mistyped recovery code is reported as one.
+    pub fn unlock(&self, given: Given) -> Result<(Identity, u16), Failure> {
+        let Candidates { secrets, mistyped } = candidates(given)?;
+        let mut failure = None;
+        for secret in &secrets {
+            match self.file.unlock_with_slot(secret) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => failure = Some(error),
+            }
+        }
+        match mistyped {
+            Some(mistyped) => Err(mistyped.into()),
+            None => Err(of_identity(
+                failure.expect("there is one candidate at least"),
+                &self.place.path,
+            )),
+        }
+    }
+}
+
+/// Returns the given secret in each way that it can be interpreted.
+struct Candidates {
+    secrets: Vec<Secret>,
+    mistyped: Option<RecoveryTextError>,
+}
+
+fn candidates(given: Given) -> Result<Candidates, Failure> {
+    let only = |secret| Candidates { secrets: vec![secret], mistyped: None };
+    Ok(match given {
+        Given::KeyFile(bytes) => only(Secret::KeyFile(bytes.into_inner())),
+        Given::RecoveryCode(bytes) => only(Secret::RecoveryCode(recovery_code(&bytes)?)),
+        Given::Passphrase { bytes, typed: false } => only(Secret::Passphrase(bytes.into_inner())),
+        Given::Passphrase { bytes, typed: true } => {
+            let code = recovery_code(&bytes);
+            let passphrase = Secret::Passphrase(bytes.into_inner());
+            match code {
+                // A recovery code is fast to try, so it goes first.
+                Ok(code) => Candidates {
+                    secrets: vec![Secret::RecoveryCode(code), passphrase],
+                    mistyped: None,
+                },
+                Err(error @ RecoveryTextError::Mistyped) => {
+                    Candidates { secrets: vec![passphrase], mistyped: Some(error) }
+                }
+                Err(_) => only(passphrase),
+            }
+        }
+    })
+}
+
+fn recovery_code(bytes: &SecretBytes) -> Result<RecoveryCode, RecoveryTextError> {
+    let text = std::str::from_utf8(bytes.expose()).map_err(|_| RecoveryTextError::Character)?;
+    RecoveryCode::parse(text)
+}
+
+/// Converts a given secret into the secret of a new slot.
+pub fn new_secret(given: Given) -> Result<Secret, Failure> {
+    Ok(match given {
+        Given::Passphrase { bytes, .. } => Secret::Passphrase(bytes.into_inner()),
+        Given::KeyFile(bytes) => Secret::KeyFile(bytes.into_inner()),
+        Given::RecoveryCode(bytes) => Secret::RecoveryCode(recovery_code(&bytes)?),
+    })
+}
+
+/// Returns a new slot with the current time.
+pub fn new_slot(secret: &Secret, params: Argon2Params) -> NewSlot<'_> {
+    NewSlot { secret, params, label: "", created: now().try_into().unwrap_or(0) }
+}
+
+/// Returns the seconds since 1970.
+pub fn now() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |secs| -secs),
+    }
+}

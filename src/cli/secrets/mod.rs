@@ -1,0 +1,6 @@
+//! Passphrases, recovery codes and key files, and the identity files that they open.
+
+pub mod identity;
+pub mod kdf;
+pub mod new_identity;
+pub mod source;

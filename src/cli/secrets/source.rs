@@ -1,0 +1,435 @@
+//! The sources of passphrases, recovery codes and key files.
+//!
+//! Rules that hold here
+//! * A secret is read completely, into memory that is wiped. It is never shown, logged or
+//!   included in an error.
+//! * One newline at the end of a passphrase is ignored, as editors and `echo` add it; every other
+//!   byte counts.
+//! * Order: options, then the variable KITHFS_PASSPHRASE_FILE, then the systemd credential
+//!   `kithfs.passphrase`, then the terminal.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::cli::args::slots::NewSecret;
+use crate::cli::args::{PassphraseArgs, PresentSecret};
+use crate::cli::error::Error;
+
+/// Length limit of a passphrase or key file, in bytes.
+pub const SECRET_MAX: usize = 64 * 1024;
+
+/// Variable with the path of a passphrase file.
+pub const PASSPHRASE_FILE_VARIABLE: &str = "KITHFS_PASSPHRASE_FILE";
+
+/// Name of the systemd credential (systemd.exec(5), LoadCredential=).
+pub const CREDENTIAL: &str = "kithfs.passphrase";
+
+/// Secret bytes: wiped on drop, without `Debug`.
+pub struct SecretBytes(Zeroizing<Vec<u8>>);
+
+impl SecretBytes {
+    /// The bytes.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Returns the bytes, still wiped on drop.
+    pub fn into_inner(self) -> Zeroizing<Vec<u8>> {
+        self.0
+    }
+}
+
+/// A secret and its kind.
+pub enum Given {
+    /// A passphrase. If it was typed at a prompt, it may also be a recovery code.
+    Passphrase {
+        /// The bytes.
+        bytes: SecretBytes,
+        /// Whether it was typed at the terminal.
+        typed: bool,
+    },
+    /// A recovery code.
+    RecoveryCode(SecretBytes),
+    /// The contents of a key file.
+    KeyFile(SecretBytes),
+}
+
+/// The source of a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file with a passphrase; `-` is stdin.
+    File(PathBuf),
+    /// An open file descriptor with a passphrase.
+    Descriptor(i32),
+    /// A command that prints a passphrase.
+    Command(OsString),
+    /// A file whose contents are the secret.
+    KeyFile(PathBuf),
+    /// A file with a recovery code.
+    RecoveryCodeFile(PathBuf),
+    /// A prompt at the terminal.
+    Terminal,
+}
+
+/// The relevant parts of the environment.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// KITHFS_PASSPHRASE_FILE.
+    pub passphrase_file: Option<OsString>,
+    /// CREDENTIALS_DIRECTORY.
+    pub credentials_directory: Option<OsString>,
+}
+
+impl Environment {
+    /// Returns those of this process.
+    pub fn of_process() -> Environment {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        Environment {
+            passphrase_file: variable(PASSPHRASE_FILE_VARIABLE),
+            credentials_directory: variable("CREDENTIALS_DIRECTORY"),
+        }
+    }
+
+    fn source(&self) -> Source {
+        if let Some(file) = &self.passphrase_file {
+            return Source::File(file.into());
+        }
+        match self.credentials_directory.as_ref().map(|dir| Path::new(dir).join(CREDENTIAL)) {
+            Some(credential) if credential.exists() => Source::File(credential),
+            _ => Source::Terminal,
+        }
+    }
+}
+
+impl Source {
+    /// Returns the source of the passphrase for something new.
+    pub fn choose(args: &PassphraseArgs, environment: &Environment) -> Source {
+        let PassphraseArgs { passphrase_file, passphrase_fd, passphrase_command, key_file } = args;
+        match (passphrase_file, passphrase_fd, passphrase_command, key_file) {
+            (Some(file), ..) => Source::File(file.clone()),
+            (_, Some(descriptor), ..) => Source::Descriptor(*descriptor),
+            (_, _, Some(command), _) => Source::Command(command.clone()),
+            (_, _, _, Some(file)) => Source::KeyFile(file.clone()),
+            (None, None, None, None) => environment.source(),
+        }
+    }
+
+    /// Returns the source of the secret for something that exists.
+    pub fn choose_present(args: &PresentSecret, environment: &Environment) -> Source {
+        match &args.recovery_code_file {
+            Some(file) => Source::RecoveryCodeFile(file.clone()),
+            None => Source::choose(&args.passphrase, environment),
+        }
+    }
+
+    /// Returns the source of a passphrase that replaces another one. The environment is ignored, as
+    /// it names the old one.
+    pub fn choose_new(args: &NewSecret) -> Source {
+        match (&args.new_passphrase_file, args.new_passphrase_fd, &args.new_passphrase_command) {
+            (Some(file), ..) => Source::File(file.clone()),
+            (_, Some(descriptor), _) => Source::Descriptor(descriptor),
+            (_, _, Some(command)) => Source::Command(command.clone()),
+            (None, None, None) => Source::Terminal,
+        }
+    }
+
+    /// Gets the secret of something that exists. `of` names it in the prompt.
+    pub fn read(&self, of: &Path) -> Result<Given, Error> {
+        let prompt =
+            || format!("Passphrase (or recovery code) of {}: ", crate::cli::display::path(of));
+        self.read_with(&mut || ask(&prompt()))
+    }
+
+    /// Gets the secret of something new. The terminal asks for it twice.
+    pub fn read_new(&self, of: &Path) -> Result<Given, Error> {
+        let prompt = format!("New passphrase of {}: ", crate::cli::display::path(of));
+        self.read_with(&mut || {
+            let first = ask(&prompt)?;
+            if first.expose().is_empty() {
+                return Ok(first);
+            }
+            let again = ask("Repeat the passphrase: ")?;
+            if first.expose() == again.expose() { Ok(first) } else { Err(Error::PassphrasesDiffer) }
+        })
+    }
+
+    fn read_with(
+        &self,
+        terminal: &mut dyn FnMut() -> Result<SecretBytes, Error>,
+    ) -> Result<Given, Error> {
+        let passphrase =
+            |bytes: SecretBytes| Ok(Given::Passphrase { bytes: line(bytes)?, typed: false });
+        match self {
+            Source::File(file) => passphrase(from_file("read passphrase file", file)?),
+            Source::Descriptor(number) => passphrase(from_descriptor(*number)?),
+            Source::Command(command) => passphrase(from_command(command)?),
+            Source::KeyFile(file) => {
+                let bytes = from_file("read key file", file)?;
+                if bytes.expose().is_empty() {
+                    Err(Error::EmptySecret("key file"))
+                } else {
+                    Ok(Given::KeyFile(bytes))
+                }
+            }
+            Source::RecoveryCodeFile(file) => {
+                Ok(Given::RecoveryCode(line(from_file("read recovery code file", file)?)?))
+            }
+            Source::Terminal => {
+                Ok(Given::Passphrase { bytes: non_empty(terminal()?)?, typed: true })
+            }
+        }
+    }
+}
+
+/// Removes one newline at the end (`\n` or `\r\n`), and refuses an empty secret.
+fn line(SecretBytes(mut bytes): SecretBytes) -> Result<SecretBytes, Error> {
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+        if bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+    }
+    non_empty(SecretBytes(bytes))
+}
+
+fn non_empty(secret: SecretBytes) -> Result<SecretBytes, Error> {
+    if secret.expose().is_empty() { Err(Error::EmptySecret("passphrase")) } else { Ok(secret) }
+}
+
+fn from_file(op: &'static str, file: &Path) -> Result<SecretBytes, Error> {
+    let failed = |source| Error::Secret { op, path: file.to_owned(), source };
+    if file == Path::new("-") {
+        return read_all(&mut io::stdin().lock()).map_err(failed);
+    }
+    read_all(&mut File::open(file).map_err(failed)?).map_err(failed)
+}
+
+struct Descriptor<'a>(BorrowedFd<'a>);
+
+impl Read for Descriptor<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(self.0, buf)?)
+    }
+}
+
+fn from_descriptor(number: i32) -> Result<SecretBytes, Error> {
+    let failed = |source| Error::Secret {
+        op: "read passphrase from descriptor",
+        path: number.to_string().into(),
+        source,
+    };
+    // A negative number is not a descriptor; clap refuses it. BorrowedFd forbids -1.
+    if number < 0 {
+        return Err(failed(io::Error::from_raw_os_error(libc::EBADF)));
+    }
+    // SAFETY: the number is not -1. The parent process opened the descriptor and passed it to be
+    // read. It is used during this call only, before any other thread runs; a closed one fails with
+    // EBADF.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    read_all(&mut Descriptor(descriptor)).map_err(failed)
+}
+
+fn from_command(command: &OsStr) -> Result<SecretBytes, Error> {
+    let failed = |source| Error::Os { op: "run passphrase command", source };
+    let mut child =
+        Command::new("sh").arg("-c").arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut output = child.stdout.take().expect("was asked for");
+    let secret = read_all(&mut output);
+    // A command that writes without end must not block on a full pipe.
+    drop(output);
+    let status = child.wait().map_err(failed)?;
+    let secret = secret.map_err(failed)?;
+    if status.success() { Ok(secret) } else { Err(Error::PassphraseCommand(status)) }
+}
+
+/// Reads to the end into one buffer that never moves, so that no copy of the secret remains.
+fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
+    let mut bytes = Zeroizing::new(vec![0; SECRET_MAX + 1]);
+    let mut len = 0;
+    while len < bytes.len() {
+        match from.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if len > SECRET_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("is longer than {SECRET_MAX} bytes"),
+        ));
+    }
+    bytes.truncate(len);
+    Ok(SecretBytes(bytes))
+}
+
+/// Asks at the terminal, without echo.
+fn ask(prompt: &str) -> Result<SecretBytes, Error> {
+    if File::options().read(true).write(true).open("/dev/tty").is_err() {
+        return Err(Error::NoTerminal);
+    }
+    let mut typed = rpassword::prompt_password(prompt)
+        .map_err(|source| Error::Os { op: "read passphrase from the terminal", source })?;
+    let bytes = Zeroizing::new(typed.as_bytes().to_vec());
+    typed.zeroize();
+    Ok(SecretBytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn no_terminal() -> Result<SecretBytes, Error> {
+        Err(Error::NoTerminal)
+    }
+
+    fn passphrase(source: &Source) -> Result<Vec<u8>, Error> {
+        match source.read_with(&mut no_terminal)? {
+            Given::Passphrase { bytes, typed: false } => Ok(bytes.expose().to_vec()),
+            _ => panic!("not a passphrase that was read"),
+        }
+    }
+
+    fn file(contents: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(contents).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_file_is_read_whole_but_for_one_newline() {
+        for (contents, secret) in [
+            (&b"secret"[..], &b"secret"[..]),
+            (b"secret\n", b"secret"),
+            (b"secret\r\n", b"secret"),
+            (b"secret\n\n", b"secret\n"),
+            (b" two\nlines \n", b" two\nlines "),
+            (b"\xff\x00\n", b"\xff\x00"),
+        ] {
+            let file = file(contents);
+            assert_eq!(passphrase(&Source::File(file.path().into())).unwrap(), secret);
+        }
+    }
+
+    #[test]
+    fn empty_and_endless_secrets_are_refused() {
+        for contents in [&b""[..], b"\n", b"\r\n"] {
+            let file = file(contents);
+            assert!(matches!(
+                passphrase(&Source::File(file.path().into())),
+                Err(Error::EmptySecret(_))
+            ));
+        }
+        assert!(matches!(passphrase(&Source::File("/dev/zero".into())), Err(Error::Secret { .. })));
+        let longest = file(&vec![b'a'; SECRET_MAX]);
+        assert_eq!(passphrase(&Source::File(longest.path().into())).unwrap().len(), SECRET_MAX);
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let Err(Error::Secret { op, path, .. }) = passphrase(&Source::File("/no/such/file".into()))
+        else {
+            panic!("it exists")
+        };
+        assert_eq!((op, path.as_path()), ("read passphrase file", Path::new("/no/such/file")));
+    }
+
+    #[test]
+    fn a_descriptor_is_read_to_its_end() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"from a pipe\n").unwrap();
+        drop(writer);
+        assert_eq!(passphrase(&Source::Descriptor(reader.as_raw_fd())).unwrap(), b"from a pipe");
+        assert!(matches!(passphrase(&Source::Descriptor(1_000_000)), Err(Error::Secret { .. })));
+        assert!(matches!(passphrase(&Source::Descriptor(-1)), Err(Error::Secret { .. })));
+    }
+
+    #[test]
+    fn a_command_prints_it() {
+        assert_eq!(passphrase(&Source::Command("printf '%s\\n' 'a b'".into())).unwrap(), b"a b");
+        assert!(
+            matches!(passphrase(&Source::Command("echo x; exit 3".into())), Err(Error::PassphraseCommand(status)) if status.code() == Some(3))
+        );
+        assert!(matches!(passphrase(&Source::Command("true".into())), Err(Error::EmptySecret(_))));
+        assert!(matches!(
+            passphrase(&Source::Command("cat /dev/zero".into())),
+            Err(Error::Os { .. })
+        ));
+    }
+
+    #[test]
+    fn a_key_file_keeps_every_byte() {
+        let file = file(b"key\n");
+        let given = Source::KeyFile(file.path().into())
+            .read_with(&mut no_terminal)
+            .unwrap_or_else(|_| panic!("it can be read"));
+        assert!(matches!(given, Given::KeyFile(bytes) if bytes.expose() == b"key\n"));
+        let empty = Source::KeyFile("/dev/null".into()).read_with(&mut no_terminal);
+        assert!(matches!(empty, Err(Error::EmptySecret("key file"))));
+    }
+
+    #[test]
+    fn what_is_typed_may_be_a_recovery_code() {
+        let typed = |text: &'static str| {
+            Source::Terminal.read_with(&mut || Ok(SecretBytes(Zeroizing::new(text.into()))))
+        };
+        assert!(matches!(typed("x"), Ok(Given::Passphrase { typed: true, .. })));
+        assert!(matches!(typed(""), Err(Error::EmptySecret(_))));
+        assert!(matches!(Source::Terminal.read_with(&mut no_terminal), Err(Error::NoTerminal)));
+    }
+
+    #[test]
+    fn options_go_before_variable_before_credential_before_terminal() {
+        let dir = tempfile::tempdir().unwrap();
+        let credential = dir.path().join(CREDENTIAL);
+        let none = PresentSecret::default();
+        let mut environment = Environment::default();
+        assert_eq!(Source::choose_present(&none, &environment), Source::Terminal);
+        environment.credentials_directory = Some(dir.path().into());
+        assert_eq!(
+            Source::choose_present(&none, &environment),
+            Source::Terminal,
+            "the directory holds no such credential"
+        );
+        std::fs::write(&credential, "secret").unwrap();
+        assert_eq!(Source::choose_present(&none, &environment), Source::File(credential.clone()));
+        assert_eq!(passphrase(&Source::File(credential)).unwrap(), b"secret");
+        environment.passphrase_file = Some("/v".into());
+        assert_eq!(Source::choose_present(&none, &environment), Source::File("/v".into()));
+        let passphrase = |passphrase| PresentSecret { passphrase, ..PresentSecret::default() };
+        let args =
+            passphrase(PassphraseArgs { passphrase_fd: Some(3), ..PassphraseArgs::default() });
+        assert_eq!(Source::choose_present(&args, &environment), Source::Descriptor(3));
+        let args = passphrase(PassphraseArgs {
+            passphrase_command: Some("c".into()),
+            ..PassphraseArgs::default()
+        });
+        assert_eq!(Source::choose_present(&args, &environment), Source::Command("c".into()));
+        let args =
+            passphrase(PassphraseArgs { key_file: Some("k".into()), ..PassphraseArgs::default() });
+        assert_eq!(Source::choose_present(&args, &environment), Source::KeyFile("k".into()));
+        let args =
+            PresentSecret { recovery_code_file: Some("r".into()), ..PresentSecret::default() };
+        assert_eq!(
+            Source::choose_present(&args, &environment),
+            Source::RecoveryCodeFile("r".into())
+        );
+    }
+
+    #[test]
+    fn the_environment_does_not_name_the_new_passphrase() {
+        assert_eq!(Source::choose_new(&NewSecret::default()), Source::Terminal);
+        let args = NewSecret { new_passphrase_file: Some("n".into()), ..NewSecret::default() };
+        assert_eq!(Source::choose_new(&args), Source::File("n".into()));
+    }
+}

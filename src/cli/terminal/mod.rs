@@ -1,0 +1,5 @@
+//! What a command writes to its user and asks them at a terminal.
+
+pub mod ask;
+pub mod progress;
+pub mod stdout;

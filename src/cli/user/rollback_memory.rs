@@ -1,0 +1,29 @@
+//! The database in which this machine records the state of vaults, to detect rollbacks.
+
+use std::path::PathBuf;
+
+use super::directories;
+use crate::cli::display::hex;
+use crate::cli::report::{note, warn};
+use crate::vault::Vault;
+
+/// Returns the path of a share's database in the state directory; `None` if that is not set.
+pub fn path(share: &[u8; 32]) -> Option<PathBuf> {
+    Some(directories::state().ok()?.join("seen").join(format!("{}.redb", hex(share))))
+}
+
+/// Starts recording the state of a vault. A failure is reported and does not stop the command.
+pub fn begin(vault: &Vault, share: &[u8; 32], survey: bool) {
+    let Some(path) = path(share) else {
+        return tracing::info!(
+            "neither XDG_STATE_HOME nor HOME is set: the vault's state is not recorded"
+        );
+    };
+    match vault.remember(&path, survey) {
+        Ok(0) => {}
+        Ok(noticed) => note(format_args!(
+            "{noticed} files in the vault are older than before, or gone: see `kithfs rollback`"
+        )),
+        Err(error) => warn(format_args!("the vault's state is not recorded: {error}")),
+    }
+}

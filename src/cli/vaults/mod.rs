@@ -1,0 +1,4 @@
+//! Opening a vault for a command, and walking through it without a mount.
+
+pub mod nodes;
+pub mod open;

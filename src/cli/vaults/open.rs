@@ -1,0 +1,244 @@
+//! Opening a vault for a command.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cli::args::OpenArgs;
+use crate::cli::daemon::registry::Registry;
+use crate::cli::display::path as shown;
+use crate::cli::error::Error;
+use crate::cli::local::Object;
+use crate::cli::report::{Failure, in_vault};
+use crate::cli::secrets::identity::{self, Locked};
+use crate::cli::secrets::source::{Environment, Given, Source};
+use crate::cli::user::rollback_memory;
+use crate::cli::user::share_memory::Shares;
+use crate::store::Dir;
+use crate::store::os::OsDir;
+use crate::vault::{self, Description, LockMode, OpenOptions, Pins, Trust, Vault};
+
+/// What a command does with a vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Reads.
+    Read,
+    /// Reads and writes.
+    Write,
+    /// Reads and writes, with concurrent writers.
+    WriteShared,
+    /// Reads, beside openers with [`Purpose::WriteShared`].
+    ReadShared,
+    /// Reads, and at most adds control files, while another process may have the vault open.
+    Beside,
+}
+
+/// A vault that was found and is still locked.
+pub struct Found {
+    /// Its directory, absolute and without symlinks.
+    pub dir: PathBuf,
+    /// Its store.
+    pub store: Arc<dyn Dir>,
+    /// Its public facts.
+    pub description: Description,
+    /// Whether reads update access times.
+    pub access_times: bool,
+    /// Whether the kernel's writeback cache is used.
+    pub kernel_caches: bool,
+}
+
+/// An open vault and its directory.
+pub struct Open {
+    /// The vault.
+    pub vault: Vault,
+    /// Its directory.
+    pub dir: PathBuf,
+}
+
+/// Returns the directory of a vault, absolute and without symlinks.
+///
+/// # Errors
+/// The directory does not exist.
+pub fn locate(given: &Path) -> Result<PathBuf, Error> {
+    given.canonicalize().map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT) => Error::VaultMissing(given.to_owned()),
+        _ => Error::Io { op: "open vault", path: given.to_owned(), source },
+    })
+}
+
+/// Finds a vault and reads its public facts.
+///
+/// # Errors
+/// It does not exist, is not a vault, or has a newer version.
+pub fn find(given: &Path) -> Result<Found, Failure> {
+    let dir = locate(given)?;
+    let store = match OsDir::open(&dir) {
+        Ok(store) => store,
+        Err(error) if error.raw_os_error() == Some(libc::ENOTDIR) => {
+            return Err(in_vault(vault::Error::NotAVault { path: PathBuf::new() }, &dir, None));
+        }
+        Err(source) => return Err(Error::Io { op: "open vault", path: dir, source }.into()),
+    };
+    let description = Vault::describe(&store).map_err(|error| in_vault(error, &dir, None))?;
+    Ok(Found { dir, store, description, access_times: true, kernel_caches: false })
+}
+
+impl Found {
+    /// Refuses a vault that this user has mounted. The message names the mount point; the vault
+    /// itself could name only the process.
+    ///
+    /// # Errors
+    /// The vault is mounted.
+    pub fn refuse_mounted(&self) -> Result<(), Error> {
+        // Without a registry, the vault's own lock still refuses.
+        let entries = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+        match entries.into_iter().find(|entry| entry.vault.0 == self.dir && !entry.read_only) {
+            Some(entry) => Err(Error::AlreadyMounted {
+                vault: self.dir.clone(),
+                mountpoint: entry.mountpoint.0,
+                pid: entry.process.pid,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until a daemon that was unmounted from this vault has written everything, as umount(8)
+    /// does not wait. The wait is bounded: a lazily unmounted daemon ends only when the last
+    /// program releases it.
+    pub fn wait_for_last_daemon(&self) {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        // The vault's own lock refuses daemons that are not visible or do not end.
+        for process in
+            Registry::open().and_then(|registry| registry.writing(&self.dir)).unwrap_or_default()
+        {
+            let _ = process.wait_for_end(PATIENCE);
+        }
+    }
+
+    /// Reads the identity that opens this vault, and gets its secret.
+    ///
+    /// # Errors
+    /// There is no identity, or the secret is not available.
+    pub fn ask(&self, args: &OpenArgs) -> Result<(Locked, Given), Failure> {
+        let locked = identity::find(args.identity.as_deref(), &self.store, &self.dir)?;
+        // The prompt for a vault's own identity names the vault.
+        let source = Source::choose_present(&args.secret, &Environment::of_process());
+        let given = locked.ask(&source, args.identity.as_deref().unwrap_or(&self.dir))?;
+        Ok((locked, given))
+    }
+
+    /// Unlocks the identity with `given` and opens the vault.
+    ///
+    /// # Errors
+    /// The secret does not match, or the vault cannot be opened.
+    pub fn unlock(
+        self,
+        (locked, given): (Locked, Given),
+        args: &OpenArgs,
+        purpose: Purpose,
+    ) -> Result<Open, Failure> {
+        let (identity, _) = locked.unlock(given)?;
+        let default = OpenOptions::default();
+        // Also for a vault with one owner, as shares may be nested in it.
+        let pins = match Shares::of_user() {
+            Ok(shares) => Some(Arc::new(shares) as Arc<dyn Pins>),
+            Err(error) if self.description.signed => return Err(error.into()),
+            Err(_) => None,
+        };
+        let trust = Trust { pins, first_use: args.trust_on_first_use };
+        let options = OpenOptions {
+            read_only: !matches!(purpose, Purpose::Write | Purpose::WriteShared),
+            access_times: self.access_times,
+            caller_caches: self.kernel_caches,
+            cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
+            lock: match purpose {
+                Purpose::Beside => LockMode::None,
+                Purpose::WriteShared | Purpose::ReadShared => LockMode::Shared,
+                Purpose::Read | Purpose::Write => LockMode::Exclusive,
+            },
+            trust,
+        };
+        match Vault::open(self.store, &identity, options) {
+            Ok(vault) => Ok(Open { vault, dir: self.dir }),
+            Err(error) => Err(in_vault(error, &self.dir, None)),
+        }
+    }
+}
+
+/// Finds, unlocks and opens a vault.
+///
+/// # Errors
+/// Those of each step.
+pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
+    let found = find(given)?;
+    if purpose != Purpose::Beside {
+        found.refuse_mounted()?;
+    }
+    let secret = found.ask(args)?;
+    let share = found.description.share_id;
+    let open = found.unlock(secret, args, purpose)?;
+    if purpose == Purpose::Write && !args.no_rollback_memory {
+        rollback_memory::begin(&open.vault, &share, false);
+    }
+    Ok(open)
+}
+
+impl Open {
+    /// Returns a function that describes a failure of this vault at the plain path `plain`.
+    pub fn failed<'a>(&'a self, plain: &'a [u8]) -> impl Fn(vault::Error) -> Failure + 'a {
+        move |error| in_vault(error, &self.dir, Some(plain))
+    }
+
+    /// Refuses a directory for plain files inside the vault, where the storage host would read
+    /// them. Called before anything is created there.
+    ///
+    /// # Errors
+    /// The directory is inside the vault, or its path cannot be examined.
+    pub fn refuse_within(&self, op: &'static str, place: &Path) -> Result<(), Error> {
+        let start = if place.is_absolute() { place.to_owned() } else { Path::new(".").join(place) };
+        let there = start.ancestors().find_map(|path| match path.canonicalize() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            found => Some(found),
+        });
+        match there {
+            Some(Ok(there)) if there.starts_with(&self.dir) => Err(self.within(op, place)),
+            Some(Err(source)) => Err(Error::Io { op, path: place.to_owned(), source }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates a directory for plain files if it is missing, and opens it.
+    ///
+    /// # Errors
+    /// It is inside the vault (see [`Open::refuse_within`]), or cannot be created or opened.
+    pub fn make_target(&self, op: &'static str, dir: &Path) -> Result<Object, Error> {
+        self.refuse_within(op, dir)?;
+        let failed = |source| Error::Io { op, path: dir.to_owned(), source };
+        std::fs::create_dir_all(dir).map_err(failed)?;
+        self.open_target(dir).map_err(failed)?.ok_or_else(|| self.within(op, dir))
+    }
+
+    /// Opens a directory for plain files; `None` if it is inside the vault. [`Open::refuse_within`]
+    /// misses that if a directory was replaced with a symlink since.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open_target(&self, dir: &Path) -> std::io::Result<Option<Object>> {
+        let target = Object::open_root(dir)?;
+        let is_within = target.is_within(&Object::open_root(&self.dir)?)?;
+        Ok((!is_within).then_some(target))
+    }
+
+    /// Returns the error for a directory of plain files inside the vault.
+    pub fn within(&self, op: &'static str, place: &Path) -> Error {
+        Error::Usage(format!("{op} {}: it is inside the vault {}", shown(place), shown(&self.dir)))
+    }
+
+    /// Commits everything and closes the vault. Every command that has written ends with it.
+    ///
+    /// # Errors
+    /// A write failed.
+    pub fn close(&self) -> Result<(), Failure> {
+        self.vault.close().map_err(|error| in_vault(error, &self.dir, None))
+    }
+}
