@@ -531,7 +531,7 @@ lost() {
     fails dd if=/dev/zero of="$plain/synced" bs=4096 count=1 conv=notrunc,fsync
     soon 30 cat "$plain/synced" >"$work/read" 2>/dev/null || true
     soon 30 ls -lR "$plain" >/dev/null 2>&1 || true
-    # It is ended all the same, and says that not all was written.
+    # It is ended all the same, and says that some data was not written.
     soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || grep -q 'some data was not written' "$work/umount" ||
         { cat "$work/umount" >&2; die "the mount cannot be ended"; }
     ! is_mounted "$plain" || die "it is still mounted"
