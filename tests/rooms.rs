@@ -108,9 +108,12 @@ const UNSAFE: &[(&str, &str)] = &[
         "store/os/sys.rs",
         "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat, sync_file_range",
     ),
-    ("fuse/serve.rs", "a descriptor that was lent to the transport is taken back"),
-    ("fuse/uring/memory.rs", "memory that the kernel writes requests to and reads answers from"),
-    ("fuse/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
+    ("fuse/transport/serve.rs", "a descriptor that was lent to the transport is taken back"),
+    (
+        "fuse/transport/uring/memory.rs",
+        "memory that the kernel writes requests to and reads answers from",
+    ),
+    ("fuse/transport/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
     ("cli/daemon.rs", "fork, to go to the background"),
     ("cli/signals.rs", "sigwait and the signal mask, which std does not have"),
     ("cli/secret.rs", "a descriptor that the user names by its number"),
@@ -454,7 +457,7 @@ mod scanner {
     fn of_backing_the_adapter_takes_plain_types() {
         assert_eq!(
             found(
-                "fuse/dev.rs",
+                "fuse/transport/fuser.rs",
                 "use crate::store::{Kind, Timestamp}; fn f() -> crate::store::Space {}"
             ),
             [""; 0]
@@ -465,7 +468,7 @@ mod scanner {
             "use crate::store;",
             "use crate::store::*;",
         ] {
-            assert_eq!(found("fuse/dev.rs", text).len(), 1, "{text}");
+            assert_eq!(found("fuse/transport/fuser.rs", text).len(), 1, "{text}");
         }
     }
 
@@ -615,8 +618,12 @@ mod scanner {
         assert_eq!(bad("vault/a.rs", "fn f() {\n    unimplemented!()\n}"), 1);
         assert_eq!(bad("vault/a.rs", "fn f() { unsafe { g() } }"), 1);
         assert_eq!(bad("vault/a.rs", "#![deny(unsafe_op_in_unsafe_fn)] // unsafe"), 0);
-        assert_eq!(bad("fuse/serve.rs", "fn f() { unsafe { g() } }"), 0);
-        assert_eq!(bad("fuse/serve.rs", "fn f() {}"), 1, "a list that is too long is wrong too");
+        assert_eq!(bad("fuse/transport/serve.rs", "fn f() { unsafe { g() } }"), 0);
+        assert_eq!(
+            bad("fuse/transport/serve.rs", "fn f() {}"),
+            1,
+            "a list that is too long is wrong too"
+        );
         assert_eq!(
             bad("vault/a.rs", "const A: &str = \"hint: try again\"; struct S { hint: u8 }"),
             1
