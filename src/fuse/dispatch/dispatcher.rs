@@ -20,7 +20,7 @@ use crate::fuse::dispatch::prefetch::Prefetch;
 use crate::fuse::dispatch::seek::{Question, Said, Seeker};
 use crate::fuse::listing::Listing;
 use crate::fuse::ops::{
-    self, AllocateMode, Attr, DirCache, Errno, FileRange, OpenRequest, Opened, OpenedDir,
+    self, AllocateMode, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
     Operations, Result, XattrMode,
 };
 use crate::fuse::permission::access::Gate;
@@ -31,6 +31,7 @@ use crate::fuse::protocol::request::{Call, Header, Range};
 use crate::fuse::protocol::wire::{self, Device};
 use crate::fuse::settings::ServeOptions;
 use crate::store::Space;
+use crate::vault::Handle;
 
 /// The most that one copy_file_range does before the caller is asked to call again.
 const COPY_AT_ONCE: u64 = 64 << 20;
@@ -51,14 +52,25 @@ pub struct Dispatcher {
     /// The copies that are under way, by the number of the request, and whether their callers want
     /// them to end.
     copies: Mutex<HashMap<u64, bool>>,
+    /// Bytes that are copied between two checks for an interrupt.
+    copy_step: u64,
 }
 
-/// Runs an operation; a panic in it becomes `EIO`.
-fn guarded<T>(operation: u32, run: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Runs an operation; a panic in it becomes `EIO`. `name` is evaluated only for that.
+fn guarded<T>(name: impl FnOnce() -> String, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-        tracing::error!(operation, "panic in an operation, answered with an input/output error");
+        tracing::error!(
+            operation = name(),
+            "panic in an operation, answered with an input/output error"
+        );
         Err(Errno::EIO)
     })
+}
+
+/// The name of a call, without its arguments: those may hold plain names of files.
+fn name_of(call: &Call<'_>) -> String {
+    let text = format!("{call:?}");
+    text.chars().take_while(char::is_ascii_alphabetic).collect()
 }
 
 fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
@@ -68,11 +80,7 @@ fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
 }
 
 /// Appends the answer to OPENDIR. A kernel that may not keep entries keeps no listing either.
-pub(in crate::fuse) fn put_opened_dir(
-    out: &mut Vec<u8>,
-    opened: OpenedDir,
-    options: &ServeOptions,
-) {
+fn put_opened_dir(out: &mut Vec<u8>, opened: OpenedDir, options: &ServeOptions) {
     let flags = match opened.cache {
         _ if options.entry_ttl.is_zero() => 0,
         DirCache::No => 0,
@@ -115,6 +123,10 @@ fn put_xattr(out: &mut Vec<u8>, size: usize, value: Vec<u8>) -> Result<Undo> {
     Ok(Undo::Nothing)
 }
 
+fn position(found: u64) -> Result<i64> {
+    i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW))
+}
+
 /// The answer to WRITE and COPY_FILE_RANGE.
 fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
     out.extend_from_slice(&len.to_ne_bytes());
@@ -123,13 +135,30 @@ fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
 }
 
 impl Dispatcher {
-    /// Answers by calling `ops`, on a session of `device`.
-    pub fn new(ops: Arc<dyn Operations>, options: ServeOptions, device: Device) -> Dispatcher {
+    /// Answers by calling `ops`, on a session of `device`. `interrupts`: the transport passes
+    /// INTERRUPT on, so that long copies are done in steps.
+    pub fn new(
+        ops: Arc<dyn Operations>,
+        options: ServeOptions,
+        device: Device,
+        interrupts: bool,
+    ) -> Dispatcher {
+        let copy_step = if interrupts { COPY_STEP } else { COPY_AT_ONCE };
         let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
         let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
         let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
         let held = Held::new(ops.clone(), Notifier::new(device.clone()));
-        Dispatcher { ops, gate, prefetch, options, device, seeker, held, copies: Mutex::default() }
+        Dispatcher {
+            ops,
+            gate,
+            prefetch,
+            options,
+            device,
+            seeker,
+            held,
+            copies: Mutex::default(),
+            copy_step,
+        }
     }
 
     /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied
@@ -142,7 +171,7 @@ impl Dispatcher {
         out: &mut Vec<u8>,
     ) -> Answer {
         out.clear();
-        match guarded(header.opcode, || self.call(header, call, patience, out)) {
+        match guarded(|| name_of(call), || self.call(header, call, patience, out)) {
             Ok(undo) => Answer { error: None, undo },
             Err(error) => {
                 out.clear();
@@ -156,8 +185,38 @@ impl Dispatcher {
     /// # Errors
     /// What the operation fails with.
     pub fn read(&self, range: Range, buf: &mut [u8]) -> Result<usize> {
-        guarded(abi::opcode::READ, || self.ops.read(range.handle, range.offset, buf))
+        guarded(|| "Read".into(), || self.ops.read(range.handle, range.offset, buf))
             .map(|read| read.min(buf.len()))
+    }
+
+    /// Sends an answer over the device, and undoes it if the kernel does not take it.
+    pub fn send(&self, header: &Header, answer: Answer, body: &[u8]) {
+        let sent = match answer.error {
+            None => self.device.reply(header.unique, body),
+            Some(error) => self.device.refuse(header.unique, error),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "an answer was not taken");
+            self.undo(answer.undo);
+        }
+    }
+
+    /// Answers LSEEK; `None` if that has to wait until the kernel has written back its pages.
+    ///
+    /// # Errors
+    /// Those of the operation; `EOVERFLOW` for a position that does not fit.
+    pub fn seek_at_once(
+        &self,
+        node: NodeId,
+        handle: Handle,
+        offset: i64,
+        whence: i32,
+    ) -> Result<Option<i64>> {
+        let seek = || match self.seeker.at_once(&Question::new(node, handle, offset, whence)?)? {
+            Said::Answer(found) => position(found).map(Some),
+            Said::Depends(_) => Ok(None),
+        };
+        guarded(|| "Seek".into(), seek)
     }
 
     /// Takes back what an answer handed out that the kernel did not take.
@@ -179,7 +238,7 @@ impl Dispatcher {
             }
             Ok(())
         };
-        let _ = guarded(0, run);
+        let _ = guarded(|| "undo".into(), run);
     }
 
     fn entry(&self, attr: &Attr, out: &mut Vec<u8>) -> Undo {
@@ -346,8 +405,7 @@ impl Dispatcher {
                     // data.
                     (Said::Depends(_), Patience::None) => return Err(Errno::ENOSYS),
                 };
-                let found = i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW))?;
-                out.extend_from_slice(&found.to_ne_bytes());
+                out.extend_from_slice(&position(found)?.to_ne_bytes());
             }
             Call::Copy { from, to_node, to, len } => {
                 let kill = header.uid != 0;
@@ -393,28 +451,32 @@ impl Dispatcher {
     ) -> Result<u64> {
         self.copies.lock().insert(unique, false);
         // Also where an operation panics the number must go, for the kernel uses numbers again.
-        let done = guarded(abi::opcode::COPY_FILE_RANGE, || {
-            let mut done = 0;
-            while done < len {
-                let step = COPY_STEP.min(len - done);
-                let behind = |range: FileRange| FileRange { offset: range.offset + done, ..range };
-                match self.ops.copy_file_range(behind(from), behind(to), step, kill_suid_sgid) {
-                    Ok(copied) => {
-                        done += copied.min(step);
-                        // Less than was asked for is the end of the file.
-                        if copied < step {
-                            break;
+        let done = guarded(
+            || "Copy".into(),
+            || {
+                let mut done = 0;
+                while done < len {
+                    let step = self.copy_step.min(len - done);
+                    let behind =
+                        |range: FileRange| FileRange { offset: range.offset + done, ..range };
+                    match self.ops.copy_file_range(behind(from), behind(to), step, kill_suid_sgid) {
+                        Ok(copied) => {
+                            done += copied.min(step);
+                            // Less than was asked for is the end of the file.
+                            if copied < step {
+                                break;
+                            }
                         }
+                        Err(_) if done > 0 => break,
+                        Err(error) => return Err(error),
                     }
-                    Err(_) if done > 0 => break,
-                    Err(error) => return Err(error),
+                    if self.copies.lock().get(&unique) == Some(&true) {
+                        break;
+                    }
                 }
-                if self.copies.lock().get(&unique) == Some(&true) {
-                    break;
-                }
-            }
-            Ok(done)
-        });
+                Ok(done)
+            },
+        );
         self.copies.lock().remove(&unique);
         done
     }

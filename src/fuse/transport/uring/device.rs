@@ -87,7 +87,7 @@ pub fn serve(
         match Call::from_body(header.opcode, body) {
             // It may wait until other requests are served, and these threads serve them.
             Ok(Call::Seek { handle, offset, whence }) => {
-                let (device, dispatcher) = (device.clone(), dispatcher.clone());
+                let dispatcher = dispatcher.clone();
                 patient.run(move || {
                     let mut out = Vec::new();
                     let answer = dispatcher.answer(
@@ -96,13 +96,13 @@ pub fn serve(
                         Patience::Some,
                         &mut out,
                     );
-                    send(&device, &dispatcher, &header, answer, &out);
+                    dispatcher.send(&header, answer, &out);
                 });
             }
             Ok(call) => {
                 let answer = dispatcher.answer(&header, &call, Patience::None, &mut out);
                 if call.is_answered() {
-                    send(device, dispatcher, &header, answer, &out);
+                    dispatcher.send(&header, answer, &out);
                 }
             }
             Err(_)
@@ -110,19 +110,8 @@ pub fn serve(
                     header.opcode,
                     opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
                 ) => {}
-            Err(error) => send(device, dispatcher, &header, Answer::refusal(error), &[]),
+            Err(error) => dispatcher.send(&header, Answer::refusal(error), &[]),
         }
     }
     Ok(())
-}
-
-fn send(device: &Device, dispatcher: &Dispatcher, header: &Header, answer: Answer, out: &[u8]) {
-    let sent = match answer.error {
-        None => device.reply(header.unique, out),
-        Some(error) => device.refuse(header.unique, error),
-    };
-    if let Err(error) = sent {
-        tracing::debug!(%error, "an answer was not taken");
-        dispatcher.undo(answer.undo);
-    }
 }

@@ -122,7 +122,7 @@ pub fn start(
         io::Error::other("uring_memory is too small for the number of processors")
     })?;
     let options = ServeOptions { max_write: options.max_write.min(plan.payload), ..*options };
-    let dispatcher = Arc::new(Dispatcher::new(ops, options, device.clone()));
+    let dispatcher = Arc::new(Dispatcher::new(ops, options, device.clone(), true));
     let cores = thread::available_parallelism().map_or(2, usize::from);
     let pool = Arc::new(Pool::new((2 * cores).clamp(8, 16))?);
     let patient = Arc::new(Pool::patient()?);
