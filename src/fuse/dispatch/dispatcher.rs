@@ -1,12 +1,12 @@
-//! From a decoded request to the bytes of its answer, for every transport that reads the protocol
-//! itself: call, match, encode.
+//! From a decoded request to the bytes of its answer, the same for every transport: call, match,
+//! encode.
 //!
 //! Rules that hold here
-//! * No decision about files is taken here; what it does beyond calling is to translate the terms
-//!   of the protocol.
-//! * An answer that the kernel did not take must be undone: what it counted or opened is given back
-//!   ([`Undo`]).
-//! * A panic of an operation is answered with `EIO` and costs no thread.
+//! * No decision about files is taken here. Beyond calling, the dispatcher only translates the
+//!   terms of the protocol.
+//! * An answer that the kernel did not take must be undone: lookups that it counted and files that
+//!   it opened are given back ([`Undo`]).
+//! * A panic of an operation is answered with `EIO`; the thread goes on.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +20,8 @@ use crate::fuse::dispatch::prefetch::Prefetch;
 use crate::fuse::dispatch::seek::{Question, Said, Seeker};
 use crate::fuse::listing::Listing;
 use crate::fuse::ops::{
-    self, AllocateMode, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
-    Operations, Result, XattrMode,
+    self, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations,
+    Result,
 };
 use crate::fuse::permission::access::Gate;
 use crate::fuse::permission::privilege;
@@ -35,9 +35,9 @@ use crate::vault::Handle;
 
 /// The most that one copy_file_range does before the caller is asked to call again.
 const COPY_AT_ONCE: u64 = 64 << 20;
-/// What of that is done between two looks at whether the caller was interrupted.
+/// Bytes that are copied between two checks for an interrupt.
 const COPY_STEP: u64 = 4 << 20;
-/// No listing is longer, whatever the kernel asks for.
+/// The longest listing in bytes, whatever the kernel asks for.
 const MOST_LISTED: usize = 1 << 20;
 
 /// Answers requests by calling [`Operations`].
@@ -49,8 +49,7 @@ pub struct Dispatcher {
     device: Device,
     seeker: Seeker,
     held: Held,
-    /// The copies that are under way, by the number of the request, and whether their callers want
-    /// them to end.
+    /// Copies in progress, by the number of the request, and whether the caller was interrupted.
     copies: Mutex<HashMap<u64, bool>>,
     /// Bytes that are copied between two checks for an interrupt.
     copy_step: u64,
@@ -79,7 +78,7 @@ fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
     wire::put_open(out, opened.handle, keep | direct);
 }
 
-/// Appends the answer to OPENDIR. A kernel that may not keep entries keeps no listing either.
+/// Appends the answer to OPENDIR. A kernel that may not cache entries caches no listing either.
 fn put_opened_dir(out: &mut Vec<u8>, opened: OpenedDir, options: &ServeOptions) {
     let flags = match opened.cache {
         _ if options.entry_ttl.is_zero() => 0,
@@ -109,7 +108,7 @@ fn put_statfs(out: &mut Vec<u8>, space: &Space) {
     }
 }
 
-/// An extended attribute or a list of them: its length where `size` is 0, itself where it fits.
+/// An extended attribute or a list of them: its length if `size` is 0, its value if that fits.
 fn put_xattr(out: &mut Vec<u8>, size: usize, value: Vec<u8>) -> Result<Undo> {
     if size == 0 {
         let len = u32::try_from(value.len()).map_err(|_| Errno::ERANGE)?;
@@ -161,8 +160,7 @@ impl Dispatcher {
         }
     }
 
-    /// Does what `call` asks for and puts the body of the answer into `out`, which is emptied
-    /// first.
+    /// Executes `call` and puts the body of the answer into `out`, which is emptied first.
     pub fn answer(
         &self,
         header: &Header,
@@ -180,10 +178,10 @@ impl Dispatcher {
         }
     }
 
-    /// Reads a file into `buf`, whose length is that of the request, and says how much there was.
+    /// Reads a file into `buf`, whose length is that of the request; returns the number of bytes.
     ///
     /// # Errors
-    /// What the operation fails with.
+    /// Those of the operation.
     pub fn read(&self, range: Range, buf: &mut [u8]) -> Result<usize> {
         guarded(|| "Read".into(), || self.ops.read(range.handle, range.offset, buf))
             .map(|read| read.min(buf.len()))
@@ -219,14 +217,14 @@ impl Dispatcher {
         guarded(|| "Seek".into(), seek)
     }
 
-    /// Takes back what an answer handed out that the kernel did not take.
+    /// Takes back what an answer handed out, if the kernel did not take that answer.
     pub fn undo(&self, undo: Undo) {
         let run = || {
             match undo {
                 Undo::Nothing => {}
                 Undo::Nodes(nodes) => nodes.into_iter().for_each(|node| self.ops.forget(node, 1)),
                 Undo::Node(node) => self.ops.forget(node, 1),
-                // Nobody is left to hear the error.
+                // No caller is left to receive the error.
                 Undo::File(handle) => {
                     let _ = self.ops.release(handle);
                 }
@@ -340,7 +338,7 @@ impl Dispatcher {
             Call::SetXattr { name, value, flags } => {
                 let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
                 let outcome =
-                    self.ops.setxattr(node, name, value, XattrMode::from_flags(flags)?, kill_sgid);
+                    self.ops.setxattr(node, name, value, ops::xattr_mode(flags)?, kill_sgid);
                 self.gate.changed_xattr(by, node, name);
                 outcome?;
             }
@@ -389,9 +387,8 @@ impl Dispatcher {
             Call::Access { .. } => {}
             Call::Allocate { handle, offset, len, mode } => {
                 let kill = header.uid != 0;
-                let allocate = || {
-                    self.ops.fallocate(handle, offset, len, AllocateMode::from_mode(mode)?, kill)
-                };
+                let allocate =
+                    || self.ops.fallocate(handle, offset, len, ops::allocate_mode(mode)?, kill);
                 privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), allocate)?;
             }
             Call::Seek { handle, offset, whence } => {
@@ -401,8 +398,7 @@ impl Dispatcher {
                     (Said::Depends(range), Patience::Some) => {
                         self.seeker.ask_kernel(&question, range)?
                     }
-                    // The kernel answers by itself, now and for all files from now on: that all is
-                    // data.
+                    // The kernel answers by itself for all files from now on: everything is data.
                     (Said::Depends(_), Patience::None) => return Err(Errno::ENOSYS),
                 };
                 out.extend_from_slice(&position(found)?.to_ne_bytes());
@@ -439,8 +435,8 @@ impl Dispatcher {
         Ok(Undo::Nothing)
     }
 
-    /// Copies in steps and stops after one of them when the caller is interrupted: what was copied
-    /// until then counts.
+    /// Copies in steps and stops between two of them if the caller was interrupted; returns the
+    /// number of bytes copied until then.
     fn copy(
         &self,
         unique: u64,
@@ -450,7 +446,7 @@ impl Dispatcher {
         kill_suid_sgid: bool,
     ) -> Result<u64> {
         self.copies.lock().insert(unique, false);
-        // Also where an operation panics the number must go, for the kernel uses numbers again.
+        // The number is removed even if an operation panics: the kernel reuses numbers.
         let done = guarded(
             || "Copy".into(),
             || {
@@ -462,7 +458,7 @@ impl Dispatcher {
                     match self.ops.copy_file_range(behind(from), behind(to), step, kill_suid_sgid) {
                         Ok(copied) => {
                             done += copied.min(step);
-                            // Less than was asked for is the end of the file.
+                            // Fewer bytes than requested: the end of the file.
                             if copied < step {
                                 break;
                             }

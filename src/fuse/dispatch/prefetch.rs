@@ -57,7 +57,7 @@ impl Prefetch {
         }
     }
 
-    /// Waits until nobody else opens `node` or changes its length.
+    /// Waits until no other request opens `node` or changes its length.
     pub fn turn(&self, node: NodeId) -> Turn<'_> {
         if self.kernel.is_none() {
             return Turn(None);
@@ -73,7 +73,7 @@ impl Prefetch {
     /// that is worth it.
     pub fn give(&self, turn: &Turn<'_>, request: OpenRequest, opened: Opened) -> Opened {
         let (Some(kernel), Some((_, node))) = (&self.kernel, turn.0) else { return opened };
-        let size = opened.unknown.unwrap_or(0);
+        let size = opened.alone.filter(|_| !opened.keep_cache).unwrap_or(0);
         if size == 0 || size > LARGEST as u64 || request.flags.write || request.flags.truncate {
             return opened;
         }

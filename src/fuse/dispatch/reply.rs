@@ -3,7 +3,7 @@
 use crate::fuse::ops::{Errno, NodeId};
 use crate::vault::Handle;
 
-/// What an answer handed out, to be taken back where it did not reach the kernel.
+/// What an answer handed out. It is taken back if the answer does not reach the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Undo {
     /// Nothing.
@@ -14,7 +14,7 @@ pub enum Undo {
     Node(NodeId),
     /// A file was opened.
     File(Handle),
-    /// A file was made and opened.
+    /// A file was created and opened.
     Created(NodeId, Handle),
     /// A directory was opened.
     Dir(Handle),
@@ -23,9 +23,9 @@ pub enum Undo {
 /// The answer to a request, without its body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the operation failed with; the body is empty then.
+    /// The error of the operation; the body is then empty.
     pub error: Option<Errno>,
-    /// What to take back where the kernel does not want it.
+    /// What to take back if the kernel does not take the answer.
     pub undo: Undo,
 }
 
@@ -36,11 +36,11 @@ impl Answer {
     }
 }
 
-/// Whether an answer may wait until the kernel has had other requests served.
+/// Whether an answer may wait until other requests of the kernel have been served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It is given on a thread that those other requests may need.
+    /// No: those other requests may need this thread.
     None,
-    /// Nothing else waits for this thread.
+    /// Yes: no other request waits for this thread.
     Some,
 }

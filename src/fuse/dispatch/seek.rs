@@ -1,5 +1,5 @@
-//! SEEK_DATA and SEEK_HOLE in a file that somebody has open for writing, of which the kernel may
-//! hold pages that we have not seen.
+//! SEEK_DATA and SEEK_HOLE in a file that is open for writing, of which the kernel may have dirty
+//! pages.
 //!
 //! LSEEK comes before those pages, and what we have not seen would be shown as a hole. So the
 //! kernel is told to forget its pages of the range that the answer hangs on, which makes it send

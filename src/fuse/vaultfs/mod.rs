@@ -17,12 +17,12 @@ use self::listed::{Listed, Look};
 use crate::fuse::mount::idle::Usage;
 use crate::fuse::mount::options::View;
 use crate::fuse::ops::{
-    AllocateMode, Attr, Caller, Entry, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
-    Operations, RenameMode, Result, SetAttr, Sought, XattrMode,
+    Attr, Caller, Entry, Errno, Fallocate, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
+    Operations, RenameMode, Result, SetAttr, SetXattr, Sought,
 };
 use crate::fuse::protocol::wire::kind_of_mode;
 use crate::store::{Kind, Seek, Space};
-use crate::vault::{Error, Fallocate, Handle, OpenFlags, SetXattr, Vault};
+use crate::vault::{Error, Handle, OpenFlags, Vault};
 
 /// The attribute that SELinux keeps a file's label in.
 const SECURITY_LABEL: &[u8] = b"security.selinux";
@@ -57,11 +57,6 @@ impl VaultFs {
         attr.gid = self.view.gid.unwrap_or(attr.gid);
         attr.perm &= !self.view.umask;
         attr
-    }
-
-    fn file(opened: crate::vault::Opened) -> Opened {
-        let crate::vault::Opened { handle, keep_cache, alone, direct, .. } = opened;
-        Opened { handle, keep_cache, unknown: alone.filter(|_| !keep_cache), direct }
     }
 
     /// The flags for the vault, by the first rule above. Where others write too the kernel has no
@@ -104,7 +99,7 @@ impl VaultFs {
         }
     }
 
-    /// Opens a file that somebody made between the kernel's last look and its CREATE.
+    /// Opens a file that was created between the kernel's LOOKUP and its CREATE.
     fn open_existing(
         &self,
         parent: NodeId,
@@ -219,7 +214,7 @@ impl Operations for VaultFs {
             let _ = self.used().release(opened.handle);
             return Err(error.into());
         }
-        Ok(Self::file(opened))
+        Ok(opened)
     }
 
     fn create(
@@ -231,7 +226,7 @@ impl Operations for VaultFs {
         request: OpenRequest,
     ) -> Result<(Attr, Opened)> {
         match self.used().create_file(caller, parent, name, perm, self.flags(&request)) {
-            Ok((attr, opened)) => Ok((self.show(attr), Self::file(opened))),
+            Ok((attr, opened)) => Ok((self.show(attr), opened)),
             Err(error) if error.errno() == libc::EEXIST && !request.exclusive => {
                 self.open_existing(parent, name, request)
             }
@@ -333,15 +328,10 @@ impl Operations for VaultFs {
         node: NodeId,
         name: &[u8],
         value: &[u8],
-        mode: XattrMode,
+        mode: SetXattr,
         kill_sgid: bool,
     ) -> Result<()> {
         self.check_acl(name)?;
-        let mode = match mode {
-            XattrMode::Any => SetXattr::Any,
-            XattrMode::Create => SetXattr::Create,
-            XattrMode::Replace => SetXattr::Replace,
-        };
         self.used().set_xattr(node, name, value, mode)?;
         if kill_sgid {
             self.used().clear_sgid(node)?;
@@ -379,17 +369,12 @@ impl Operations for VaultFs {
         handle: Handle,
         offset: u64,
         len: u64,
-        mode: AllocateMode,
+        mode: Fallocate,
         kill_suid_sgid: bool,
     ) -> Result<()> {
         if kill_suid_sgid {
             self.used().clear_suid_sgid(handle)?;
         }
-        let mode = match mode {
-            AllocateMode::Allocate { keep_size } => Fallocate::Allocate { keep_size },
-            AllocateMode::PunchHole => Fallocate::PunchHole,
-            AllocateMode::ZeroRange { keep_size } => Fallocate::ZeroRange { keep_size },
-        };
         Ok(self.used().fallocate(handle, offset, len, mode)?)
     }
 
