@@ -3,22 +3,22 @@
 use std::thread;
 use std::time::Duration;
 
-/// How requests come from the kernel.
+/// How requests arrive from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// Over `/dev/fuse`, by `fuser`.
     #[default]
     Dev,
-    /// Over io_uring where the kernel offers it, else over `/dev/fuse`.
+    /// Over io_uring if the kernel offers it, otherwise over `/dev/fuse`.
     PreferUring,
-    /// Over io_uring; where that cannot be it is an error.
+    /// Over io_uring; it is an error if the kernel does not offer it.
     Uring,
 }
 
-/// Who decides on what a caller may do.
+/// Whether the kernel or the daemon checks permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permissions {
-    /// The kernel, if it is mounted with `default_permissions`. ACLs imply those.
+    /// The kernel, if mounted with `default_permissions`. ACLs imply that option.
     #[default]
     Kernel,
     /// We do, in [`super::permission::access`]; it must be mounted without `default_permissions`.
@@ -30,18 +30,18 @@ pub enum Permissions {
 pub struct ServeOptions {
     /// Threads that serve requests; at least 2, since one may wait for what another must do.
     pub threads: usize,
-    /// How long the kernel may keep that a name means a node.
+    /// How long the kernel may cache which node a name refers to.
     pub entry_ttl: Duration,
-    /// How long the kernel may keep attributes; zero also keeps it from caching symbolic links.
+    /// How long the kernel may cache attributes; zero also disables its cache of symbolic links.
     pub attr_ttl: Duration,
-    /// How long the kernel may keep that there is no such name; zero: not at all.
+    /// How long the kernel may cache that a name does not exist; zero: not at all.
     pub negative_ttl: Duration,
-    /// The kernel collects small writes in its page cache.
+    /// The kernel collects small writes in its page cache (writeback cache).
     pub writeback: bool,
-    /// The kernel keeps no pages of files, and each read and write of a program comes to us.
-    /// Mappings can then not be shared.
+    /// The kernel keeps no pages of files: each read and write of a program becomes a request.
+    /// Shared mappings are then impossible.
     pub direct_io: bool,
-    /// Who decides on what a caller may do.
+    /// Whether the kernel or the daemon checks permissions.
     pub permissions: Permissions,
     /// Objects have POSIX ACLs.
     pub acls: bool,
@@ -49,16 +49,16 @@ pub struct ServeOptions {
     pub max_write: u32,
     /// Largest readahead in bytes.
     pub max_readahead: u32,
-    /// Requests that the kernel may have under way in the background, such as readahead.
+    /// Background requests that the kernel may have in flight, such as readahead.
     pub max_background: u16,
-    /// How requests come.
+    /// How requests arrive.
     pub transport: Transport,
-    /// Over io_uring: the most memory for the data of requests under way, in bytes.
+    /// Over io_uring: the most memory for the data of requests in flight, in bytes.
     pub uring_memory: usize,
 }
 
 impl Default for ServeOptions {
-    /// For a vault that nobody else changes: everything is cached for an hour.
+    /// For a vault without concurrent writers: everything is cached for an hour.
     fn default() -> ServeOptions {
         const LONG: Duration = Duration::from_secs(3600);
         ServeOptions {
@@ -80,7 +80,7 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
-    /// For a vault that others change at the same time: the kernel asks each time.
+    /// For a vault with concurrent writers: the kernel asks each time.
     pub fn shared() -> ServeOptions {
         ServeOptions {
             entry_ttl: Duration::ZERO,

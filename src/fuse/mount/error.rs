@@ -32,7 +32,7 @@ pub enum MountError {
     /// A kithfs is mounted there already.
     #[error("a kithfs is already mounted on {}", .0.display())]
     AlreadyMounted(PathBuf),
-    /// mount(2) failed, for root: who is not goes by the helper.
+    /// mount(2) failed. Only root calls it; other users mount through the helper.
     #[error("mount on {}: {source}", path.display())]
     Mount {
         /// The mount point.
@@ -62,12 +62,12 @@ pub enum MountError {
         /// What is there.
         fstype: OsString,
     },
-    /// Somebody uses it.
+    /// Processes use it.
     #[error("{} is busy", path.display())]
     Busy {
         /// The mount point.
         path: PathBuf,
-        /// Who; empty where they cannot be seen.
+        /// Those processes; empty if they cannot be seen.
         holders: Vec<Holder>,
     },
     /// A call failed.

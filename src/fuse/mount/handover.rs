@@ -3,15 +3,15 @@
 //! With the writeback cache what a program writes stays in the kernel until there is much of it,
 //! the program asks, or half a minute has passed (`vm.dirty_expire_centisecs`). A daemon that dies
 //! takes that with it, where without it the store's own cache would have it. So it is asked for
-//! every few seconds, by `syncfs` on the mount, as long as somebody has a file open for writing.
+//! every few seconds, by `syncfs` on the mount, as long as a file is open for writing.
 //!
 //! Rules that hold here
-//! * Nothing is asked for where nobody can have written: a mount that nobody uses is left alone.
+//! * Nothing is requested if no program can have written: an unused mount is left alone.
 //! * Nobody finds the mount busy because of this. As root it is reached by a detached copy, which
 //!   keeps no unmount from succeeding; an ordinary user has no such thing, so there it is done
 //!   while nothing else is written, and so takes milliseconds.
-//! * Who asks waits in the kernel for answers of the daemon, and no signal ends that. So it is a
-//!   process of its own: a thread of the daemon would keep its descriptors open, and its memory
+//! * `syncfs` waits for answers of the daemon and cannot be interrupted, so it runs in a helper
+//!   process: a thread of the daemon would keep its descriptors open, and its memory
 //!   with the rings, when the daemon is killed. The kernel would wait for answers for ever, and so
 //!   would every program in the mount.
 
@@ -79,7 +79,7 @@ fn have_asked(mounted: &Mounted) -> io::Result<()> {
     if status.success() {
         Ok(())
     } else {
-        Err(io::Error::other(format!("who asks for it has failed: {status}")))
+        Err(io::Error::other(format!("the helper process failed: {status}")))
     }
 }
 

@@ -3,9 +3,9 @@
 //! Rules that hold here
 //! * The mount point is resolved once and that place is what is mounted on, named in errors and
 //!   found in the mount table.
-//! * A mounted filesystem hangs everybody who touches it until it is served: between [`mount()`]
-//!   and [`serve`](crate::fuse::transport::serve::serve) nothing here touches it, and whoever fails in between
-//!   unmounts it.
+//! * A mounted filesystem blocks every program that accesses it until it is served. Between
+//!   [`mount()`] and [`serve`](crate::fuse::transport::serve::serve) nothing here accesses it, and a
+//!   caller that fails in between unmounts it.
 
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -1,8 +1,6 @@
-//! What is mounted, who uses it, and unmounting: only what is ours.
+//! The mount table, and the processes that use a mount.
 //!
 //! Rules that hold here
-//! * Nothing is unmounted before the mount table says that the topmost mount at that very place is
-//!   a kithfs (and, where the caller knows it, the one with his device number).
 //! * Nothing here asks the mounted filesystem for anything: its daemon may be dead or be the
 //!   caller.
 
@@ -56,8 +54,8 @@ impl MountEntry {
 /// top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     const TABLE: &str = "/proc/self/mountinfo";
-    // Not as it is: who asked about a mount point would take it for the kind of error that the
-    // mount point has.
+    // Not unchanged: a caller that asks about a mount point would take this for an error of the
+    // mount point.
     let table =
         fs::read(TABLE).map_err(|error| io::Error::other(format!("read {TABLE}: {error}")))?;
     Ok(parse(&table))

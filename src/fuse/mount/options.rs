@@ -1,4 +1,4 @@
-//! Mount options: what stands after `-o`.
+//! Mount options: what follows `-o`.
 //!
 //! Rules that hold here
 //! * An option that is not known is an error, never passed on.
@@ -56,7 +56,7 @@ pub struct MountOptions {
     pub fsname: String,
     /// Type that `/proc/mounts` shows, after `fuse.`.
     pub subtype: String,
-    /// Users other than the one who mounts may use it.
+    /// Users other than the one that mounts may use it.
     pub allow_other: bool,
     /// Also where another user owns the store, or may write to it.
     pub allow_foreign_store: bool,
@@ -92,7 +92,7 @@ pub struct MountOptions {
     pub uring: bool,
     /// Then: the most memory for requests under way, in MiB.
     pub uring_memory: Option<u32>,
-    /// It is to be unmounted once nobody has used it for so long.
+    /// How long the mount may be unused before it is unmounted.
     pub idle: Option<Duration>,
 }
 
@@ -261,7 +261,7 @@ impl MountOptions {
             .unwrap_or(self.allow_other || !rustix::process::geteuid().is_root())
     }
 
-    /// Who decides on what a caller may do.
+    /// Whether the kernel or the daemon checks permissions.
     pub fn permissions(&self) -> Permissions {
         if self.kernel_decides() { Permissions::Kernel } else { Permissions::Daemon }
     }

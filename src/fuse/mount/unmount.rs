@@ -14,17 +14,17 @@ use rustix::mount::UnmountFlags;
 use super::error::MountError;
 use super::mounts::{DeviceId, holders, mount_at, resolve};
 
-/// How long unmounting is tried where nobody is seen who keeps the mount busy, and after which time
-/// each time.
+/// How long unmounting is retried if no process is found that keeps the mount busy, and the pause
+/// between two attempts.
 const UNSEEN_PATIENCE: Duration = Duration::from_secs(2);
 const UNSEEN_STEP: Duration = Duration::from_millis(20);
 
 /// Unmounts the kithfs at `mountpoint`: as root by umount2(2), else through `fusermount3 -u`.
 ///
-/// `expected` is the device number where the caller knows which filesystem he means. A lazy one
-/// disappears from the tree at once and ends when nobody uses it any more.
+/// `expected` is the device number, if the caller knows it. A lazy unmount removes the filesystem
+/// from the tree at once; the filesystem ends when no process uses it any more.
 ///
-/// Where nobody is seen who keeps it busy it is tried for two seconds.
+/// If the mount is busy but no process is found that uses it, unmounting is retried for two seconds.
 ///
 /// # Errors
 /// [`MountError::NotMounted`], [`MountError::NotOurs`], [`MountError::Busy`] with the processes
@@ -37,7 +37,7 @@ pub fn unmount(
     let since = Instant::now();
     loop {
         match unmount_once(mountpoint, expected, lazy) {
-            // Who was about to end, or a file that was about to be closed, is gone in a moment.
+            // A process that is about to end, or to close a file, will be gone in a moment.
             Err(MountError::Busy { holders, .. })
                 if holders.is_empty() && since.elapsed() < UNSEEN_PATIENCE =>
             {

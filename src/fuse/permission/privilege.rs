@@ -7,24 +7,24 @@ use crate::fuse::protocol::notify::Notifier;
 use crate::fuse::protocol::wire::Device;
 use crate::store::Kind;
 
-/// Who makes a request.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Requester {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Process, as the daemon sees it; 0 where it does not.
+    /// Process, as the daemon sees it; 0 if it does not.
     pub pid: u32,
 }
 
 impl Requester {
-    /// Whether he is of a group, by his own or by a supplementary one.
+    /// Whether a group is the primary or a supplementary group of the caller.
     pub fn is_of(self, group: u32) -> bool {
         self.gid == group || has_group(self.pid, group)
     }
 
-    /// Whether a file's group is none of his. Root is nowhere outside.
+    /// Whether a file's group is none of the caller's groups. Always false for root.
     pub fn is_outside(self, group: u32) -> bool {
         self.uid != 0 && !self.is_of(group)
     }
@@ -36,10 +36,10 @@ fn has_bare_sgid(perm: u32) -> bool {
     perm & 0o2010 == 0o2000
 }
 
-/// Does an operation that clears suid and sgid where there is somebody, `by`, because of whom it
-/// does. Linux (since 6.2) takes a bare sgid too, from those outside the group; that is done here,
-/// and first, as on a local filesystem. The kernel knows that it asked for all this, and keeps the
-/// mode that it has cached all the same; so it is told to ask again.
+/// Clears set-user-ID and set-group-ID bits if `by` lacks the privilege to keep them. The operation
+/// itself clears them, but not a bare sgid, which Linux (since 6.2) clears too if the caller is not
+/// in the group; that is done here, and first, as on a local filesystem. The kernel knows that it
+/// asked for all this and yet keeps the mode that it has cached, so it is told to ask again.
 ///
 /// # Errors
 /// Those of the operation.
@@ -84,8 +84,8 @@ pub fn before_setattr(
     Ok(())
 }
 
-/// Whether setting the extended attribute `name` takes sgid away: where it is the ACL, and who sets
-/// it stands outside the group. The kernel says so only in an extension of the request
+/// Whether setting the extended attribute `name` clears sgid: if it is the ACL and the caller is
+/// not in the file's group. The kernel reports this only in an extension of the request
 /// (`FUSE_SETXATTR_EXT`), which `fuser` 0.18 cannot parse.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use crate::fuse::settings::{Permissions, ServeOptions};
 /// which the kernel then does by itself; `SETXATTR_EXT`, which nothing here needs;
 /// `NO_OPENDIR_SUPPORT`, since listings need a handle; `ASYNC_DIO`, under which the kernel (6.18)
 /// keeps pages that a reader brought into its cache while an asynchronous O_DIRECT write was under
-/// way: whoever copied the file later got what had been there before the write.
+/// way: programs that copied the file later read the data from before the write.
 const WANTED: u64 = init_flag::ASYNC_READ
     | init_flag::BIG_WRITES
     | init_flag::ATOMIC_O_TRUNC
@@ -68,8 +68,8 @@ pub fn answer(
     if offered & init_flag::INIT_EXT != 0 {
         offered |= u64::from(word(init_in::flags2)) << 32;
     }
-    // The vault relies on it: who keeps the times is settled before there is a session. Every
-    // kernel since 3.15 offers it.
+    // The vault relies on it: whether the kernel or the vault maintains modification times is fixed
+    // before the session begins. Every kernel since 3.15 offers it.
     if options.writeback && offered & init_flag::WRITEBACK_CACHE == 0 {
         return Err(Errno::new(libc::EPROTO));
     }

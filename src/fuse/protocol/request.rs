@@ -2,7 +2,8 @@
 //! io_uring, where it comes in three.
 //!
 //! Rules that hold here
-//! * What is too short or makes no sense is refused as a whole; nothing is read beyond what came.
+//! * A request that is too short or malformed is refused as a whole; nothing is read beyond its
+//!   end.
 //! * Nothing is copied: names and data borrow from the buffer that the request came in.
 
 use crate::fuse::ops::{Caller, Errno, FileRange, NodeId, Result, SetAttr};
@@ -11,20 +12,20 @@ use crate::fuse::protocol::abi::{self, fattr, opcode, u32_at, u64_at};
 use crate::store::{SetTime, Timestamp};
 use crate::vault::Handle;
 
-/// What every request says.
+/// The fields that every request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Number of the operation.
+    /// Number of the operation; 0 if the transport does not expose it.
     pub opcode: u32,
-    /// What the answer must repeat.
+    /// Number of the request, which the answer repeats.
     pub unique: u64,
-    /// The node that is meant, where one is.
+    /// The node of the request, if it has one.
     pub node: NodeId,
-    /// Who asks.
+    /// User of the caller.
     pub uid: u32,
-    /// With which group.
+    /// Group of the caller.
     pub gid: u32,
-    /// In which process, as we see it; 0 where we do not.
+    /// Process of the caller, as the daemon sees it; 0 if it does not.
     pub pid: u32,
 }
 
@@ -47,7 +48,7 @@ impl Header {
         Caller { uid: self.uid, gid: self.gid, umask: umask & 0o777 }
     }
 
-    /// Who asks, for what depends on all of his groups.
+    /// The caller, for checks that depend on supplementary groups.
     pub fn requester(&self) -> Requester {
         Requester { uid: self.uid, gid: self.gid, pid: self.pid }
     }

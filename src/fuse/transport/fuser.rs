@@ -5,8 +5,8 @@
 //!   [`Dispatcher`] answers it.
 //! * Answers are sent in the bytes of the protocol on our own duplicate of the device, because
 //!   `fuser` can neither encode all of them nor report whether the kernel took them (see
-//!   [`wire`](crate::fuse::protocol::wire)). `fuser`'s reply object is then *forgotten*: dropping it
-//!   would answer a second time. This leaks a reference to `fuser`'s descriptor, which
+//!   [`wire`](crate::fuse::protocol::wire)). `fuser`'s reply object is then *forgotten*: dropping
+//!   it would answer a second time. This leaks a reference to `fuser`'s descriptor, which
 //!   [`mod@super::serve`] closes when the session has ended.
 
 use std::cell::RefCell;
@@ -50,7 +50,7 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_MAX_PAGES);
 
 thread_local! {
-    /// The data of READ. It grows to the largest request (1 MiB) once per thread.
+    /// The data of READ. It grows once per thread, to the largest request (1 MiB).
     static DATA: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// The bodies of all other answers.
     static BODY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -161,8 +161,8 @@ impl ::fuser::Filesystem for Adapter {
         // Files that are opened while there is little room are mapped like others.
         wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, self.options.writeback);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
-        // For handles that bypass the cache of a mount that has one: a mapping keeps pages, which no
-        // other daemon may change.
+        // For handles that bypass the cache of a mount that has one: a mapping keeps pages, which
+        // no other daemon may change.
         wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, !self.options.direct_io);
         // The vault relies on it: whether the kernel or the vault maintains modification times is
         // fixed before the session begins. Every kernel since 3.15 offers it.
@@ -234,9 +234,9 @@ impl ::fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // HANDLE_KILLPRIV_V2: `fuser` hides FATTR_KILL_SUIDGID. The kernel sets it if a caller without
-        // CAP_FSETID truncates. A change of owner, which clears both bits whoever makes it, it leaves
-        // to us altogether.
+        // HANDLE_KILLPRIV_V2: `fuser` hides FATTR_KILL_SUIDGID. The kernel sets it if a caller
+        // without CAP_FSETID truncates. A change of owner clears both bits for every caller; the
+        // kernel leaves that to us altogether.
         let truncates = size.is_some() && request.uid() != 0;
         let chowns = uid.is_some() || gid.is_some();
         let perm = mode.map(|mode| mode & 0o7777);

@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * The number of threads is fixed. What waits is bounded from outside: each job is a request that
-//!   somebody waits for.
+//!   a program waits for.
 
 use std::collections::VecDeque;
 use std::io;

@@ -63,8 +63,8 @@ pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> i
     let device = Device::new(fd);
     let mut config = Config::default();
     config.n_threads = Some(options.threads.max(2));
-    // Who may use the mount at all is the kernel's business (allow_other), so fuser's own check
-    // lets everybody through.
+    // The kernel decides which users may access the mount at all (allow_other), so fuser's own
+    // check admits every user.
     let session = ::fuser::Session::from_fd(
         Adapter::new(ops, device.clone(), *options)?,
         duplicate,

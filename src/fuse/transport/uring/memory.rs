@@ -2,8 +2,8 @@
 //! headers and one for names and data.
 //!
 //! Rules that hold here
-//! * A [`Slot`] is the right to touch the memory of one entry. Who hands the memory to the kernel
-//!   gives the slot away with it ([`super::ring`]), so that nobody reads or writes what the kernel
+//! * A [`Slot`] is the right to touch the memory of one entry. Code that hands the memory to the kernel
+//!   gives the slot away with it ([`super::ring`]), so that no code reads or writes what the kernel
 //!   may be writing.
 //! * The memory lives as long as any slot of it.
 
@@ -28,7 +28,7 @@ const _: () = assert!(
 );
 const PAGE: usize = 4096;
 
-/// A mapping of zeroed memory that belongs to nobody else.
+/// A mapping of zeroed memory that has no other owner.
 #[derive(Debug)]
 struct Area {
     start: NonNull<u8>,

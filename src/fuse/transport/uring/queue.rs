@@ -383,7 +383,7 @@ pub fn run(
     ready: &Sender<io::Result<()>>,
     go: &Receiver<bool>,
 ) -> io::Result<()> {
-    // That nobody listens any more means that the session did not come about.
+    // If the receiver is gone, the session was not started.
     let mut queue = match Queue::prepare(common, assignment) {
         Ok(queue) => queue,
         Err(error) => {
