@@ -5,7 +5,7 @@
 //!   is logged as an error; what any program may provoke (no such file, not empty) is not. The text
 //!   of an error may hold a plain path: debug level only.
 
-use super::ops::Errno;
+use crate::fuse::ops::Errno;
 use crate::vault::Error;
 
 /// Numbers that ordinary programs cause and expect.

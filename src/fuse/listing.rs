@@ -10,8 +10,8 @@
 
 use std::time::Duration;
 
-use super::ops::{NodeId, Operations, Result};
-use super::wire::{self, ENTRY_OUT};
+use crate::fuse::ops::{NodeId, Operations, Result};
+use crate::fuse::protocol::wire::{self, ENTRY_OUT};
 use crate::vault::Handle;
 
 /// Position before `..`.

@@ -1,52 +1,33 @@
-//! The FUSE adapter: every method is call, match, reply.
+//! The FUSE adapter: a mounted vault.
 //!
-//! * [`ops`]: the operations of a filesystem in plain types; whatever is mounted implements
-//!   [`Operations`].
-//! * [`dev`]: `fuser` as the transport under it; [`wire`] encodes the replies that `fuser` cannot,
-//!   [`listing`] fills directory replies for any transport.
-//! * [`uring`]: FUSE over io_uring as another; [`abi`], [`request`], [`mod@init`] and [`dispatch`]
-//!   read and answer the protocol for it.
-//! * [`seek`]: holes of files of which the kernel holds pages, for any transport.
-//! * [`held`]: writes that the kernel holds back, where there is no room for them or they were
-//!   refused.
-//! * `prefetch`: contents of small files for the kernel, before it asks.
-//! * [`handover`]: what the kernel has collected of small writes, asked for in time.
-//! * [`idle`]: unmounts what nobody uses.
-//! * [`access`], [`acl`]: who may do what, where the kernel leaves that to us.
-//! * [`mod@serve`]: threads on the device, until the filesystem is unmounted; [`notify`]: pushing
-//!   changes out of the kernel's caches.
-//! * [`mod@mount`], [`options`], [`mounts`]: our own mounting and unmounting.
+//! * [`ops`]: the operations of a filesystem in plain types, which every mounted filesystem
+//!   implements; [`mod@vaultfs`]: a vault as one.
+//! * [`transport`]: how requests arrive, over `/dev/fuse` or io_uring; [`settings`]: how they are
+//!   served.
+//! * [`protocol`]: requests and replies in bytes; [`dispatch`]: from a request to its reply;
+//!   [`listing`]: the replies of directories.
+//! * [`permission`]: what a caller may do, as far as the kernel leaves that to us.
+//! * [`mod@mount`]: mounting and unmounting.
+//! * [`errno`]: errors of the vault as numbers; [`kernel`]: what the running kernel can do.
 
-pub mod abi;
-pub mod access;
-pub mod acl;
-pub mod dev;
 pub mod dispatch;
 pub mod errno;
-pub mod handover;
-pub mod held;
-pub mod idle;
-pub mod init;
 pub mod kernel;
-mod listed;
 pub mod listing;
 pub mod mount;
-pub mod mounts;
-pub mod notify;
 pub mod ops;
-pub mod options;
-mod pool;
-mod prefetch;
-pub mod privilege;
-pub mod request;
-pub mod seek;
-pub mod serve;
-pub mod uring;
+pub mod permission;
+pub mod protocol;
+pub mod settings;
+pub mod transport;
 pub mod vaultfs;
-pub mod wire;
 
-pub use mount::{MountError, Mounted, mount};
-pub use notify::Notifier;
+pub use dispatch::held;
+pub use mount::options::{self, MountOptions, View};
+pub use mount::{MountError, Mounted, handover, idle, mount, mounts};
 pub use ops::{Errno, Operations};
-pub use options::{MountOptions, View};
-pub use serve::{Permissions, ServeOptions, Serving, Transport, serve};
+pub use protocol::notify::Notifier;
+pub use protocol::wire;
+pub use settings::{Permissions, ServeOptions, Transport};
+pub use transport::serve::{Serving, serve};
+pub use transport::uring;

@@ -13,15 +13,16 @@ use std::ops::Range;
 
 use crate::store::{Seek, Space};
 pub use crate::vault::{
-    Attr, Caller, Entry, Handle, NodeId, OpenFlags, RenameMode, SetAttr, Sought,
+    Attr, Caller, Entry, Fallocate, Handle, NodeId, OpenFlags, Opened, RenameMode, SetAttr,
+    SetXattr, Sought,
 };
 
-/// What an operation answers when it fails: a positive `errno`.
+/// The error of an operation: a positive `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Errno(i32);
 
 impl Errno {
-    /// Input or output error; also what stands for a number that is no `errno`.
+    /// Input or output error; also replaces a number that is no `errno`.
     pub const EIO: Errno = Errno(libc::EIO);
     /// No such entry.
     pub const ENOENT: Errno = Errno(libc::ENOENT);
@@ -58,21 +59,6 @@ impl From<io::Error> for Errno {
 
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, Errno>;
-
-/// A file that was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
-    /// What later operations name.
-    pub handle: Handle,
-    /// The contents are those of the last time that it was open: the kernel may keep its pages.
-    pub keep_cache: bool,
-    /// Where nobody else has the file open and the kernel is not to keep its pages: the size of its
-    /// contents in bytes.
-    pub unknown: Option<u64>,
-    /// The kernel asks for each read and write of this handle, past its pages, and holds back
-    /// nothing of what is written.
-    pub direct: bool,
-}
 
 /// A directory that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,59 +119,27 @@ pub struct FileRange {
     pub offset: u64,
 }
 
-/// How `setxattr` treats what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XattrMode {
-    /// Make or replace.
-    Any,
-    /// Fail with `EEXIST` where it exists.
-    Create,
-    /// Fail with `ENODATA` where it does not.
-    Replace,
-}
-
-impl XattrMode {
-    /// From the flags of setxattr(2).
-    pub fn from_flags(flags: i32) -> Result<XattrMode> {
-        match flags {
-            0 => Ok(XattrMode::Any),
-            libc::XATTR_CREATE => Ok(XattrMode::Create),
-            libc::XATTR_REPLACE => Ok(XattrMode::Replace),
-            _ => Err(Errno::EINVAL),
-        }
+/// `setxattr` mode from the flags of setxattr(2).
+pub fn xattr_mode(flags: i32) -> Result<SetXattr> {
+    match flags {
+        0 => Ok(SetXattr::Any),
+        libc::XATTR_CREATE => Ok(SetXattr::Create),
+        libc::XATTR_REPLACE => Ok(SetXattr::Replace),
+        _ => Err(Errno::EINVAL),
     }
 }
 
-/// How `fallocate` changes a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllocateMode {
-    /// Reserve space; the size grows unless it is kept.
-    Allocate {
-        /// Leave the size as it is.
-        keep_size: bool,
-    },
-    /// The range reads as zeros and takes no space; the size stays.
-    PunchHole,
-    /// The range reads as zeros; the size grows unless it is kept.
-    ZeroRange {
-        /// Leave the size as it is.
-        keep_size: bool,
-    },
-}
-
-impl AllocateMode {
-    /// From the mode of fallocate(2).
-    pub fn from_mode(mode: i32) -> Result<AllocateMode> {
-        const KEEP_AND_PUNCH: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
-        const KEEP_AND_ZERO: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE;
-        match mode {
-            0 => Ok(AllocateMode::Allocate { keep_size: false }),
-            libc::FALLOC_FL_KEEP_SIZE => Ok(AllocateMode::Allocate { keep_size: true }),
-            KEEP_AND_PUNCH => Ok(AllocateMode::PunchHole),
-            libc::FALLOC_FL_ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size: false }),
-            KEEP_AND_ZERO => Ok(AllocateMode::ZeroRange { keep_size: true }),
-            _ => Err(Errno::EOPNOTSUPP),
-        }
+/// `fallocate` mode from the mode of fallocate(2).
+pub fn allocate_mode(mode: i32) -> Result<Fallocate> {
+    const KEEP_AND_PUNCH: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
+    const KEEP_AND_ZERO: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE;
+    match mode {
+        0 => Ok(Fallocate::Allocate { keep_size: false }),
+        libc::FALLOC_FL_KEEP_SIZE => Ok(Fallocate::Allocate { keep_size: true }),
+        KEEP_AND_PUNCH => Ok(Fallocate::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Ok(Fallocate::ZeroRange { keep_size: false }),
+        KEEP_AND_ZERO => Ok(Fallocate::ZeroRange { keep_size: true }),
+        _ => Err(Errno::EOPNOTSUPP),
     }
 }
 
@@ -282,7 +236,7 @@ pub trait Operations: Send + Sync + 'static {
     }
     /// close(2) of one descriptor: the last chance to report an error of a write.
     fn flush(&self, handle: Handle) -> Result<()>;
-    /// The last descriptor and mapping are gone. Nobody sees the error.
+    /// The last descriptor and mapping are gone. No program sees the error.
     fn release(&self, handle: Handle) -> Result<()>;
     /// Makes contents (and, unless `data_only`, the inode) durable.
     fn fsync(&self, handle: Handle, data_only: bool) -> Result<()>;
@@ -302,14 +256,14 @@ pub trait Operations: Send + Sync + 'static {
     fn fsyncdir(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Free and used space.
     fn statfs(&self) -> Result<Space>;
-    /// Sets an extended attribute. `kill_sgid`: it is an ACL, and set by somebody outside the
-    /// group; clear sgid.
+    /// Sets an extended attribute. `kill_sgid`: the attribute is an ACL and the caller is not in
+    /// the file's group, so sgid is cleared.
     fn setxattr(
         &self,
         node: NodeId,
         name: &[u8],
         value: &[u8],
-        mode: XattrMode,
+        mode: SetXattr,
         kill_sgid: bool,
     ) -> Result<()>;
     /// An extended attribute; `ENODATA` where there is none.
@@ -324,7 +278,7 @@ pub trait Operations: Send + Sync + 'static {
         handle: Handle,
         offset: u64,
         len: u64,
-        mode: AllocateMode,
+        mode: Fallocate,
         kill_suid_sgid: bool,
     ) -> Result<()>;
     /// The next data or hole at or after `offset`; `ENXIO` beyond the end. Of the range `sent` the
@@ -359,9 +313,9 @@ mod tests {
     fn flags_that_are_not_known_are_refused() {
         assert_eq!(rename_mode(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), Err(Errno::EINVAL));
         assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Err(Errno::EINVAL));
-        assert_eq!(AllocateMode::from_mode(libc::FALLOC_FL_PUNCH_HOLE), Err(Errno::EOPNOTSUPP));
-        assert_eq!(AllocateMode::from_mode(libc::FALLOC_FL_COLLAPSE_RANGE), Err(Errno::EOPNOTSUPP));
-        assert_eq!(XattrMode::from_flags(3), Err(Errno::EINVAL));
+        assert_eq!(allocate_mode(libc::FALLOC_FL_PUNCH_HOLE), Err(Errno::EOPNOTSUPP));
+        assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), Err(Errno::EOPNOTSUPP));
+        assert_eq!(xattr_mode(3), Err(Errno::EINVAL));
     }
 
     #[test]

@@ -682,7 +682,7 @@ fn a_busy_mount_lists_its_users_and_stays() {
 
     let wrong = mounts::DeviceId { major: 0, minor: u32::MAX };
     assert!(matches!(
-        mounts::unmount(&mount.mounted.mountpoint, Some(wrong), false),
+        kithfs::fuse::mount::unmount::unmount(&mount.mounted.mountpoint, Some(wrong), false),
         Err(MountError::NotOurs { .. })
     ));
 }

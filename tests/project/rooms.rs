@@ -128,9 +128,12 @@ const UNSAFE: &[(&str, &str)] = &[
         "store/os/sys.rs",
         "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat, sync_file_range",
     ),
-    ("fuse/serve.rs", "a descriptor that was lent to the transport is taken back"),
-    ("fuse/uring/memory.rs", "memory that the kernel writes requests to and reads answers from"),
-    ("fuse/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
+    ("fuse/transport/serve.rs", "a descriptor that was lent to the transport is taken back"),
+    (
+        "fuse/transport/uring/memory.rs",
+        "memory that the kernel writes requests to and reads answers from",
+    ),
+    ("fuse/transport/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
     ("cli/daemon/fork.rs", "fork, to go to the background"),
     ("cli/secrets/source.rs", "a descriptor that the user names by its number"),
 ];
@@ -637,8 +640,8 @@ const MADE_UP: &[(&str, &str, usize)] = &[
     // Manners.
     ("vault/error.rs", "fn f() { unsafe { g() } }", 1),
     ("vault/error.rs", "#![deny(unsafe_op_in_unsafe_fn)] // unsafe", 0),
-    ("fuse/serve.rs", "fn f() { unsafe { g() } }", 0),
-    ("fuse/serve.rs", "fn f() {}", 1),
+    ("fuse/transport/serve.rs", "fn f() { unsafe { g() } }", 0),
+    ("fuse/transport/serve.rs", "fn f() {}", 1),
     ("vault/error.rs", "fn f() {\n    unimplemented!()\n}", 1),
     ("vault/error.rs", "const A: &str = \"hint: try again\"; struct S { hint: u8 }", 1),
     ("cli/a.rs", "const A: &str = \"hint: try again\";", 0),

@@ -10,8 +10,8 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kithfs::fuse::ops::{
-    AllocateMode, Attr, Caller, DirCache, Entry, Errno, FileRange, NodeId, OpenRequest, Opened,
-    OpenedDir, Operations, RenameMode, Result, SetAttr, Sought, XattrMode,
+    Attr, Caller, DirCache, Entry, Errno, Fallocate, FileRange, NodeId, OpenRequest, Opened,
+    OpenedDir, Operations, RenameMode, Result, SetAttr, SetXattr, Sought,
 };
 use kithfs::fuse::wire::kind_of_mode;
 use kithfs::store::{Kind, Seek, SetTime, Space, Timestamp};
@@ -459,7 +459,7 @@ impl Operations for MemFs {
         Ok(Opened {
             handle: state.open(node)?,
             keep_cache: unknown.is_none(),
-            unknown,
+            alone: unknown,
             direct: false,
         })
     }
@@ -482,12 +482,7 @@ impl Operations for MemFs {
         state.node(attr.node)?.was_open = true;
         Ok((
             attr,
-            Opened {
-                handle: state.open(attr.node)?,
-                keep_cache: true,
-                unknown: None,
-                direct: false,
-            },
+            Opened { handle: state.open(attr.node)?, keep_cache: true, alone: None, direct: false },
         ))
     }
 
@@ -591,14 +586,14 @@ impl Operations for MemFs {
         node: NodeId,
         name: &[u8],
         value: &[u8],
-        mode: XattrMode,
+        mode: SetXattr,
         _kill_sgid: bool,
     ) -> Result<()> {
         let mut state = self.state();
         let xattrs = &mut state.node(node)?.xattrs;
         match (mode, xattrs.contains_key(name)) {
-            (XattrMode::Create, true) => return Err(Errno::EEXIST),
-            (XattrMode::Replace, false) => return Err(no(libc::ENODATA)),
+            (SetXattr::Create, true) => return Err(Errno::EEXIST),
+            (SetXattr::Replace, false) => return Err(no(libc::ENODATA)),
             _ => xattrs.insert(name.to_vec(), value.to_vec()),
         };
         Ok(())
@@ -622,7 +617,7 @@ impl Operations for MemFs {
         handle: Handle,
         offset: u64,
         len: u64,
-        mode: AllocateMode,
+        mode: Fallocate,
         _kill_suid_sgid: bool,
     ) -> Result<()> {
         let mut state = self.state();
@@ -630,13 +625,12 @@ impl Operations for MemFs {
         let end = (offset + len) as usize;
         if matches!(
             mode,
-            AllocateMode::Allocate { keep_size: false }
-                | AllocateMode::ZeroRange { keep_size: false }
+            Fallocate::Allocate { keep_size: false } | Fallocate::ZeroRange { keep_size: false }
         ) && inode.data.len() < end
         {
             inode.resize(end);
         }
-        if !matches!(mode, AllocateMode::Allocate { .. }) {
+        if !matches!(mode, Fallocate::Allocate { .. }) {
             let len = inode.data.len();
             inode.data[(offset as usize).min(len)..end.min(len)].fill(0);
         }

@@ -11,6 +11,7 @@ use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{self, Failure, note};
+use crate::fuse::mount::unmount::unmount;
 use crate::fuse::mounts::{Holder, MountEntry};
 use crate::fuse::{MountError, mounts};
 
@@ -35,7 +36,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     let was = mounts::mount_at(&place).ok().flatten();
     // Only checked without a known daemon, as a stopped one would not answer.
     let is_dead = entry.is_none() && mounts::is_dead(&place);
-    match (mounts::unmount(&place, None, args.lazy), &entry) {
+    match (unmount(&place, None, args.lazy), &entry) {
         (Ok(()), _) if is_dead => {
             note("its daemon had already died: unsynced data may be missing");
             return Ok(Exit::Ok);

@@ -1,0 +1,479 @@
+//! From a decoded request to the bytes of its answer, the same for every transport: call, match,
+//! encode.
+//!
+//! Rules that hold here
+//! * No decision about files is taken here. Beyond calling, the dispatcher only translates the
+//!   terms of the protocol.
+//! * An answer that the kernel did not take must be undone: lookups that it counted and files that
+//!   it opened are given back ([`Undo`]).
+//! * A panic of an operation is answered with `EIO`; the thread goes on.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::held::Held;
+use super::reply::{Answer, Patience, Undo};
+use crate::fuse::dispatch::prefetch::Prefetch;
+use crate::fuse::dispatch::seek::{Question, Said, Seeker};
+use crate::fuse::listing::Listing;
+use crate::fuse::ops::{
+    self, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations,
+    Result,
+};
+use crate::fuse::permission::access::Gate;
+use crate::fuse::permission::privilege;
+use crate::fuse::protocol::abi::{self, forget_one, put, statfs_out, u64_at};
+use crate::fuse::protocol::notify::Notifier;
+use crate::fuse::protocol::request::{Call, Header, Range};
+use crate::fuse::protocol::wire::{self, Device};
+use crate::fuse::settings::ServeOptions;
+use crate::store::Space;
+use crate::vault::Handle;
+
+/// The most that one copy_file_range does before the caller is asked to call again.
+const COPY_AT_ONCE: u64 = 64 << 20;
+/// Bytes that are copied between two checks for an interrupt.
+const COPY_STEP: u64 = 4 << 20;
+/// The longest listing in bytes, whatever the kernel asks for.
+const MOST_LISTED: usize = 1 << 20;
+
+/// Answers requests by calling [`Operations`].
+pub struct Dispatcher {
+    ops: Arc<dyn Operations>,
+    gate: Gate,
+    prefetch: Prefetch,
+    options: ServeOptions,
+    device: Device,
+    seeker: Seeker,
+    held: Held,
+    /// Copies in progress, by the number of the request, and whether the caller was interrupted.
+    copies: Mutex<HashMap<u64, bool>>,
+    /// Bytes that are copied between two checks for an interrupt.
+    copy_step: u64,
+}
+
+/// Runs an operation; a panic in it becomes `EIO`. `name` is evaluated only for that.
+fn guarded<T>(name: impl FnOnce() -> String, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        tracing::error!(
+            operation = name(),
+            "panic in an operation, answered with an input/output error"
+        );
+        Err(Errno::EIO)
+    })
+}
+
+/// The name of a call, without its arguments: those may hold plain names of files.
+fn name_of(call: &Call<'_>) -> String {
+    let text = format!("{call:?}");
+    text.chars().take_while(char::is_ascii_alphabetic).collect()
+}
+
+fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {
+    let keep = if opened.keep_cache { abi::FOPEN_KEEP_CACHE } else { 0 };
+    let direct = if options.direct_io || opened.direct { abi::FOPEN_DIRECT_IO } else { 0 };
+    wire::put_open(out, opened.handle, keep | direct);
+}
+
+/// Appends the answer to OPENDIR. A kernel that may not cache entries caches no listing either.
+fn put_opened_dir(out: &mut Vec<u8>, opened: OpenedDir, options: &ServeOptions) {
+    let flags = match opened.cache {
+        _ if options.entry_ttl.is_zero() => 0,
+        DirCache::No => 0,
+        DirCache::Fill => abi::FOPEN_CACHE_DIR,
+        DirCache::Keep => abi::FOPEN_CACHE_DIR | abi::FOPEN_KEEP_CACHE,
+    };
+    wire::put_open(out, opened.handle, flags);
+}
+
+fn put_statfs(out: &mut Vec<u8>, space: &Space) {
+    use statfs_out as at;
+    out.resize(statfs_out::LEN, 0);
+    let numbers = [
+        (at::blocks, space.blocks),
+        (at::bfree, space.free),
+        (at::bavail, space.available),
+        (at::files, space.files),
+    ];
+    for (at, number) in numbers.into_iter().chain([(at::ffree, space.files_free)]) {
+        put(out, at, &number.to_ne_bytes());
+    }
+    let block = u32::try_from(space.block_size).unwrap_or(4096);
+    let name_max = u32::try_from(space.name_max).unwrap_or(255);
+    for (at, number) in [(at::bsize, block), (at::namelen, name_max), (at::frsize, block)] {
+        put(out, at, &number.to_ne_bytes());
+    }
+}
+
+/// An extended attribute or a list of them: its length if `size` is 0, its value if that fits.
+fn put_xattr(out: &mut Vec<u8>, size: usize, value: Vec<u8>) -> Result<Undo> {
+    if size == 0 {
+        let len = u32::try_from(value.len()).map_err(|_| Errno::ERANGE)?;
+        out.extend_from_slice(&len.to_ne_bytes());
+        out.extend_from_slice(&[0; 4]);
+    } else if value.len() > size {
+        return Err(Errno::ERANGE);
+    } else {
+        *out = value;
+    }
+    Ok(Undo::Nothing)
+}
+
+fn position(found: u64) -> Result<i64> {
+    i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW))
+}
+
+/// The answer to WRITE and COPY_FILE_RANGE.
+fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
+    out.extend_from_slice(&len.to_ne_bytes());
+    out.extend_from_slice(&[0; 4]);
+    Undo::Nothing
+}
+
+impl Dispatcher {
+    /// Answers by calling `ops`, on a session of `device`. `interrupts`: the transport passes
+    /// INTERRUPT on, so that long copies are done in steps.
+    pub fn new(
+        ops: Arc<dyn Operations>,
+        options: ServeOptions,
+        device: Device,
+        interrupts: bool,
+    ) -> Dispatcher {
+        let copy_step = if interrupts { COPY_STEP } else { COPY_AT_ONCE };
+        let seeker = Seeker::new(ops.clone(), Notifier::new(device.clone()));
+        let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
+        let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
+        let held = Held::new(ops.clone(), Notifier::new(device.clone()));
+        Dispatcher {
+            ops,
+            gate,
+            prefetch,
+            options,
+            device,
+            seeker,
+            held,
+            copies: Mutex::default(),
+            copy_step,
+        }
+    }
+
+    /// Executes `call` and puts the body of the answer into `out`, which is emptied first.
+    pub fn answer(
+        &self,
+        header: &Header,
+        call: &Call<'_>,
+        patience: Patience,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        out.clear();
+        match guarded(|| name_of(call), || self.call(header, call, patience, out)) {
+            Ok(undo) => Answer { error: None, undo },
+            Err(error) => {
+                out.clear();
+                Answer::refusal(error)
+            }
+        }
+    }
+
+    /// Reads a file into `buf`, whose length is that of the request; returns the number of bytes.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn read(&self, range: Range, buf: &mut [u8]) -> Result<usize> {
+        guarded(|| "Read".into(), || self.ops.read(range.handle, range.offset, buf))
+            .map(|read| read.min(buf.len()))
+    }
+
+    /// Sends an answer over the device, and undoes it if the kernel does not take it.
+    pub fn send(&self, header: &Header, answer: Answer, body: &[u8]) {
+        let sent = match answer.error {
+            None => self.device.reply(header.unique, body),
+            Some(error) => self.device.refuse(header.unique, error),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "an answer was not taken");
+            self.undo(answer.undo);
+        }
+    }
+
+    /// Answers LSEEK; `None` if that has to wait until the kernel has written back its pages.
+    ///
+    /// # Errors
+    /// Those of the operation; `EOVERFLOW` for a position that does not fit.
+    pub fn seek_at_once(
+        &self,
+        node: NodeId,
+        handle: Handle,
+        offset: i64,
+        whence: i32,
+    ) -> Result<Option<i64>> {
+        let seek = || match self.seeker.at_once(&Question::new(node, handle, offset, whence)?)? {
+            Said::Answer(found) => position(found).map(Some),
+            Said::Depends(_) => Ok(None),
+        };
+        guarded(|| "Seek".into(), seek)
+    }
+
+    /// Takes back what an answer handed out, if the kernel did not take that answer.
+    pub fn undo(&self, undo: Undo) {
+        let run = || {
+            match undo {
+                Undo::Nothing => {}
+                Undo::Nodes(nodes) => nodes.into_iter().for_each(|node| self.ops.forget(node, 1)),
+                Undo::Node(node) => self.ops.forget(node, 1),
+                // No caller is left to receive the error.
+                Undo::File(handle) => {
+                    let _ = self.ops.release(handle);
+                }
+                Undo::Created(node, handle) => {
+                    let _ = self.ops.release(handle);
+                    self.ops.forget(node, 1);
+                }
+                Undo::Dir(handle) => self.ops.releasedir(handle),
+            }
+            Ok(())
+        };
+        let _ = guarded(|| "undo".into(), run);
+    }
+
+    fn entry(&self, attr: &Attr, out: &mut Vec<u8>) -> Undo {
+        wire::put_entry(out, attr, self.options.entry_ttl, self.options.attr_ttl);
+        Undo::Node(attr.node)
+    }
+
+    fn call(
+        &self,
+        header: &Header,
+        call: &Call<'_>,
+        patience: Patience,
+        out: &mut Vec<u8>,
+    ) -> Result<Undo> {
+        let (node, by) = (header.node, header.requester());
+        self.gate.check(by, node, call)?;
+        match *call {
+            Call::Lookup { name } => match self.ops.lookup(node, name) {
+                Ok(attr) => return Ok(self.entry(&attr, out)),
+                Err(Errno::ENOENT) if !self.options.negative_ttl.is_zero() => {
+                    wire::put_no_entry(out, 0, 0, self.options.negative_ttl);
+                }
+                Err(error) => return Err(error),
+            },
+            Call::GetAttr { handle } => {
+                if let Some(handle) = handle.filter(|_| self.options.writeback) {
+                    self.held.before_write(node, handle, patience)?;
+                }
+                wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl);
+            }
+            Call::SetAttr { ref set, .. } => {
+                let _turn = set.size.map(|_| self.prefetch.turn(node));
+                privilege::before_setattr(&*self.ops, node, set, by)?;
+                let set = self.gate.given(by, node, *set)?;
+                let outcome = self.ops.setattr(node, &set);
+                self.gate.changed(by, node, &set, &outcome);
+                wire::put_attr_out(out, &outcome?, self.options.attr_ttl);
+            }
+            Call::ReadLink => *out = self.ops.readlink(node)?,
+            Call::Symlink { name, target } => {
+                return Ok(
+                    self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)
+                );
+            }
+            Call::MkNod { name, mode, umask, rdev } => {
+                let attr =
+                    self.ops.mknod(&header.caller(umask), node, name, mode, u64::from(rdev))?;
+                return Ok(self.entry(&attr, out));
+            }
+            Call::MkDir { name, mode, umask } => {
+                return Ok(self.entry(
+                    &self.ops.mkdir(&header.caller(umask), node, name, mode & 0o7777)?,
+                    out,
+                ));
+            }
+            Call::Unlink { name } => self.ops.unlink(node, name)?,
+            Call::RmDir { name } => self.ops.rmdir(node, name)?,
+            Call::Rename { name, new_parent, new_name, flags } => {
+                self.ops.rename(node, name, new_parent, new_name, ops::rename_mode(flags)?)?;
+            }
+            Call::Link { node: linked, name } => {
+                return Ok(self.entry(&self.ops.link(linked, node, name)?, out));
+            }
+            Call::Open { flags, kill } => {
+                let request = OpenRequest::from_flags(flags, !kill);
+                let turn = self.prefetch.turn(node);
+                let open = || Ok(self.prefetch.give(&turn, request, self.ops.open(node, request)?));
+                let opened =
+                    privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), open)?;
+                put_opened(out, opened, &self.options);
+                return Ok(Undo::File(opened.handle));
+            }
+            Call::Create { name, mode, umask, flags, kill } => {
+                let request = OpenRequest::from_flags(flags, !kill);
+                let create = |request| {
+                    self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request)
+                };
+                let (attr, opened) = self.gate.creating(request, create)?;
+                self.entry(&attr, out);
+                put_opened(out, opened, &self.options);
+                return Ok(Undo::Created(attr.node, opened.handle));
+            }
+            Call::Read(range) => {
+                out.resize(range.size.min(self.options.max_write.max(1 << 20) as usize), 0);
+                let read = self.ops.read(range.handle, range.offset, out)?;
+                out.truncate(read);
+            }
+            Call::Write { handle, offset, data, kill, held } => {
+                let write = || match held {
+                    true => self.ops.write_pages(handle, offset, data, kill),
+                    false => self.ops.write(handle, offset, data, kill),
+                };
+                privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), write)?;
+                put_written(out, data.len() as u32); // the kernel gave the length as such a number
+            }
+            Call::StatFs => put_statfs(out, &self.ops.statfs()?),
+            Call::Release { handle } => self.ops.release(handle)?,
+            Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
+            Call::SetXattr { name, value, flags } => {
+                let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
+                let outcome =
+                    self.ops.setxattr(node, name, value, ops::xattr_mode(flags)?, kill_sgid);
+                self.gate.changed_xattr(by, node, name);
+                outcome?;
+            }
+            Call::GetXattr { name, size } => {
+                return put_xattr(out, size, self.ops.getxattr(node, name)?);
+            }
+            Call::ListXattr { size } => {
+                let names = self.ops.listxattr(node, header.uid == 0)?;
+                return put_xattr(
+                    out,
+                    size,
+                    names.into_iter().flat_map(|name| [name, vec![0]]).flatten().collect(),
+                );
+            }
+            Call::RemoveXattr { name } => {
+                let outcome = self.ops.removexattr(node, name);
+                self.gate.changed_xattr(by, node, name);
+                outcome?;
+            }
+            Call::Flush { handle } => self.ops.flush(handle)?,
+            Call::OpenDir => {
+                let opened = self.ops.opendir(node)?;
+                put_opened_dir(out, opened, &self.options);
+                return Ok(Undo::Dir(opened.handle));
+            }
+            Call::ReadDir { range, plus } => {
+                let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;
+                let known = plus && self.gate.may_know_entries(by, node);
+                let listing = Listing {
+                    ops: &*self.ops,
+                    node,
+                    handle: range.handle,
+                    plus,
+                    known,
+                    entry_ttl,
+                    attr_ttl,
+                };
+                return Ok(Undo::Nodes(listing.fill(
+                    range.offset as i64,
+                    range.size.min(MOST_LISTED),
+                    out,
+                )?));
+            }
+            Call::ReleaseDir { handle } => self.ops.releasedir(handle),
+            Call::FsyncDir { handle, data_only } => self.ops.fsyncdir(handle, data_only)?,
+            Call::Access { .. } => {}
+            Call::Allocate { handle, offset, len, mode } => {
+                let kill = header.uid != 0;
+                let allocate =
+                    || self.ops.fallocate(handle, offset, len, ops::allocate_mode(mode)?, kill);
+                privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), allocate)?;
+            }
+            Call::Seek { handle, offset, whence } => {
+                let question = Question::new(node, handle, offset, whence)?;
+                let found = match (self.seeker.at_once(&question)?, patience) {
+                    (Said::Answer(found), _) => found,
+                    (Said::Depends(range), Patience::Some) => {
+                        self.seeker.ask_kernel(&question, range)?
+                    }
+                    // The kernel answers by itself for all files from now on: everything is data.
+                    (Said::Depends(_), Patience::None) => return Err(Errno::ENOSYS),
+                };
+                out.extend_from_slice(&position(found)?.to_ne_bytes());
+            }
+            Call::Copy { from, to_node, to, len } => {
+                let kill = header.uid != 0;
+                let copy = || self.copy(header.unique, from, to, len.min(COPY_AT_ONCE), kill);
+                let copied = privilege::killing(
+                    &*self.ops,
+                    &self.device,
+                    to_node,
+                    kill.then_some(by),
+                    copy,
+                )?;
+                put_written(out, copied as u32); // at most COPY_AT_ONCE
+            }
+            Call::Forget { count } => self.ops.forget(node, count),
+            Call::BatchForget { pairs } => {
+                for pair in pairs.chunks_exact(forget_one::LEN) {
+                    self.ops.forget(
+                        u64_at(pair, forget_one::nodeid),
+                        u64_at(pair, forget_one::nlookup),
+                    );
+                }
+            }
+            Call::Interrupt { unique } => {
+                if let Some(interrupted) = self.copies.lock().get_mut(&unique) {
+                    *interrupted = true;
+                }
+            }
+            Call::Destroy | Call::NotifyReply => {}
+            Call::Unknown => return Err(Errno::ENOSYS),
+        }
+        Ok(Undo::Nothing)
+    }
+
+    /// Copies in steps and stops between two of them if the caller was interrupted; returns the
+    /// number of bytes copied until then.
+    fn copy(
+        &self,
+        unique: u64,
+        from: FileRange,
+        to: FileRange,
+        len: u64,
+        kill_suid_sgid: bool,
+    ) -> Result<u64> {
+        self.copies.lock().insert(unique, false);
+        // The number is removed even if an operation panics: the kernel reuses numbers.
+        let done = guarded(
+            || "Copy".into(),
+            || {
+                let mut done = 0;
+                while done < len {
+                    let step = self.copy_step.min(len - done);
+                    let behind =
+                        |range: FileRange| FileRange { offset: range.offset + done, ..range };
+                    match self.ops.copy_file_range(behind(from), behind(to), step, kill_suid_sgid) {
+                        Ok(copied) => {
+                            done += copied.min(step);
+                            // Fewer bytes than requested: the end of the file.
+                            if copied < step {
+                                break;
+                            }
+                        }
+                        Err(_) if done > 0 => break,
+                        Err(error) => return Err(error),
+                    }
+                    if self.copies.lock().get(&unique) == Some(&true) {
+                        break;
+                    }
+                }
+                Ok(done)
+            },
+        );
+        self.copies.lock().remove(&unique);
+        done
+    }
+}

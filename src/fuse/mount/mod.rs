@@ -1,0 +1,17 @@
+//! Mounting and unmounting.
+//!
+//! * [`mounted`]: mounting; [`unmount`]: unmounting; [`options`]: what follows `-o`.
+//! * [`mounts`]: the mount table, and the processes that use a mount.
+//! * [`idle`]: unmounts a filesystem that no program uses.
+//! * [`handover`]: has the kernel write back what it has cached.
+
+mod error;
+pub mod handover;
+pub mod idle;
+pub mod mounted;
+pub mod mounts;
+pub mod options;
+pub mod unmount;
+
+pub use error::MountError;
+pub use mounted::{Mounted, mount};

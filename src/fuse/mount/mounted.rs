@@ -1,0 +1,192 @@
+//! Mounting: as root by mount(2), as an ordinary user through `fusermount3`.
+//!
+//! Rules that hold here
+//! * The mount point is resolved once and that place is what is mounted on, named in errors and
+//!   found in the mount table.
+//! * A mounted filesystem blocks every program that accesses it until it is served. Between
+//!   [`mount()`] and [`serve`](crate::fuse::transport::serve::serve) nothing here accesses it, and a
+//!   caller that fails in between unmounts it.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use super::error::MountError;
+use super::mounts::{self, DeviceId};
+use super::options::MountOptions;
+use super::unmount::unmount;
+
+/// A filesystem that we have mounted. Dropping it changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where, without symbolic links.
+    pub mountpoint: PathBuf,
+    /// Which.
+    pub device: DeviceId,
+}
+
+impl Mounted {
+    /// Unmounts it, and nothing else that may be mounted there by now.
+    ///
+    /// # Errors
+    /// Those of [`unmount`].
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        unmount(&self.mountpoint, Some(self.device), lazy)
+    }
+
+    /// True while it is in the mount table, on top.
+    pub fn is_mounted(&self) -> bool {
+        mounts::mount_at(&self.mountpoint)
+            .is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device))
+    }
+
+    /// Whether a descriptor is of something in it.
+    pub(super) fn is(&self, fd: &OwnedFd) -> io::Result<bool> {
+        let device = rustix::fs::fstat(fd)?.st_dev;
+        Ok(self.device
+            == DeviceId { major: rustix::fs::major(device), minor: rustix::fs::minor(device) })
+    }
+
+    /// Lets the kernel read this many KiB ahead; without it 128, whatever was negotiated. Only root
+    /// can do that, and only once the filesystem is served.
+    pub fn set_readahead(&self, kib: u32) -> io::Result<()> {
+        let DeviceId { major, minor } = self.device;
+        fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string())
+    }
+}
+
+/// Mounts on `mountpoint` and returns the descriptor to serve it on.
+///
+/// # Errors
+/// Any of [`MountError`] but those of unmounting.
+pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, OwnedFd), MountError> {
+    let (mountpoint, mode) = check(mountpoint, options)?;
+    let fd = if rustix::process::geteuid().is_root() {
+        mount_as_root(&mountpoint, mode, options)?
+    } else {
+        mount_as_user(&mountpoint, options)?
+    };
+    let entry = mounts::mount_at(&mountpoint).map_err(|source| MountError::Io {
+        op: "read mount table for",
+        path: mountpoint.clone(),
+        source,
+    });
+    match entry {
+        Ok(Some(entry)) => Ok((Mounted { mountpoint, device: entry.device }, fd)),
+        Ok(None) => Err(MountError::NotMounted { path: mountpoint }),
+        Err(error) => Err(error),
+    }
+}
+
+/// The mount point without symbolic links, and its mode.
+fn check(mountpoint: &Path, options: &MountOptions) -> Result<(PathBuf, u32), MountError> {
+    let failed = |source| MountError::MountPoint { path: mountpoint.to_owned(), source };
+    let place = mounts::resolve(mountpoint).map_err(failed)?;
+    if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
+        return Err(MountError::AlreadyMounted(place));
+    }
+    let metadata = fs::metadata(&place).map_err(failed)?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotADirectory(place));
+    }
+    if !options.nonempty && fs::read_dir(&place).map_err(failed)?.next().is_some() {
+        return Err(MountError::NotEmpty(place));
+    }
+    Ok((place, metadata.mode()))
+}
+
+fn mount_as_root(place: &Path, mode: u32, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device =
+        File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::NoDevice)?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let data = options.data(device.as_raw_fd(), mode & libc::S_IFMT, uid, gid);
+    let data = CString::new(data).expect("numbers and fixed words");
+    rustix::mount::mount(
+        options.fsname.as_str(),
+        place,
+        options.fstype(),
+        options.flags(),
+        Some(data.as_c_str()),
+    )
+    .map_err(|error| MountError::Mount { path: place.to_owned(), source: error.into() })?;
+    Ok(device.into())
+}
+
+/// `fusermount3` mounts for us and sends the descriptor over the socket that `_FUSE_COMMFD` names:
+/// its standard input.
+fn mount_as_user(place: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let failed = |op| move |source| MountError::Io { op, path: place.to_owned(), source };
+    let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket for"))?;
+    let mut command = Command::new("fusermount3");
+    command.arg("-o").arg(options.for_fusermount()).arg("--").arg(place);
+    command.env("_FUSE_COMMFD", "0").env("LC_ALL", "C");
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(MountError::fusermount_start)?;
+    drop(command); // holds the other end of the socket, without whose closing a failure would not be seen
+    let received = receive_fd(&ours);
+    let mut message = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        // Its words are advice only; a broken pipe or text that is not UTF-8 changes nothing about
+        // the outcome.
+        let _ = stderr.take(4096).read_to_string(&mut message);
+    }
+    let status = child.wait().map_err(failed("wait for fusermount3 on"))?;
+    match received.map_err(failed("receive the device from fusermount3 for"))? {
+        Some(fd) if status.success() => Ok(fd),
+        _ if !Path::new("/dev/fuse").exists() => {
+            Err(MountError::NoDevice(io::Error::from_raw_os_error(libc::ENOENT)))
+        }
+        _ => Err(MountError::Fusermount {
+            path: place.to_owned(),
+            message: message.trim().trim_start_matches("fusermount3: ").to_owned(),
+        }),
+    }
+}
+
+/// One descriptor from the socket; `None` where the other end was closed without one.
+fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsuitable_mount_point_is_refused_before_anything_is_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, b"").unwrap();
+        let options = MountOptions::default();
+        assert!(matches!(mount(&file, &options), Err(MountError::NotADirectory(_))));
+        assert!(matches!(mount(dir.path(), &options), Err(MountError::NotEmpty(_))));
+        assert!(matches!(
+            mount(&dir.path().join("absent"), &options),
+            Err(MountError::MountPoint { .. })
+        ));
+    }
+
+    #[test]
+    fn a_socket_that_closes_without_a_descriptor_gives_none() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(receive_fd(&ours).unwrap().is_none());
+    }
+}

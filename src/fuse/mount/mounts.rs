@@ -1,0 +1,292 @@
+//! The mount table, and the processes that use a mount.
+//!
+//! Rules that hold here
+//! * Nothing here asks the mounted filesystem for anything: its daemon may be dead or be the
+//!   caller.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use super::options::SUBTYPE;
+
+/// The name under which the program is run as the helper that calls `syncfs`. No command of a user
+/// has this name.
+pub const ASKER: &str = "kithfs-syncfs";
+
+/// Number of a mounted filesystem, as `st_dev` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId {
+    /// Major number; 0 for FUSE.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// One line of the mount table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// Which.
+    pub device: DeviceId,
+    /// Type, such as `fuse.kithfs`.
+    pub fstype: OsString,
+    /// Source, such as the path of the vault.
+    pub source: OsString,
+    /// Options of the mount and of the filesystem, with commas.
+    pub options: String,
+}
+
+impl MountEntry {
+    /// True for a mount that is served by kithfs.
+    pub fn is_kithfs(&self) -> bool {
+        self.fstype.as_bytes().strip_prefix(b"fuse.") == Some(SUBTYPE.as_bytes())
+    }
+}
+
+/// The mount table of this process, lowest first: of two mounts at one place the later one is on
+/// top.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    const TABLE: &str = "/proc/self/mountinfo";
+    // Not unchanged: a caller that asks about a mount point would take this for an error of the
+    // mount point.
+    let table =
+        fs::read(TABLE).map_err(|error| io::Error::other(format!("read {TABLE}: {error}")))?;
+    Ok(parse(&table))
+}
+
+/// The topmost mount at `mountpoint`, which must be absolute and free of symbolic links.
+pub fn mount_at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(mounts()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
+}
+
+fn parse(table: &[u8]) -> Vec<MountEntry> {
+    table.split(|&b| b == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 0:45 / /mnt rw,nosuid shared:1 - fuse.kithfs /vault rw,user_id=0`; lines of another shape
+/// are passed over.
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+    let dash = fields.iter().position(|&field| field == b"-")?;
+    let device = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    Some(MountEntry {
+        mountpoint: unescape(fields.get(4)?).into(),
+        device: DeviceId { major: device.0.parse().ok()?, minor: device.1.parse().ok()? },
+        fstype: unescape(fields.get(dash + 1)?),
+        source: unescape(fields.get(dash + 2)?),
+        options: format!("{},{}", text(fields.get(5)?), text(fields.get(dash + 3)?)),
+    })
+}
+
+/// Takes back the kernel's `\040` for a space and its like.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let byte = match tail {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] if *first == b'\\' => {
+                rest = &tail[3..];
+                (a - b'0') << 6 | (b - b'0') << 3 | (c - b'0')
+            }
+            _ => {
+                rest = tail;
+                *first
+            }
+        };
+        out.push(byte);
+    }
+    OsString::from_vec(out)
+}
+
+/// `path` without symbolic links, found without asking what is mounted there: its daemon may be
+/// dead.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    match (absolute.parent(), absolute.components().next_back()) {
+        (Some(parent), Some(std::path::Component::Normal(name))) => {
+            let place = fs::canonicalize(parent)?.join(name);
+            // A place in the mount table is final; anything else may be a symbolic link to one.
+            if mount_at(&place)?.is_some() { Ok(place) } else { fs::canonicalize(&place) }
+        }
+        _ => fs::canonicalize(&absolute),
+    }
+}
+
+/// Whether the daemon of what is mounted at `place` has died. Asks that daemon, where it lives.
+pub fn is_dead(place: &Path) -> bool {
+    fs::metadata(place).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+}
+
+/// A process that keeps a filesystem busy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// Its name, at most 15 bytes.
+    pub name: String,
+    /// By what: `working directory`, `root directory`, `program`, `open file`, `mapped file`, or
+    /// what else it is that a path follows.
+    pub by: &'static str,
+    /// The file or directory, where it has a name.
+    pub path: Option<PathBuf>,
+}
+
+/// The processes that have something open on `device`, each with the first thing found. Of other
+/// users' processes only root sees what they hold.
+pub fn holders(device: DeviceId) -> Vec<Holder> {
+    processes(|process| held(process, device))
+}
+
+/// Where in this process's own mount namespace a kithfs is mounted of which `is_it` is true: by
+/// `mount --bind` it can be in several places.
+pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
+    mounts()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|entry| entry.is_kithfs() && is_it(entry))
+        .map(|entry| entry.mountpoint)
+        .collect()
+}
+
+/// The processes, one for each mount namespace other than this one's, in which a kithfs of which
+/// `is_it` is true is mounted: such a namespace began as a copy of another one, and keeps what is
+/// unmounted there. Of other users' processes only root sees the mounts.
+pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
+    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let mut seen: HashSet<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();
+    processes(|process| {
+        if !seen.insert(namespace(process)?) {
+            return None;
+        }
+        let table = parse(&fs::read(process.join("mountinfo")).ok()?);
+        let found = table.into_iter().find(|entry| entry.is_kithfs() && is_it(entry))?;
+        Some(("mounted in its own mount namespace at", Some(found.mountpoint)))
+    })
+}
+
+/// The processes for which `look` has an answer, by number.
+fn processes(
+    mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf>)>,
+) -> Vec<Holder> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut holders: Vec<Holder> = processes
+        .flatten()
+        .filter_map(|process| {
+            let pid = process.file_name().to_str()?.parse().ok()?;
+            let (by, path) = look(&process.path())?;
+            let name = fs::read_to_string(process.path().join("comm"))
+                .unwrap_or_default()
+                .trim_end()
+                .to_owned();
+            Some(Holder { pid, name, by, path })
+        })
+        .collect();
+    holders.sort_by_key(|holder| holder.pid);
+    holders
+}
+
+fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
+    // Of the daemon's own for a moment, which nobody can be told to end.
+    if fs::read(process.join("cmdline"))
+        .is_ok_and(|line| line.split(|&b| b == 0).next() == Some(ASKER.as_bytes()))
+    {
+        return None;
+    }
+    for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")]
+    {
+        let link = process.join(link);
+        if is_on(&link, device) {
+            return Some((by, fs::read_link(link).ok()));
+        }
+    }
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    if let Some(open) = descriptors.map(|entry| entry.path()).find(|link| is_on(link, device)) {
+        return Some(("open file", fs::read_link(open).ok()));
+    }
+    let maps = fs::read(process.join("maps")).ok()?;
+    maps.split(|&b| b == b'\n')
+        .find_map(|line| mapped_from(line, device))
+        .map(|path| ("mapped file", path))
+}
+
+/// Asks for nothing but the device, which no filesystem is asked for: `DONT_SYNC` keeps the kernel
+/// from sending GETATTR.
+fn is_on(link: &Path, device: DeviceId) -> bool {
+    statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).is_ok_and(|stat| {
+        DeviceId { major: stat.stx_dev_major, minor: stat.stx_dev_minor } == device
+    })
+}
+
+/// `7f00-7f01 r--p 00000000 00:2d 12     /mnt/file`: the path where the line maps a file of
+/// `device`.
+fn mapped_from(line: &[u8], device: DeviceId) -> Option<Option<PathBuf>> {
+    let mut fields = line.splitn(6, |&b| b == b' ');
+    let (major, minor) = std::str::from_utf8(fields.nth(3)?).ok()?.split_once(':')?;
+    let found = DeviceId {
+        major: u32::from_str_radix(major, 16).ok()?,
+        minor: u32::from_str_radix(minor, 16).ok()?,
+    };
+    let path = fields.nth(1).map_or(&b""[..], <[u8]>::trim_ascii_start);
+    (found == device).then(|| (!path.is_empty()).then(|| OsStr::from_bytes(path).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = br"22 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw
+36 22 0:45 / /mnt/with\040space rw,nosuid,nodev - fuse.kithfs /vault\054\134 rw,user_id=0
+37 22 0:46 / /mnt/with\040space rw - fuse.gocryptfs /cipher rw
+no table line
+";
+
+    #[test]
+    fn the_mount_table_is_read_with_its_escapes() {
+        let table = parse(TABLE);
+        assert_eq!(table.len(), 3);
+        assert_eq!(table[1].mountpoint, Path::new("/mnt/with space"));
+        assert_eq!(table[1].source, r"/vault,\");
+        assert_eq!(table[1].device, DeviceId { major: 0, minor: 45 });
+        assert_eq!(table[1].options, "rw,nosuid,nodev,rw,user_id=0");
+        assert_eq!(
+            table.iter().map(MountEntry::is_kithfs).collect::<Vec<_>>(),
+            [false, true, false]
+        );
+        assert_eq!(unescape(br"\0409\04"), r" 9\04");
+    }
+
+    #[test]
+    fn a_mapping_names_its_device_in_hex() {
+        let line =
+            b"7f0000000000-7f0000001000 r--p 00000000 00:2d 12                         /mnt/a file";
+        assert_eq!(
+            mapped_from(line, DeviceId { major: 0, minor: 45 }),
+            Some(Some(PathBuf::from("/mnt/a file")))
+        );
+        assert_eq!(mapped_from(line, DeviceId { major: 0, minor: 46 }), None);
+        assert_eq!(
+            mapped_from(
+                b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 ",
+                DeviceId { major: 0, minor: 0 }
+            ),
+            Some(None)
+        );
+        assert_eq!(mapped_from(b"", DeviceId { major: 0, minor: 0 }), None);
+    }
+
+    #[test]
+    fn this_process_holds_the_filesystem_of_its_program() {
+        let exe = std::env::current_exe().unwrap();
+        let stat = statx(CWD, &exe, AtFlags::empty(), StatxFlags::empty()).unwrap();
+        let device = DeviceId { major: stat.stx_dev_major, minor: stat.stx_dev_minor };
+        assert!(holders(device).iter().any(|holder| holder.pid == std::process::id()));
+    }
+}

@@ -1,0 +1,107 @@
+//! Unmounting: only what is ours.
+//!
+//! Rules that hold here
+//! * Nothing is unmounted before the mount table shows that the topmost mount at that very place is
+//!   a kithfs and, if the caller knows its device number, the one with that number.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+
+use super::error::MountError;
+use super::mounts::{DeviceId, holders, mount_at, resolve};
+
+/// How long unmounting is retried if no process is found that keeps the mount busy, and the pause
+/// between two attempts.
+const UNSEEN_PATIENCE: Duration = Duration::from_secs(2);
+const UNSEEN_STEP: Duration = Duration::from_millis(20);
+
+/// Unmounts the kithfs at `mountpoint`: as root by umount2(2), else through `fusermount3 -u`.
+///
+/// `expected` is the device number, if the caller knows it. A lazy unmount removes the filesystem
+/// from the tree at once; the filesystem ends when no process uses it any more.
+///
+/// If the mount is busy but no process is found that uses it, unmounting is retried for two seconds.
+///
+/// # Errors
+/// [`MountError::NotMounted`], [`MountError::NotOurs`], [`MountError::Busy`] with the processes
+/// that keep it busy, and those of the calls.
+pub fn unmount(
+    mountpoint: &Path,
+    expected: Option<DeviceId>,
+    lazy: bool,
+) -> Result<(), MountError> {
+    let since = Instant::now();
+    loop {
+        match unmount_once(mountpoint, expected, lazy) {
+            // A process that is about to end, or to close a file, will be gone in a moment.
+            Err(MountError::Busy { holders, .. })
+                if holders.is_empty() && since.elapsed() < UNSEEN_PATIENCE =>
+            {
+                thread::sleep(UNSEEN_STEP);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn unmount_once(
+    mountpoint: &Path,
+    expected: Option<DeviceId>,
+    lazy: bool,
+) -> Result<(), MountError> {
+    let failed = |op| move |source| MountError::Io { op, path: mountpoint.to_owned(), source };
+    let place = resolve(mountpoint).map_err(failed("find mount point"))?;
+    let found = mount_at(&place).map_err(failed("read mount table"))?;
+    let entry = found.ok_or_else(|| MountError::NotMounted { path: place.clone() })?;
+    if !entry.is_kithfs() || expected.is_some_and(|expected| expected != entry.device) {
+        return Err(MountError::NotOurs { path: place, fstype: entry.fstype });
+    }
+    if rustix::process::geteuid().is_root() {
+        let mut flags = UnmountFlags::NOFOLLOW;
+        flags.set(UnmountFlags::DETACH, lazy);
+        match rustix::mount::unmount(&place, flags) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::BUSY) => {
+                Err(MountError::Busy { path: place, holders: holders(entry.device) })
+            }
+            Err(error) => Err(MountError::Io { op: "unmount", path: place, source: error.into() }),
+        }
+    } else {
+        unmount_as_user(&place, entry.device, lazy)
+    }
+}
+
+fn unmount_as_user(place: &Path, device: DeviceId, lazy: bool) -> Result<(), MountError> {
+    let mut command = Command::new("fusermount3");
+    command.env("LC_ALL", "C").arg("-u").args(lazy.then_some("-z")).arg("--").arg(place);
+    let output = command.output().map_err(MountError::fusermount_start)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr)
+        .trim()
+        .trim_start_matches("fusermount3: ")
+        .to_owned();
+    if message.contains("busy") {
+        return Err(MountError::Busy { path: place.to_owned(), holders: holders(device) });
+    }
+    Err(MountError::Fusermount { path: place.to_owned(), message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// fuser 0.18 looked only whether *something* was mounted and, with the check upside down,
+    /// unmounted filesystems of others.
+    #[test]
+    fn what_is_not_ours_is_not_unmounted() {
+        assert!(matches!(unmount(Path::new("/proc"), None, true), Err(MountError::NotOurs { .. })));
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(unmount(dir.path(), None, true), Err(MountError::NotMounted { .. })));
+    }
+}

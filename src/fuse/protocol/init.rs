@@ -1,0 +1,177 @@
+//! The first request of a session, in which the kernel and we agree on its terms, where no library
+//! does it for us.
+//!
+//! Rules that hold here
+//! * Each capability is an offer of the kernel that is taken where we want it; what the kernel
+//!   lacks we do without.
+
+use std::time::Duration;
+
+use crate::fuse::ops::{Errno, Result};
+use crate::fuse::protocol::abi::{self, init_flag, init_in, init_out, put, u32_at};
+use crate::fuse::settings::{Permissions, ServeOptions};
+
+/// Capabilities that are asked for where the kernel has them. Not among them: POSIX and BSD locks,
+/// which the kernel then does by itself; `SETXATTR_EXT`, which nothing here needs;
+/// `NO_OPENDIR_SUPPORT`, since listings need a handle; `ASYNC_DIO`, under which the kernel (6.18)
+/// keeps pages that a reader brought into its cache while an asynchronous O_DIRECT write was under
+/// way: programs that copied the file later read the data from before the write.
+const WANTED: u64 = init_flag::ASYNC_READ
+    | init_flag::BIG_WRITES
+    | init_flag::ATOMIC_O_TRUNC
+    | init_flag::PARALLEL_DIROPS
+    | init_flag::DO_READDIRPLUS
+    | init_flag::READDIRPLUS_AUTO
+    | init_flag::HANDLE_KILLPRIV_V2
+    | init_flag::MAX_PAGES
+    | init_flag::INIT_EXT;
+
+/// Size of a page in the protocol's `max_pages`.
+pub const PAGE: u32 = 4096;
+
+/// What was agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Minor version of the protocol.
+    pub minor: u32,
+    /// Capabilities, both words in one.
+    pub flags: u64,
+    /// Largest WRITE in bytes; a READ is no larger.
+    pub max_write: u32,
+}
+
+impl Terms {
+    /// Whether requests come over io_uring once all queues are registered.
+    pub fn over_io_uring(&self) -> bool {
+        self.flags & init_flag::OVER_IO_URING != 0
+    }
+}
+
+/// Answers INIT, whose body is `body`: the terms and the body of the answer. `uring`: requests are
+/// wanted over io_uring.
+///
+/// # Errors
+/// `EPROTO` where the kernel speaks another version of the protocol, or an older one than 7.31
+/// (Linux 5.4), or has no writeback cache that is wanted.
+pub fn answer(
+    body: &[u8],
+    options: &ServeOptions,
+    uring: bool,
+) -> Result<(Terms, [u8; init_out::LEN])> {
+    const OLDEST: u32 = 31;
+    let word = |at: usize| if body.len() >= at + 4 { u32_at(body, at) } else { 0 };
+    let (major, minor) = (word(init_in::major), word(init_in::minor));
+    if major != abi::MAJOR || minor < OLDEST {
+        return Err(Errno::new(libc::EPROTO));
+    }
+    let mut offered = u64::from(word(init_in::flags));
+    if offered & init_flag::INIT_EXT != 0 {
+        offered |= u64::from(word(init_in::flags2)) << 32;
+    }
+    // The vault relies on it: whether the kernel or the vault maintains modification times is fixed
+    // before the session begins. Every kernel since 3.15 offers it.
+    if options.writeback && offered & init_flag::WRITEBACK_CACHE == 0 {
+        return Err(Errno::new(libc::EPROTO));
+    }
+    let mut wanted = WANTED;
+    for (flag, on) in [
+        (init_flag::WRITEBACK_CACHE, options.writeback),
+        // Files that are opened while there is little room are mapped like others.
+        (init_flag::DIRECT_IO_ALLOW_MMAP, options.writeback),
+        (init_flag::CACHE_SYMLINKS, options.attr_ttl != Duration::ZERO),
+        // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
+        (init_flag::DONT_MASK, options.acls),
+        (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
+        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other
+        // daemon may change.
+        (init_flag::DIRECT_IO_ALLOW_MMAP, !options.direct_io),
+        (init_flag::OVER_IO_URING, uring),
+    ] {
+        if on {
+            wanted |= flag;
+        }
+    }
+    let flags = offered & wanted;
+    // Without MAX_PAGES a request has at most 32 pages.
+    let most = if flags & init_flag::MAX_PAGES != 0 {
+        options.max_write
+    } else {
+        options.max_write.min(32 * PAGE)
+    };
+    let max_write = most.max(PAGE) / PAGE * PAGE;
+    let terms = Terms { minor: minor.min(abi::MINOR), flags, max_write };
+
+    let mut out = [0; init_out::LEN];
+    let words = [
+        (init_out::major, abi::MAJOR),
+        (init_out::minor, terms.minor),
+        (init_out::max_readahead, options.max_readahead.min(word(init_in::max_readahead))),
+        (init_out::flags, flags as u32),
+        (init_out::max_write, max_write),
+        (init_out::time_gran, 1),
+        (init_out::flags2, (flags >> 32) as u32),
+    ];
+    for (at, word) in words {
+        put(&mut out, at, &word.to_ne_bytes());
+    }
+    let background = options.max_background;
+    let pages = u16::try_from(max_write / PAGE).unwrap_or(u16::MAX);
+    for (at, half) in [
+        (init_out::max_background, background),
+        (init_out::congestion_threshold, background / 4 * 3),
+        (init_out::max_pages, pages),
+    ] {
+        put(&mut out, at, &half.to_ne_bytes());
+    }
+    Ok((terms, out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::protocol::abi::u16_at;
+
+    fn offer(minor: u32, flags: u64) -> Vec<u8> {
+        let words = [7, minor, 128 << 10, flags as u32, (flags >> 32) as u32];
+        let mut body: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+        body.resize(init_in::LEN, 0);
+        body
+    }
+
+    #[test]
+    fn only_what_is_offered_is_taken() {
+        let options = ServeOptions::default();
+        let (terms, out) = answer(&offer(45, u64::MAX), &options, true).unwrap();
+        assert!(terms.over_io_uring() && terms.flags & init_flag::WRITEBACK_CACHE != 0);
+        assert_eq!((terms.minor, terms.max_write), (42, 1 << 20));
+        assert_eq!(
+            (u32_at(&out, init_out::flags2), u16_at(&out, init_out::max_pages)),
+            (1 << 9 | 1 << 4, 256)
+        );
+        assert_eq!(u32_at(&out, init_out::max_readahead), 128 << 10);
+        assert!(!answer(&offer(45, u64::MAX), &options, false).unwrap().0.over_io_uring());
+        // The upper word of a kernel that does not say that it has one means nothing.
+        let (terms, _) =
+            answer(&offer(31, !(init_flag::INIT_EXT | init_flag::MAX_PAGES)), &options, true)
+                .unwrap();
+        assert!(!terms.over_io_uring());
+        assert_eq!(terms.max_write, 128 << 10);
+    }
+
+    #[test]
+    fn other_protocols_are_refused() {
+        assert!(answer(&offer(30, 0), &ServeOptions::default(), false).is_err());
+        assert!(answer(&[], &ServeOptions::default(), false).is_err());
+        assert!(answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::shared(), false).is_ok());
+        assert!(answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::default(), false).is_err());
+    }
+
+    #[test]
+    fn a_vault_that_others_change_gets_no_cache_of_writes_or_links() {
+        let (terms, _) = answer(&offer(42, u64::MAX), &ServeOptions::shared(), false).unwrap();
+        let kept = init_flag::WRITEBACK_CACHE
+            | init_flag::CACHE_SYMLINKS
+            | init_flag::DIRECT_IO_ALLOW_MMAP;
+        assert_eq!(terms.flags & kept, 0);
+    }
+}

@@ -1,0 +1,94 @@
+//! How a filesystem is served, for every part that has to know.
+
+use std::thread;
+use std::time::Duration;
+
+/// How requests arrive from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Over `/dev/fuse`, by `fuser`.
+    #[default]
+    Dev,
+    /// Over io_uring if the kernel offers it, otherwise over `/dev/fuse`.
+    PreferUring,
+    /// Over io_uring; it is an error if the kernel does not offer it.
+    Uring,
+}
+
+/// Whether the kernel or the daemon checks permissions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permissions {
+    /// The kernel, if mounted with `default_permissions`. ACLs imply that option.
+    #[default]
+    Kernel,
+    /// We do, in [`super::permission::access`]; it must be mounted without `default_permissions`.
+    Daemon,
+}
+
+/// How a filesystem is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServeOptions {
+    /// Threads that serve requests; at least 2, since one may wait for what another must do.
+    pub threads: usize,
+    /// How long the kernel may cache which node a name refers to.
+    pub entry_ttl: Duration,
+    /// How long the kernel may cache attributes; zero also disables its cache of symbolic links.
+    pub attr_ttl: Duration,
+    /// How long the kernel may cache that a name does not exist; zero: not at all.
+    pub negative_ttl: Duration,
+    /// The kernel collects small writes in its page cache (writeback cache).
+    pub writeback: bool,
+    /// The kernel keeps no pages of files: each read and write of a program becomes a request.
+    /// Shared mappings are then impossible.
+    pub direct_io: bool,
+    /// Whether the kernel or the daemon checks permissions.
+    pub permissions: Permissions,
+    /// Objects have POSIX ACLs.
+    pub acls: bool,
+    /// Largest WRITE in bytes.
+    pub max_write: u32,
+    /// Largest readahead in bytes.
+    pub max_readahead: u32,
+    /// Background requests that the kernel may have in flight, such as readahead.
+    pub max_background: u16,
+    /// How requests arrive.
+    pub transport: Transport,
+    /// Over io_uring: the most memory for the data of requests in flight, in bytes.
+    pub uring_memory: usize,
+}
+
+impl Default for ServeOptions {
+    /// For a vault without concurrent writers: everything is cached for an hour.
+    fn default() -> ServeOptions {
+        const LONG: Duration = Duration::from_secs(3600);
+        ServeOptions {
+            threads: thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4)),
+            entry_ttl: LONG,
+            attr_ttl: LONG,
+            negative_ttl: LONG,
+            writeback: true,
+            direct_io: false,
+            permissions: Permissions::default(),
+            acls: true,
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            max_background: 64,
+            transport: Transport::default(),
+            uring_memory: 64 << 20,
+        }
+    }
+}
+
+impl ServeOptions {
+    /// For a vault with concurrent writers: the kernel asks each time.
+    pub fn shared() -> ServeOptions {
+        ServeOptions {
+            entry_ttl: Duration::ZERO,
+            attr_ttl: Duration::ZERO,
+            negative_ttl: Duration::ZERO,
+            writeback: false,
+            direct_io: true,
+            ..ServeOptions::default()
+        }
+    }
+}

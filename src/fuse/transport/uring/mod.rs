@@ -1,0 +1,197 @@
+//! FUSE over io_uring, Linux 6.14 and later: a second transport under [`Operations`].
+//!
+//! Rules that hold here
+//! * One queue for each possible processor, one thread a queue ([`queue`]); the kernel sends a
+//!   request to the queue of the processor that it comes from, once all queues are known to it.
+//!   Until then, and for FORGET and INTERRUPT always, it uses the device ([`device`]).
+//! * Everything that can fail is tried before the kernel is told that we want io_uring: afterwards
+//!   requests wait for the queues. Where it refuses a queue even so it goes on over the device, and
+//!   so do we.
+//! * Unsafe code is in [`memory`] and [`ring`] and nowhere else.
+
+pub mod cpus;
+pub mod device;
+pub mod memory;
+pub mod queue;
+pub mod ring;
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use self::cpus::Cpus;
+use self::queue::{Assignment, Common};
+use crate::fuse::dispatch::dispatcher::Dispatcher;
+use crate::fuse::ops::Operations;
+use crate::fuse::protocol::wire::Device;
+use crate::fuse::settings::ServeOptions;
+use crate::fuse::transport::pool::Pool;
+
+/// The switch of the kernel, which root sets.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Why requests cannot come over io_uring here; `None` where the kernel offers it.
+pub fn why_not() -> Option<String> {
+    match fs::read_to_string(SWITCH) {
+        Ok(value) if value.trim() == "Y" => None,
+        Ok(_) => Some(format!("{SWITCH} is N")),
+        Err(_) => {
+            Some("this kernel has no FUSE over io_uring (Linux 6.14 and later have)".to_owned())
+        }
+    }
+}
+
+type Thread = JoinHandle<io::Result<()>>;
+
+/// Queues whose threads wait for the word to go.
+struct Prepared {
+    common: Arc<Common>,
+    threads: Vec<Thread>,
+    go: Vec<Sender<bool>>,
+    ready: Receiver<io::Result<()>>,
+}
+
+/// A session that is being served.
+#[derive(Debug)]
+pub struct Session {
+    threads: Vec<Thread>,
+    over_io_uring: bool,
+}
+
+fn spawn(
+    name: String,
+    run: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<Thread> {
+    thread::Builder::new().name(name).spawn(run)
+}
+
+impl Prepared {
+    /// Starts the threads of all queues and waits until each has its ring and memory.
+    fn make(common: Arc<Common>, plan: &cpus::Plan) -> io::Result<Prepared> {
+        let (tell, ready) = mpsc::channel();
+        let mut prepared = Prepared { common, threads: Vec::new(), go: Vec::new(), ready };
+        for (number, &(entries, online)) in plan.queues.iter().enumerate() {
+            let number = u16::try_from(number).map_err(|_| {
+                io::Error::other("more processors than the protocol has numbers for")
+            })?;
+            let assignment = Assignment { number, entries, online, payload: plan.payload as usize };
+            let (tell, (go, wait), common) =
+                (tell.clone(), mpsc::channel(), prepared.common.clone());
+            prepared.threads.push(spawn(format!("kithfs-queue-{number}"), move || {
+                queue::run(common, &assignment, &tell, &wait)
+            })?);
+            prepared.go.push(go);
+        }
+        drop(tell);
+        prepared.heard().map(|()| prepared)
+    }
+
+    /// What the threads say of the step that they have just made: the first error, after all have
+    /// spoken.
+    fn heard(&self) -> io::Result<()> {
+        let ended = || Err(io::Error::other("the thread of a queue has ended"));
+        let said: Vec<io::Result<()>> =
+            self.threads.iter().map(|_| self.ready.recv().unwrap_or_else(|_| ended())).collect();
+        said.into_iter().collect()
+    }
+
+    /// Tells the threads to register their queues, and waits until they have.
+    fn register(&self) -> io::Result<()> {
+        for go in &self.go {
+            // One that has ended says so below.
+            let _ = go.send(true);
+        }
+        self.heard()
+    }
+}
+
+/// Serves `ops` on `device`, over io_uring. `insist`: it is an error if that cannot be; otherwise
+/// the device is used.
+///
+/// # Errors
+/// With `insist`, whatever keeps the kernel or us from it; those of the device.
+pub fn start(
+    device: &Device,
+    ops: Arc<dyn Operations>,
+    options: &ServeOptions,
+    insist: bool,
+) -> io::Result<Session> {
+    let plan = Cpus::read()?.plan(options.uring_memory, options.max_write).ok_or_else(|| {
+        io::Error::other("uring_memory is too small for the number of processors")
+    })?;
+    let options = ServeOptions { max_write: options.max_write.min(plan.payload), ..*options };
+    let dispatcher = Arc::new(Dispatcher::new(ops, options, device.clone(), true));
+    let cores = thread::available_parallelism().map_or(2, usize::from);
+    let pool = Arc::new(Pool::new((2 * cores).clamp(8, 16))?);
+    let patient = Arc::new(Pool::patient()?);
+    let common = Common {
+        dispatcher: dispatcher.clone(),
+        pool,
+        patient: patient.clone(),
+        device: device.clone(),
+    };
+    let prepared = Prepared::make(Arc::new(common), &plan)?;
+
+    let terms = device::shake_hands(device, &options, true)?;
+    let mut threads = Vec::new();
+    let read_device = |threads: &mut Vec<Thread>| {
+        let (device, dispatcher, patient) = (device.clone(), dispatcher.clone(), patient.clone());
+        threads.push(spawn("kithfs-device".into(), move || {
+            device::serve(&device, &dispatcher, &patient, terms.max_write)
+        })?);
+        io::Result::Ok(())
+    };
+    // Before the queues are there: what they wait for may come over the device.
+    read_device(&mut threads)?;
+    let registered = if terms.over_io_uring() {
+        prepared.register()
+    } else {
+        Err(io::Error::other("the kernel did not offer FUSE over io_uring"))
+    };
+    let over_io_uring = registered.is_ok();
+    match registered {
+        Ok(()) => {
+            let memory: usize = plan
+                .queues
+                .iter()
+                .filter(|(_, online)| *online)
+                .map(|(entries, _)| entries * plan.payload as usize)
+                .sum();
+            tracing::debug!(
+                minor = terms.minor,
+                queues = plan.queues.len(),
+                memory,
+                "requests come over io_uring"
+            );
+        }
+        Err(error) if insist => return Err(error),
+        Err(error) => {
+            tracing::debug!(%error, "requests come over the device");
+            for _ in 1..options.threads.max(2) {
+                read_device(&mut threads)?;
+            }
+        }
+    }
+    threads.extend(prepared.threads);
+    Ok(Session { threads, over_io_uring })
+}
+
+impl Session {
+    /// Whether requests come over io_uring.
+    pub fn over_io_uring(&self) -> bool {
+        self.over_io_uring
+    }
+
+    /// Waits until the filesystem is unmounted and all threads have ended.
+    ///
+    /// # Errors
+    /// The first that a thread ended with.
+    pub fn join(self) -> io::Result<()> {
+        let panicked = |_| Err(io::Error::other("a thread that served requests has panicked"));
+        let ended: Vec<io::Result<()>> =
+            self.threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect();
+        ended.into_iter().collect()
+    }
+}

@@ -1,0 +1,404 @@
+//! The thread of one queue: takes requests out of its ring, answers them, or gives those that may
+//! take long to the pool.
+//!
+//! Rules that hold here
+//! * The thread is pinned to the processor that its requests come from: that the caller and we need
+//!   not wake each other across processors is where the whole gain comes from.
+//! * What waits for the disk by its nature goes to the pool, also because the kernel may need this
+//!   queue to write back what the wait is for; but for a flush where the last ones took no time, as
+//!   on a store in memory or one with a protected cache. What merely may wait is done here, until
+//!   it was slow: then the next ones of its kind go to the pool until some were not.
+//! * LSEEK may have to wait until the kernel has sent pages, over this queue or another. So it has
+//!   threads of its own, and at most half of the entries; beyond that the kernel is told to answer
+//!   by itself.
+//! * The answer to a request is submitted before the next one is worked on.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::memory::{self, Slot};
+use super::ring::{Event, Ring};
+use crate::fuse::dispatch::dispatcher::Dispatcher;
+use crate::fuse::dispatch::reply::{Answer, Patience, Undo};
+use crate::fuse::ops::Errno;
+use crate::fuse::protocol::abi::{self, URING_HEADER, opcode, put, ring_in_out, u32_at};
+use crate::fuse::protocol::request::{Call, Header};
+use crate::fuse::protocol::wire::{Device, OUT_HEADER};
+use crate::fuse::transport::pool::Pool;
+
+/// Reads and writes above this go to the pool: they are part of a stream, several of which are
+/// better spread over the processors.
+const SMALL: u32 = 64 << 10;
+/// What takes longer than this was slow.
+const SLOW: Duration = Duration::from_millis(1);
+/// So many operations of the same kind go to the pool after a slow one. Few, since what was slow
+/// may merely not have had the processor; where the store is slow, those in the pool are slow as
+/// well and the count begins anew.
+const WARY: u8 = 4;
+/// The same for flushes, from the beginning: most stores take milliseconds for one.
+const WARY_OF_FLUSHES: u8 = 16;
+/// Operations are told apart up to this number.
+const KINDS: usize = 64;
+
+thread_local! {
+    /// Where the bodies of answers are put together, other than those of READ.
+    static BODY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the threads of all queues share.
+pub struct Common {
+    /// Answers requests.
+    pub dispatcher: Arc<Dispatcher>,
+    /// Does what may take long.
+    pub pool: Arc<Pool>,
+    /// Does what waits until other requests are served, of the pool as well.
+    pub patient: Arc<Pool>,
+    /// The session.
+    pub device: Device,
+}
+
+/// Which queue a thread serves, and by what means.
+pub struct Assignment {
+    /// Number of the queue and of its processor.
+    pub number: u16,
+    /// How many requests it can have at once.
+    pub entries: usize,
+    /// Whether the processor is online: memory of others is not touched.
+    pub online: bool,
+    /// Bytes for the names and data of each.
+    pub payload: usize,
+}
+
+/// A request that the pool has answered.
+struct Answered {
+    slot: Slot,
+    undo: Undo,
+    operation: u32,
+    patient: bool,
+    slow: bool,
+}
+
+/// Answered requests on their way from the pool to the thread of the queue, and what wakes it.
+struct Done {
+    answered: Mutex<Vec<Answered>>,
+    wake: OwnedFd,
+}
+
+impl Done {
+    fn hand_over(&self, answered: Answered) {
+        self.answered.lock().push(answered);
+        if let Err(error) =
+            rustix::io::retry_on_intr(|| rustix::io::write(&self.wake, &1u64.to_ne_bytes()))
+        {
+            tracing::error!(%error, "cannot wake the thread of a queue");
+        }
+    }
+}
+
+/// A queue whose ring and memory are there, but of which the kernel does not know yet.
+pub struct Queue {
+    common: Arc<Common>,
+    ring: Ring,
+    done: Arc<Done>,
+    fresh: Vec<Slot>,
+    /// Slots that are not lost.
+    live: usize,
+    /// Slots whose requests wait in the patient pool: never so many that the requests that those
+    /// wait for find none.
+    patient: usize,
+    patient_max: usize,
+    /// By slot: what to take back where its answer is not taken.
+    undo: Vec<Undo>,
+    /// By kind of operation: how many more go to the pool.
+    wary: [u8; KINDS],
+}
+
+/// Pins this thread to a processor; where that cannot be (it is not online, or not ours to use)
+/// requests of it are served elsewhere.
+fn pin(number: u16) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(number.into());
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        tracing::debug!(queue = number, %error, "a queue's thread is not pinned to its processor");
+    }
+}
+
+impl Queue {
+    /// Prepares a queue, in the thread that is to serve it.
+    ///
+    /// # Errors
+    /// There is no memory, or the system allows no io_uring.
+    pub fn prepare(common: Arc<Common>, assignment: &Assignment) -> io::Result<Queue> {
+        use rustix::event::{EventfdFlags, eventfd};
+        pin(assignment.number);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let ring = Ring::new(
+            assignment.number,
+            assignment.entries,
+            common.device.clone(),
+            wake.try_clone()?,
+        )?;
+        let fresh = memory::slots(assignment.entries, assignment.payload, assignment.online)?;
+        let live = fresh.len();
+        let undo = fresh.iter().map(|_| Undo::Nothing).collect();
+        let done = Arc::new(Done { answered: Mutex::default(), wake });
+        let mut queue = Queue {
+            common,
+            ring,
+            done,
+            fresh,
+            live,
+            patient: 0,
+            patient_max: live / 2,
+            undo,
+            wary: [0; KINDS],
+        };
+        [opcode::FSYNC, opcode::FSYNCDIR].into_iter().for_each(|flush| queue.be_wary(flush));
+        Ok(queue)
+    }
+
+    /// Makes the queue known to the kernel, which has agreed to io_uring by then. When the queues
+    /// of all processors are known, requests come over them.
+    ///
+    /// # Errors
+    /// The kernel refuses; it then goes on with requests over the device.
+    pub fn register(&mut self) -> io::Result<()> {
+        for slot in std::mem::take(&mut self.fresh) {
+            self.ring.register(slot)?;
+        }
+        self.ring.submit()?;
+        // A refusal is there at once, a request may be.
+        let mut early = Vec::new();
+        while let Some(event) = self.ring.next_event()? {
+            match event {
+                Event::Failed(slot, error) => {
+                    self.live -= 1;
+                    drop(slot);
+                    return Err(error);
+                }
+                event => early.push(event),
+            }
+        }
+        early.into_iter().try_for_each(|event| self.take(event))
+    }
+
+    /// Serves the queue until the filesystem is unmounted.
+    ///
+    /// # Errors
+    /// Those of io_uring_enter(2).
+    pub fn serve(mut self) -> io::Result<()> {
+        while self.live > 0 {
+            self.ring.wait()?;
+            while let Some(event) = self.ring.next_event()? {
+                self.take(event)?;
+                if self.ring.has_event() {
+                    self.ring.submit()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Request(slot) => {
+                self.undo[slot.index()] = Undo::Nothing;
+                self.request(slot)
+            }
+            Event::Woken => {
+                let answered = std::mem::take(&mut *self.done.answered.lock());
+                answered.into_iter().try_for_each(|answered| {
+                    if answered.patient {
+                        self.patient -= 1;
+                    } else if answered.slow {
+                        self.be_wary(answered.operation);
+                    }
+                    self.commit(answered.slot, answered.undo)
+                })
+            }
+            Event::Failed(slot, error) => self.failed(slot, &error),
+        }
+    }
+
+    fn request(&mut self, mut slot: Slot) -> io::Result<()> {
+        let (operation, size) = kind(&mut slot);
+        let may_wait = matches!(operation, opcode::LSEEK | opcode::GETATTR) && size > 0;
+        let patient = may_wait && self.patient < self.patient_max;
+        if patient || !may_wait && self.goes_to_pool(operation, size) {
+            let (pool, patience) = if patient {
+                (&self.common.patient, Patience::Some)
+            } else {
+                (&self.common.pool, Patience::None)
+            };
+            self.patient += usize::from(patient);
+            // Not `common`, which has the pool: one of its own threads must not be the last to let
+            // go of it.
+            let (dispatcher, done) = (self.common.dispatcher.clone(), self.done.clone());
+            pool.run(move || {
+                let begun = Instant::now();
+                let undo = answer(&dispatcher, &mut slot, patience);
+                done.hand_over(Answered {
+                    slot,
+                    undo,
+                    operation,
+                    patient,
+                    slow: begun.elapsed() > SLOW,
+                });
+            });
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let undo = answer(&self.common.dispatcher, &mut slot, Patience::None);
+        if begun.elapsed() > SLOW {
+            self.be_wary(operation);
+        }
+        self.commit(slot, undo)
+    }
+
+    fn be_wary(&mut self, operation: u32) {
+        if let Some(wary) = self.wary.get_mut(operation as usize) {
+            *wary = if matches!(operation, opcode::FSYNC | opcode::FSYNCDIR) {
+                WARY_OF_FLUSHES
+            } else {
+                WARY
+            };
+        }
+    }
+
+    fn goes_to_pool(&mut self, operation: u32, size: u32) -> bool {
+        let long = match operation {
+            opcode::FALLOCATE | opcode::COPY_FILE_RANGE => true,
+            opcode::READ | opcode::WRITE => size > SMALL,
+            _ => false,
+        };
+        if long {
+            return true;
+        }
+        match self.wary.get_mut(operation as usize) {
+            Some(wary) if *wary > 0 => {
+                *wary -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn commit(&mut self, slot: Slot, undo: Undo) -> io::Result<()> {
+        self.undo[slot.index()] = undo;
+        self.ring.commit(slot)
+    }
+
+    /// A command has failed: at the end of the mount all do, and slots are lost until there are no
+    /// more.
+    fn failed(&mut self, slot: Slot, error: &io::Error) -> io::Result<()> {
+        const THE_END: [i32; 4] =
+            [libc::ENOTCONN, libc::ENODEV, libc::ECONNABORTED, libc::ECANCELED];
+        let undo = std::mem::replace(&mut self.undo[slot.index()], Undo::Nothing);
+        let answered = undo != Undo::Nothing;
+        self.common.dispatcher.undo(undo);
+        if error.raw_os_error().is_some_and(|error| THE_END.contains(&error)) {
+            self.live -= 1;
+            return Ok(());
+        }
+        tracing::warn!(%error, answered, "the kernel did not take an answer over io_uring");
+        self.live -= 1;
+        if self.live == 0 {
+            return Err(io::Error::other("all entries of a queue are lost"));
+        }
+        Ok(())
+    }
+}
+
+/// What a request is and how much it reads or writes, for deciding who does it; more than 0 also
+/// where the kernel may be asked for its pages before there is an answer.
+fn kind(slot: &mut Slot) -> (u32, u32) {
+    let (headers, _) = slot.parts();
+    let operation = Header::read(headers).map_or(0, |header| header.opcode);
+    let size = match operation {
+        opcode::READ => u32_at(&headers[URING_HEADER..], abi::read_in::size),
+        opcode::WRITE => u32_at(&headers[URING_HEADER..], abi::write_in::size),
+        opcode::GETATTR => {
+            u32_at(&headers[URING_HEADER..], abi::getattr_in::getattr_flags) & abi::GETATTR_FH
+        }
+        opcode::LSEEK => 1,
+        _ => 0,
+    };
+    (operation, size)
+}
+
+/// Answers the request in `slot`; the answer takes its place.
+fn answer(dispatcher: &Dispatcher, slot: &mut Slot, patience: Patience) -> Undo {
+    let (headers, payload) = slot.parts();
+    let (common, rest) = headers.split_at_mut(URING_HEADER);
+    let (own, ring) = rest.split_at_mut(URING_HEADER);
+    let header = Header::read(common).expect("the area is longer than a header");
+    let came = (u32_at(ring, ring_in_out::payload_sz) as usize).min(payload.len());
+    let fixed = &own[..abi::fixed_len(header.opcode)];
+    let (answer, body_len) = match Call::decode(header.opcode, fixed, &payload[..came]) {
+        Ok(Call::Read(range)) => {
+            let size = range.size.min(payload.len());
+            match dispatcher.read(range, &mut payload[..size]) {
+                Ok(read) => (Answer { error: None, undo: Undo::Nothing }, read),
+                Err(error) => (Answer::refusal(error), 0),
+            }
+        }
+        Ok(call) => {
+            let mut body = BODY.take();
+            let answer = dispatcher.answer(&header, &call, patience, &mut body);
+            let len = body.len();
+            let answer = match payload.get_mut(..len) {
+                Some(place) => {
+                    place.copy_from_slice(&body);
+                    (answer, len)
+                }
+                None => {
+                    dispatcher.undo(answer.undo);
+                    (Answer::refusal(Errno::EIO), 0)
+                }
+            };
+            BODY.set(body);
+            answer
+        }
+        Err(error) => (Answer::refusal(error), 0),
+    };
+    let len = (OUT_HEADER + body_len) as u32; // no payload is longer than a few MiB
+    put(common, 0, &len.to_ne_bytes());
+    put(common, 4, &(-answer.error.map_or(0, Errno::get)).to_ne_bytes());
+    put(common, 8, &header.unique.to_ne_bytes());
+    put(ring, ring_in_out::payload_sz, &(body_len as u32).to_ne_bytes());
+    answer.undo
+}
+
+/// Serves a queue from its preparation to the end of the mount. `ready` hears how each of both
+/// steps went; between them `go` says whether there is a second one.
+pub fn run(
+    common: Arc<Common>,
+    assignment: &Assignment,
+    ready: &Sender<io::Result<()>>,
+    go: &Receiver<bool>,
+) -> io::Result<()> {
+    // If the receiver is gone, the session was not started.
+    let mut queue = match Queue::prepare(common, assignment) {
+        Ok(queue) => queue,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return Ok(());
+        }
+    };
+    if ready.send(Ok(())).is_err() || !go.recv().unwrap_or(false) {
+        return Ok(());
+    }
+    let registered = queue.register();
+    let failed = registered.is_err();
+    let _ = ready.send(registered);
+    if failed && queue.live == 0 {
+        return Ok(());
+    }
+    queue.serve()
+}

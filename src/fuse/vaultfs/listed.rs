@@ -1,0 +1,325 @@
+//! What listings of directories leave with the kernel: nodes, and the listing itself.
+//!
+//! Rules that hold here
+//! * A listing hands out nodes for the first [`NODES_PER_LISTING`] entries of a directory handle;
+//!   of larger directories the rest is looked up when it is asked for, so that listing a million
+//!   files does not keep a million nodes.
+//! * The kernel may keep a listing (`FOPEN_CACHE_DIR`), and shows it again (`FOPEN_KEEP_CACHE`)
+//!   only while the directory of the store is as it was: others, such as a sync tool, may bring
+//!   files into it. Its times say so, unless it changed so shortly before that a later change may
+//!   bear the same time. So a listing is kept only once the directory was seen with its times for a
+//!   while, by our own clock: that of the store may be another one. Where it certainly is ours,
+//!   times that are so old by it say the same at once.
+//! * Names that were there may become readable, without a change of any time: when the key of a new
+//!   epoch comes after them, or the directory's id. So what they are read with counts as well.
+//! * The name of an entry may also come with the contents of a file beside it (that of a long one),
+//!   which show in none of these. So of a directory in which a name could not be read no listing is
+//!   kept until it changes.
+//! * Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A
+//!   stream whose position is not in what is kept goes on with us (`fuse_readdir_cached`).
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::fuse::ops::{Attr, DirCache, NodeId};
+use crate::store::Timestamp;
+use crate::vault::{Handle, NamesReadWith};
+
+/// Entries of one directory handle for which a listing hands out nodes.
+pub const NODES_PER_LISTING: u32 = 10_000;
+
+/// Directories whose state is remembered. Beyond that all are forgotten, which costs two listings
+/// by the daemon each.
+const REMEMBERED: usize = 4096;
+
+/// Once a directory was seen for so long as it is, a change has a time of its own, on every store
+/// whose clock ticks at least once a second; FAT, which does not, has two seconds.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// The open directories and the listings that the kernel may keep.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// The directory of each handle, and how many nodes it has handed out.
+    handles: HashMap<Handle, (NodeId, u32)>,
+    /// Directories as they were when they were opened last.
+    seen: HashMap<NodeId, Seen>,
+}
+
+/// What of a directory changes with what a listing of it shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    ino: u64,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    with: NamesReadWith,
+}
+
+/// What is known of a directory before anything of it is listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// Its state.
+    pub attr: &'a Attr,
+    /// What its names are read with.
+    pub with: NamesReadWith,
+    /// Its times are old ([`is_old`]) by the clock that they are from.
+    pub is_old: bool,
+}
+
+/// Whether a change of a directory after `now`, which was before it was looked at, has another time
+/// than those that it has, where both are by one clock.
+pub fn is_old(attr: &Attr, now: SystemTime) -> bool {
+    let Ok(now) = now.duration_since(UNIX_EPOCH) else { return false };
+    let passed = |at: Timestamp| {
+        let at = Duration::new(u64::try_from(at.secs).unwrap_or(0), at.nanos);
+        now.checked_sub(at).is_some_and(|passed| passed >= SETTLED)
+    };
+    passed(attr.mtime) && passed(attr.ctime)
+}
+
+#[derive(Debug)]
+struct Seen {
+    state: State,
+    /// When it was first seen to be so.
+    since: Instant,
+    /// The kernel may keep a listing that was read since it had settled.
+    kept: bool,
+    /// A listing came upon an entry whose name cannot be read.
+    unread: bool,
+}
+
+impl Listed {
+    /// A directory was opened. What the kernel may do with its listing.
+    pub fn opened(
+        &mut self,
+        node: NodeId,
+        handle: Handle,
+        look: Option<Look>,
+        now: Instant,
+    ) -> DirCache {
+        self.handles.insert(handle, (node, 0));
+        let Some(Look { attr, with, is_old }) = look else {
+            self.seen.remove(&node);
+            return DirCache::No;
+        };
+        let state = State { ino: attr.ino, mtime: attr.mtime, ctime: attr.ctime, with };
+        match self.seen.get_mut(&node) {
+            Some(seen) if seen.state == state => {
+                let before = seen.kept;
+                let settled = is_old || now.saturating_duration_since(seen.since) >= SETTLED;
+                seen.kept |= settled && !seen.unread;
+                match (before, seen.kept) {
+                    (true, _) => DirCache::Keep,
+                    (false, true) => DirCache::Fill,
+                    (false, false) => DirCache::No,
+                }
+            }
+            _ => {
+                if self.seen.len() >= REMEMBERED {
+                    self.seen.clear();
+                }
+                self.seen.insert(node, Seen { state, since: now, kept: is_old, unread: false });
+                if is_old { DirCache::Fill } else { DirCache::No }
+            }
+        }
+    }
+
+    /// Whether a further entry of this handle gets a node; counts it.
+    pub fn hand_out(&mut self, handle: Handle) -> bool {
+        let Some((_, nodes)) = self.handles.get_mut(&handle) else { return false };
+        let more = *nodes < NODES_PER_LISTING;
+        *nodes += u32::from(more);
+        more
+    }
+
+    /// A listing by this handle came upon an entry whose name cannot be read: what the kernel has
+    /// of it is dropped when the directory is opened the next time.
+    pub fn unread(&mut self, handle: Handle) {
+        if let Some(seen) = self.handles.get(&handle).and_then(|(node, _)| self.seen.get_mut(node))
+        {
+            (seen.kept, seen.unread) = (false, true);
+        }
+    }
+
+    /// The handle was closed.
+    pub fn closed(&mut self, handle: Handle) {
+        self.handles.remove(&handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Kind;
+
+    fn attr(ctime: i64) -> Attr {
+        let at = |secs| Timestamp { secs, nanos: 0 };
+        let (atime, mtime, ctime) = (at(0), at(ctime), at(ctime));
+        let (perm, nlink, uid, gid, rdev, size, blocks) = (0o755, 2, 0, 0, 0, 0, 0);
+        Attr {
+            node: 1,
+            ino: 1,
+            kind: Kind::Dir,
+            perm,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+        }
+    }
+
+    /// Opens a directory that was changed at `ctime` by the store's clock, with the keys number
+    /// `keys`, `now` seconds after the beginning.
+    fn open(listed: &mut Listed, begun: Instant, ctime: i64, keys: u64, now: u64) -> DirCache {
+        let with = NamesReadWith { generation: keys, directory: [7; 32] };
+        listed.opened(
+            1,
+            now,
+            Some(Look { attr: &attr(ctime), with, is_old: false }),
+            begun + Duration::from_secs(now),
+        )
+    }
+
+    #[test]
+    fn a_listing_is_given_again_only_while_the_directory_is_as_it_was() {
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        use DirCache::{Fill, Keep, No};
+        let steps = [
+            (10, 0, No),
+            (10, 1, No),
+            (10, 3, Fill),
+            (10, 4, Keep),
+            (11, 5, No),
+            (10, 6, No),
+            (10, 9, Fill),
+            (10, 9, Keep),
+        ];
+        for (ctime, now, expected) in steps {
+            assert_eq!(open(&mut listed, begun, ctime, 1, now), expected, "{now}");
+        }
+        assert_eq!(
+            listed.opened(1, 10, None, begun + Duration::from_secs(10)),
+            No,
+            "nothing is known of it"
+        );
+        assert_eq!(open(&mut listed, begun, 10, 1, 11), No);
+    }
+
+    #[test]
+    fn how_long_a_directory_has_settled_is_told_by_our_own_clock() {
+        // Story: the clock of the store was behind ours, so that a directory that had just changed
+        // passed for one that had not changed for long; a further change within the same tick was
+        // not shown. With one that was ahead no listing was kept.
+        let begun = Instant::now();
+        for ctime in [0, i64::MAX, -1] {
+            let mut listed = Listed::default();
+            for (now, expected) in
+                [(0, DirCache::No), (2, DirCache::No), (3, DirCache::Fill), (9, DirCache::Keep)]
+            {
+                assert_eq!(open(&mut listed, begun, ctime, 1, now), expected, "{ctime} {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_old_by_the_clock_that_is_ours_has_settled_at_once() {
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        let with = NamesReadWith { generation: 1, directory: [7; 32] };
+        use DirCache::{Fill, Keep, No};
+        for (ctime, is_old, expected) in [
+            (10, true, Fill),
+            (10, true, Keep),
+            (11, false, No),
+            (11, false, No),
+            (11, true, Fill),
+            (12, true, Fill),
+        ] {
+            assert_eq!(
+                listed.opened(1, 1, Some(Look { attr: &attr(ctime), with, is_old }), begun),
+                expected,
+                "{ctime} {is_old}"
+            );
+        }
+        listed.unread(1);
+        assert_eq!(
+            listed.opened(1, 1, Some(Look { attr: &attr(12), with, is_old: true }), begun),
+            No,
+            "a name may come"
+        );
+
+        let clock = |secs| UNIX_EPOCH + Duration::from_secs(secs);
+        assert!(is_old(&attr(10), clock(13)) && is_old(&attr(-5), clock(13)));
+        for ctime in [11, 13, 14, i64::MAX] {
+            assert!(!is_old(&attr(ctime), clock(13)), "{ctime}");
+        }
+        assert!(!is_old(&attr(0), UNIX_EPOCH - Duration::from_secs(9)));
+        let mixed = Attr { mtime: attr(0).mtime, ..attr(12) };
+        assert!(!is_old(&mixed, clock(13)), "both have to be");
+    }
+
+    #[test]
+    fn a_listing_is_read_anew_when_its_names_are_read_with_other_keys() {
+        // Story: names came before the manifest with the epoch that they are sealed under. When
+        // that was there, the kernel went on showing the listing in which they were missing: the
+        // directory had not changed.
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        for (keys, now, expected) in [
+            (1, 0, DirCache::No),
+            (1, 3, DirCache::Fill),
+            (1, 4, DirCache::Keep),
+            (2, 5, DirCache::No),
+            (2, 8, DirCache::Fill),
+        ] {
+            assert_eq!(open(&mut listed, begun, 10, keys, now), expected, "{now}");
+        }
+        let another = NamesReadWith { generation: 2, directory: [8; 32] };
+        let look = Some(Look { attr: &attr(10), with: another, is_old: false });
+        assert_eq!(
+            listed.opened(1, 9, look, begun + Duration::from_secs(9)),
+            DirCache::No,
+            "the directory has another id"
+        );
+    }
+
+    #[test]
+    fn no_listing_is_kept_of_a_directory_in_which_a_name_cannot_be_read() {
+        // Story: the sidecar of a long name came empty, and was filled in place: the directory had
+        // not changed, and the kernel went on showing the hash.
+        let (mut listed, begun) = (Listed::default(), Instant::now());
+        use DirCache::{Fill, Keep, No};
+        for (ctime, now, unread, expected) in [
+            (10, 0, true, No),
+            (10, 3, true, No),
+            (10, 9, false, No),
+            (11, 10, false, No),
+            (11, 13, false, Fill),
+            (11, 14, true, Keep),
+            (11, 15, false, No),
+            (11, 30, false, No),
+            (12, 31, false, No),
+            (12, 34, true, Fill),
+            (12, 35, false, No),
+        ] {
+            assert_eq!(open(&mut listed, begun, ctime, 1, now), expected, "{now}");
+            if unread {
+                listed.unread(now);
+            }
+        }
+    }
+
+    #[test]
+    fn nodes_are_handed_out_up_to_the_limit_and_never_for_a_closed_handle() {
+        let mut listed = Listed::default();
+        open(&mut listed, Instant::now(), 10, 1, 1);
+        assert_eq!(
+            (0..NODES_PER_LISTING + 5).filter(|_| listed.hand_out(1)).count() as u32,
+            NODES_PER_LISTING
+        );
+        listed.closed(1);
+        assert!(!listed.hand_out(1));
+    }
+}

@@ -1,0 +1,397 @@
+//! A vault as [`Operations`]: call the vault, show what it says.
+//!
+//! Rules that hold here
+//! * With the kernel's writeback cache READ comes on handles that were opened for writing only, and
+//!   it is the kernel that puts appended bytes at the end. So a file is always opened for reading
+//!   too and never for appending.
+//! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
+
+mod listed;
+
+use std::ops::Range;
+use std::time::{Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use self::listed::{Listed, Look};
+use crate::fuse::mount::idle::Usage;
+use crate::fuse::mount::options::View;
+use crate::fuse::ops::{
+    Attr, Caller, Entry, Errno, Fallocate, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
+    Operations, RenameMode, Result, SetAttr, SetXattr, Sought,
+};
+use crate::fuse::protocol::wire::kind_of_mode;
+use crate::store::{Kind, Seek, Space};
+use crate::vault::{Error, Handle, OpenFlags, Vault};
+
+/// The attribute that SELinux keeps a file's label in.
+const SECURITY_LABEL: &[u8] = b"security.selinux";
+
+/// A mounted vault.
+pub struct VaultFs {
+    vault: Vault,
+    view: View,
+    listed: Mutex<Listed>,
+    usage: Usage,
+}
+
+impl VaultFs {
+    /// Shows `vault` as `view` says.
+    pub fn new(vault: Vault, view: View) -> VaultFs {
+        VaultFs { vault, view, listed: Mutex::default(), usage: Usage::default() }
+    }
+
+    /// Tells whether something was asked of it by a program.
+    pub fn usage(&self) -> Usage {
+        self.usage.clone()
+    }
+
+    /// The vault, for what a program asks.
+    fn used(&self) -> &Vault {
+        self.usage.mark();
+        &self.vault
+    }
+
+    fn show(&self, mut attr: Attr) -> Attr {
+        attr.uid = self.view.uid.unwrap_or(attr.uid);
+        attr.gid = self.view.gid.unwrap_or(attr.gid);
+        attr.perm &= !self.view.umask;
+        attr
+    }
+
+    /// The flags for the vault, by the first rule above. Where others write too the kernel has no
+    /// writeback cache, and does not know where a file ends.
+    fn flags(&self, request: &OpenRequest) -> OpenFlags {
+        OpenFlags {
+            read: true,
+            append: request.flags.append && self.vault.is_shared(),
+            ..request.flags
+        }
+    }
+
+    /// `set` as the vault should do it. Where owners are shown as someone they are not, a change of
+    /// them means nothing and is passed over as if it were done, as FAT and NTFS mounts do with
+    /// `quiet`.
+    fn settable(&self, node: NodeId, set: &SetAttr) -> Result<SetAttr> {
+        let mut set = *set;
+        if self.view.uid.is_some() {
+            set.uid = None;
+        }
+        if self.view.gid.is_some() {
+            set.gid = None;
+        }
+        let asked_by_chown = set.kill_suid_sgid && set.size.is_none();
+        if asked_by_chown
+            && (set.uid.is_none() && set.gid.is_none()
+                || self.vault.getattr(node)?.kind == Kind::Dir)
+        {
+            set.kill_suid_sgid = false;
+        }
+        Ok(set)
+    }
+
+    /// An ACL names true owners and bits: where others are shown, there is none.
+    fn check_acl(&self, name: &[u8]) -> Result<()> {
+        if name.starts_with(b"system.") && !self.view.is_plain() {
+            Err(Errno::EOPNOTSUPP)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Opens a file that was created between the kernel's LOOKUP and its CREATE.
+    fn open_existing(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        request: OpenRequest,
+    ) -> Result<(Attr, Opened)> {
+        let attr = self.vault.lookup(parent, name)?;
+        let opened = if attr.kind == Kind::File {
+            Operations::open(self, attr.node, request)
+        } else {
+            Err(Errno::EEXIST)
+        };
+        match opened {
+            Ok(opened) => Ok((
+                self.show(if request.flags.truncate {
+                    self.vault.getattr(attr.node)?
+                } else {
+                    attr
+                }),
+                opened,
+            )),
+            Err(error) => {
+                self.vault.forget(attr.node, 1);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Operations for VaultFs {
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        Ok(self.show(self.used().lookup(parent, name)?))
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        self.vault.forget(node, count);
+    }
+
+    fn getattr(&self, node: NodeId) -> Result<Attr> {
+        Ok(self.show(self.used().getattr(node)?))
+    }
+
+    fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
+        let set = self.settable(node, set)?;
+        let attr = if set == SetAttr::default() {
+            self.used().getattr(node)?
+        } else {
+            self.used().setattr(node, &set)?
+        };
+        Ok(self.show(attr))
+    }
+
+    fn clear_sgid(&self, node: NodeId) -> Result<()> {
+        Ok(self.used().clear_sgid(node)?)
+    }
+
+    fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        Ok(self.used().readlink(node)?)
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attr> {
+        let kind = kind_of_mode(mode)
+            .filter(|kind| !matches!(kind, Kind::Dir | Kind::Symlink))
+            .ok_or(Errno::EINVAL)?;
+        Ok(self.show(self.used().mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
+        Ok(self.show(self.used().mkdir(caller, parent, name, perm)?))
+    }
+
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        Ok(self.used().unlink(parent, name)?)
+    }
+
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        Ok(self.used().rmdir(parent, name)?)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
+        Ok(self.show(self.used().symlink(caller, parent, name, target)?))
+    }
+
+    fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        Ok(self.used().rename(parent, name, new_parent, new_name, mode)?)
+    }
+
+    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
+        Ok(self.show(self.used().link(node, new_parent, new_name)?))
+    }
+
+    fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
+        let opened = self.used().open_file(node, self.flags(&request))?;
+        if request.kill_suid_sgid
+            && let Err(error) =
+                self.used().setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
+        {
+            let _ = self.used().release(opened.handle);
+            return Err(error.into());
+        }
+        Ok(opened)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        request: OpenRequest,
+    ) -> Result<(Attr, Opened)> {
+        match self.used().create_file(caller, parent, name, perm, self.flags(&request)) {
+            Ok((attr, opened)) => Ok((self.show(attr), opened)),
+            Err(error) if error.errno() == libc::EEXIST && !request.exclusive => {
+                self.open_existing(parent, name, request)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.used().read(handle, offset, buf)?)
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+        Ok(self.used().write(handle, offset, data, kill_suid_sgid)?)
+    }
+
+    fn write_pages(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
+        let end = offset.saturating_add(data.len() as u64);
+        loop {
+            let Err(error) = self.write(handle, offset, data, kill_suid_sgid) else {
+                return Ok(());
+            };
+            if !self.vault.pages_refused(handle, offset, end, error.get()) {
+                return Err(error);
+            }
+        }
+    }
+
+    fn before_write(&self, handle: Handle) -> Result<bool> {
+        Ok(self.used().before_write(handle)?)
+    }
+
+    fn flush(&self, handle: Handle) -> Result<()> {
+        Ok(self.used().flush(handle)?)
+    }
+
+    fn release(&self, handle: Handle) -> Result<()> {
+        Ok(self.used().release(handle)?)
+    }
+
+    fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
+        Ok(self.used().fsync(handle, data_only)?)
+    }
+
+    fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
+        let handle = self.used().open_dir(node)?;
+        let with = self.used().names_read_with(handle).ok();
+        let by_clock = SystemTime::now(); // before the directory is looked at
+        let attr = self.used().getattr(node).ok();
+        let look = attr.as_ref().zip(with).map(|(attr, with)| {
+            let is_old = listed::is_old(attr, by_clock) && self.used().has_our_clock(handle);
+            Look { attr, with, is_old }
+        });
+        Ok(OpenedDir {
+            handle,
+            cache: self.listed.lock().opened(node, handle, look, Instant::now()),
+        })
+    }
+
+    fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
+        let entries = self.used().read_dir(handle, cookie, limit);
+        if self.used().has_unread_names(handle) {
+            self.listed.lock().unread(handle);
+        }
+        Ok(entries?)
+    }
+
+    fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>> {
+        if !self.listed.lock().hand_out(handle) {
+            return Ok(None);
+        }
+        Ok(Some(self.show(self.used().lookup_entry(handle, entry)?)))
+    }
+
+    fn parent(&self, node: NodeId) -> NodeId {
+        self.vault.parent(node)
+    }
+
+    fn releasedir(&self, handle: Handle) {
+        self.listed.lock().closed(handle);
+        self.used().release_dir(handle);
+    }
+
+    fn fsyncdir(&self, handle: Handle, _data_only: bool) -> Result<()> {
+        Ok(self.used().sync_dir(handle)?)
+    }
+
+    fn statfs(&self) -> Result<Space> {
+        Ok(self.vault.space()?)
+    }
+
+    fn setxattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: SetXattr,
+        kill_sgid: bool,
+    ) -> Result<()> {
+        self.check_acl(name)?;
+        self.used().set_xattr(node, name, value, mode)?;
+        if kill_sgid {
+            self.used().clear_sgid(node)?;
+        }
+        Ok(())
+    }
+
+    fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_acl(name)?;
+        // Where the kernel has SELinux, it answers this itself. Elsewhere `ls -l` asks it of every
+        // file, until one says that there is no such thing here: then it asks for no other file of
+        // the mount (coreutils 9.1), which is one request a file.
+        let missing_label =
+            |error: &Error| name == SECURITY_LABEL && error.errno() == libc::ENODATA;
+        self.used().get_xattr(node, name).map_err(|error| {
+            if missing_label(&error) { Errno::new(libc::EOPNOTSUPP) } else { error.into() }
+        })
+    }
+
+    fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>> {
+        let mut names = self.used().list_xattr(node)?;
+        names.retain(|name| {
+            (privileged || !name.starts_with(b"trusted.")) && self.check_acl(name).is_ok()
+        });
+        Ok(names)
+    }
+
+    fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        self.check_acl(name)?;
+        Ok(self.used().remove_xattr(node, name)?)
+    }
+
+    fn fallocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: Fallocate,
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
+        if kill_suid_sgid {
+            self.used().clear_suid_sgid(handle)?;
+        }
+        Ok(self.used().fallocate(handle, offset, len, mode)?)
+    }
+
+    fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought> {
+        Ok(self.used().seek_under_cache(handle, offset, what, sent)?)
+    }
+
+    fn copy_file_range(
+        &self,
+        from: FileRange,
+        to: FileRange,
+        len: u64,
+        kill_suid_sgid: bool,
+    ) -> Result<u64> {
+        if kill_suid_sgid {
+            self.used().clear_suid_sgid(to.handle)?;
+        }
+        Ok(self.used().copy_range(from.handle, from.offset, to.handle, to.offset, len)?)
+    }
+}
