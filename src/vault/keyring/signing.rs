@@ -19,7 +19,7 @@ use crate::format::journal::header_hash;
 use crate::format::signature::{Authorship, Claim, Sign};
 use crate::roster::{Identity, Members, Role};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::keyring::verified::Known;
+use crate::vault::keyring::verified::VerifiedCache;
 
 /// Whose signatures count at one head.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ pub(crate) struct Signing {
     own: [u8; 32],
     rights: RwLock<Arc<Rights>>,
     /// Signatures of headers that are valid.
-    known: Known,
+    known: VerifiedCache,
     /// Somebody else has the vault for writing who does not know of us.
     shut_out: AtomicBool,
 }
@@ -95,7 +95,13 @@ pub(crate) struct Signing {
 impl Signing {
     pub fn new(identity: Arc<Identity>, rights: Rights) -> Self {
         let (own, rights) = (identity.public().sign, RwLock::new(Arc::new(rights)));
-        Signing { identity, own, rights, known: Known::new(), shut_out: AtomicBool::new(false) }
+        Signing {
+            identity,
+            own,
+            rights,
+            known: VerifiedCache::new(),
+            shut_out: AtomicBool::new(false),
+        }
     }
 
     /// The identity that has the share open.

@@ -19,11 +19,11 @@ use crate::format::signature::{Authorship, Claim};
 const KNOWN_MAX: usize = 1 << 14;
 
 /// See the module.
-pub(crate) struct Known(Mutex<LruCache<[u8; 32], ()>>);
+pub(crate) struct VerifiedCache(Mutex<LruCache<[u8; 32], ()>>);
 
-impl Known {
+impl VerifiedCache {
     pub fn new() -> Self {
-        Known(Mutex::new(LruCache::unbounded())) // which takes no memory before it is used
+        VerifiedCache(Mutex::new(LruCache::unbounded())) // which takes no memory before it is used
     }
 
     /// Notes that a claim is valid.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_was_verified_is_known_and_nothing_that_differs() {
-        let known = Known::new();
+        let known = VerifiedCache::new();
         let good = claim(b"what is signed", 1, |_| ());
         assert_eq!(known.verify(&good).unwrap().author, [1; 32]);
         assert!(known.0.lock().contains(&good.digest()));
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_is_known_is_not_verified_again() {
         // Shown by a claim that would fail.
-        let known = Known::new();
+        let known = VerifiedCache::new();
         let bad = claim(b"what is signed", 1, |s| s[0] ^= 1);
         assert!(known.verify(&bad).is_err());
         known.learn(&bad);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_was_not_seen_for_long_makes_room() {
-        let known = Known::new();
+        let known = VerifiedCache::new();
         for n in 0..KNOWN_MAX + 10 {
             known.note(std::array::from_fn(|i| (n >> (8 * (i % 4))) as u8));
         }

@@ -41,7 +41,7 @@ const COMMITS_TAKE: Duration = Duration::from_secs(60);
 impl Core {
     /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and commits, and
     /// looks for the key of an epoch that is not known.
-    pub fn patiently<T>(
+    pub fn retry<T>(
         &self,
         writes: bool,
         mut attempt: impl FnMut() -> Inner<T>,
@@ -166,7 +166,7 @@ impl Core {
         let fresh = OpenFile::load(
             open.node,
             open.file.clone(),
-            &self.tools(),
+            &self.context(),
             self.next_serial(),
             Load::Read,
         )?;
@@ -177,17 +177,17 @@ impl Core {
     }
 
     /// Reads what is committed now.
-    pub fn read_together(&self, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+    pub fn read_shared(&self, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let attempt = || {
             self.freshen(open)?;
-            open.read(&self.tools(), offset, buf)
+            open.read(&self.context(), offset, buf)
         };
-        self.patiently(false, attempt, open.node)
+        self.retry(false, attempt, open.node)
     }
 
     /// Before a commit: whether the header is still the one that it builds on. What
     /// [`Core::freshen`] could not know of stays an error.
-    pub fn begin_together(
+    pub fn begin_shared_commit(
         &self,
         open: &OpenFile,
         state: &mut FileState,
@@ -209,7 +209,7 @@ impl Core {
 
     /// After a commit: nothing that others see is overwritten from here on but by another one, and
     /// the journal holds nothing of it.
-    pub fn end_together(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+    pub fn end_shared_commit(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         if !state.durable && state.committed.is_some() {
             state.durable = true;
             state.needs_sync = true;

@@ -91,9 +91,9 @@ impl Core {
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let (file, _) = self.open.file_handle(handle)?;
         if self.mode.shared {
-            return self.read_together(&file, offset, buf);
+            return self.read_shared(&file, offset, buf);
         }
-        let read = file.read(&self.tools(), offset, buf)?;
+        let read = file.read(&self.context(), offset, buf)?;
         // What is missing of the last page is no sign that the kernel knows of another end.
         let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
         let is_short = pages_to(read) < pages_to(buf.len());
@@ -102,7 +102,7 @@ impl Core {
             && let Some(wait) = file.until_cut_is_known()
         {
             std::thread::sleep(wait);
-            return file.read(&self.tools(), offset, buf);
+            return file.read(&self.context(), offset, buf);
         }
         Ok(read)
     }
@@ -122,11 +122,11 @@ impl Core {
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
         }
-        let tools = self.tools();
+        let context = self.context();
         // Where appended data will stand is not known before the file is locked.
         let ahead = if flags.append { &[] } else { data };
         let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
-        let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
+        let seal = |(i, part)| Ready::seal(&context, &open.file_id, at(i), part);
         let mut ready =
             ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
         let low = self.is_low(); // which looks at the table of open files: not with a file locked
@@ -141,18 +141,18 @@ impl Core {
         }
         // In parts, so that no commit, and no record of the journal, becomes larger than a bound.
         for part in data.chunks(WRITE_PART) {
-            if state.is_full() || state.count(&self.tools()) {
+            if state.is_full() || state.count(&self.context()) {
                 // A commit failed for want of space and may do so again: nothing more is taken in.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
             let written = state.write_ready(
                 &*open.file,
-                &tools,
+                &context,
                 offset,
                 part,
                 ready.next().unwrap_or_default(),
             );
-            let vault_is_full = state.count(&tools);
+            let vault_is_full = state.count(&context);
             let written = written
                 .and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });
             if let Err(fault) = written {
@@ -160,7 +160,7 @@ impl Core {
                 if is_no_space(fault.errno()) && state.latched.is_none() {
                     // Who is told that it does not fit finds the file as long as it was.
                     let shorter = self.take_back(&open, &mut state, size);
-                    state.count(&tools);
+                    state.count(&context);
                     shorter?;
                 }
                 return Err(fault);
@@ -262,7 +262,7 @@ impl Core {
         state.check_latched()?;
         if size > state.size {
             self.make_room(open, state, size)?;
-            return state.extend(&*open.file, &self.tools(), size);
+            return state.extend(&*open.file, &self.context(), size);
         }
         if size == state.size && !(size == 0 && state.committed.is_none()) {
             state.touch();
@@ -271,12 +271,12 @@ impl Core {
         if size == 0 {
             return self.throw_away(open, state);
         }
-        let longer = state.shorten(&*open.file, &self.tools(), size)?;
+        let longer = state.shorten(&*open.file, &self.context(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);
         if committed.is_err() && state.latched.is_none() {
             // Left as it is, the next write would fill places to which the durable header refers,
             // and growth would bring old bytes back.
-            state.restore(&*open.file, &self.tools(), longer);
+            state.restore(&*open.file, &self.context(), longer);
         }
         committed
     }
@@ -314,9 +314,9 @@ impl Core {
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
         let (open, _) = self.open.file_handle(handle)?;
         if self.mode.shared {
-            self.patiently(false, || self.freshen(&open), open.node)?;
+            self.retry(false, || self.freshen(&open), open.node)?;
         }
-        open.state.read().seek(&*open.file, &self.tools(), offset, what)
+        open.state.read().seek(&*open.file, &self.context(), offset, what)
     }
 
     pub fn seek_under_cache(
@@ -333,7 +333,7 @@ impl Core {
             return self.seek_data_hole(handle, offset, what).map(Sought::At);
         }
         let state = open.state.read();
-        let seek = |from, what| match state.seek(&*open.file, &self.tools(), from, what) {
+        let seek = |from, what| match state.seek(&*open.file, &self.context(), from, what) {
             Err(Fault::Os(libc::ENXIO)) => Ok(None),
             found => found.map(Some),
         };
@@ -371,7 +371,7 @@ impl Core {
         let mut state = open.state.write();
         state.check_latched()?;
         state.check_refused(u64::MAX)?;
-        let tools = self.tools();
+        let context = self.context();
         let lengthens = |keep_size: bool, state: &FileState| !keep_size && end > state.size;
         match mode {
             Fallocate::Allocate { keep_size } => {
@@ -380,7 +380,7 @@ impl Core {
                 open.file.allocate(Allocate::KeepSize, from, to - from)?;
                 if lengthens(keep_size, &state) {
                     self.make_room(&open, &mut state, end)?;
-                    state.extend(&*open.file, &tools, end)?;
+                    state.extend(&*open.file, &context, end)?;
                 }
             }
             Fallocate::PunchHole => self.punch(&open, &mut state, offset, end)?,
@@ -388,7 +388,7 @@ impl Core {
                 self.punch(&open, &mut state, offset, end)?;
                 if lengthens(keep_size, &state) {
                     self.make_room(&open, &mut state, end)?;
-                    state.extend(&*open.file, &tools, end)?;
+                    state.extend(&*open.file, &context, end)?;
                 }
             }
         }
@@ -407,7 +407,7 @@ impl Core {
         end: u64,
     ) -> Inner<()> {
         loop {
-            offset = state.punch(&*open.file, &self.tools(), offset, end)?;
+            offset = state.punch(&*open.file, &self.context(), offset, end)?;
             if offset >= end {
                 return Ok(());
             }
