@@ -25,7 +25,7 @@ use self::away::Away;
 use self::free_space::Room;
 use self::inodes::Nodes;
 use self::long_copies::LongCopies;
-use self::name_lock::Names;
+use self::name_lock::NameLock;
 use self::open_table::OpenTable;
 use self::overflow::Young;
 use self::trash::Trash;
@@ -35,7 +35,7 @@ use crate::crypto::Random;
 use crate::store::Dir;
 use crate::vault::durability::journal::Journal;
 use crate::vault::error::{Error, Fault, Inner};
-use crate::vault::file::Tools;
+use crate::vault::file::Context;
 use crate::vault::file::block_cache::BlockCache;
 use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::share::seen::Seen;
@@ -91,7 +91,7 @@ pub(crate) struct Namespace {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     /// The lock of names: held for reading while one name is added or removed, for writing by
     /// operations during which a directory must not change.
-    pub names: Names,
+    pub names: NameLock,
     /// Directories that have a temporary name.
     pub away: Away,
     /// The lock of stored paths. Held for reading by a commit from the time it puts a path into a
@@ -109,7 +109,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    fn new(names: Names) -> Self {
+    fn new(names: NameLock) -> Self {
         Namespace {
             dirs: Mutex::new(LruCache::new(NonZeroUsize::new(DIRS_MAX).expect("not zero"))),
             names,
@@ -171,7 +171,7 @@ impl Core {
     pub fn new(parts: Parts) -> Inner<Self> {
         let Parts { root, keys, random, journal, cache, mode, lock, trust } = parts;
         let nodes = Nodes::new(&root.stat_self()?, keys.root_directory());
-        let names = Names::new((mode.shared && !mode.read_only).then(|| root.clone()));
+        let names = NameLock::new((mode.shared && !mode.read_only).then(|| root.clone()));
         Ok(Core {
             root,
             keys,
@@ -190,8 +190,8 @@ impl Core {
         })
     }
 
-    pub fn tools(&self) -> Tools<'_> {
-        Tools {
+    pub fn context(&self) -> Context<'_> {
+        Context {
             keys: &self.keys,
             cache: &self.cache,
             random: &*self.random,

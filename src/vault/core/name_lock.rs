@@ -70,7 +70,7 @@ pub(in crate::vault) fn insist<T>(
 }
 
 /// The lock on all names of a share; local to this process if there are no concurrent openers.
-pub(crate) struct Names {
+pub(crate) struct NameLock {
     local: RwLock<()>,
     root: Option<Arc<dyn Dir>>,
     /// This process holds it for writing, so no further lock is needed.
@@ -78,28 +78,28 @@ pub(crate) struct Names {
 }
 
 /// Permits adding or removing a name.
-pub(crate) struct NamesRead<'a> {
+pub(crate) struct NameReadGuard<'a> {
     _file: Option<Arc<dyn File>>,
     _local: RwLockReadGuard<'a, ()>,
 }
 
 /// Guarantees that no name changes except by its holder.
-pub(crate) struct NamesWrite<'a> {
-    names: &'a Names,
+pub(crate) struct NameWriteGuard<'a> {
+    names: &'a NameLock,
     _file: Option<Arc<dyn File>>,
     _local: RwLockWriteGuard<'a, ()>,
 }
 
-impl Drop for NamesWrite<'_> {
+impl Drop for NameWriteGuard<'_> {
     fn drop(&mut self) {
         self.names.alone.store(false, Ordering::Release);
     }
 }
 
-impl Names {
+impl NameLock {
     /// Returns the lock for the share in `root`, if several daemons may have it open.
     pub fn new(root: Option<Arc<dyn Dir>>) -> Self {
-        Names { local: RwLock::new(()), root, alone: AtomicBool::new(false) }
+        NameLock { local: RwLock::new(()), root, alone: AtomicBool::new(false) }
     }
 
     fn lock(&self, how: Lock) -> Inner<Option<Arc<dyn File>>> {
@@ -116,17 +116,17 @@ impl Names {
     }
 
     /// Locks for adding or removing a name.
-    pub fn read(&self) -> Inner<NamesRead<'_>> {
+    pub fn read(&self) -> Inner<NameReadGuard<'_>> {
         let local = self.local.read();
-        Ok(NamesRead { _file: self.lock(Lock::Shared)?, _local: local })
+        Ok(NameReadGuard { _file: self.lock(Lock::Shared)?, _local: local })
     }
 
     /// Locks exclusively: no name changes meanwhile.
-    pub fn write(&self) -> Inner<NamesWrite<'_>> {
+    pub fn write(&self) -> Inner<NameWriteGuard<'_>> {
         let local = self.local.write();
         let file = self.lock(Lock::Exclusive)?;
         self.alone.store(true, Ordering::Release);
-        Ok(NamesWrite { names: self, _file: file, _local: local })
+        Ok(NameWriteGuard { names: self, _file: file, _local: local })
     }
 
     /// Keeps other daemons from changing paths; within this process

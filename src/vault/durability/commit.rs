@@ -33,7 +33,7 @@ use crate::vault::error::{Fault, Inner, is_no_descriptor, is_no_space};
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
 use crate::vault::file::mtime::now;
-use crate::vault::file::{Committed, FileState, OpenFile, RIDE_MAX, Tools};
+use crate::vault::file::{Committed, Context, FileState, OpenFile, RIDE_MAX};
 
 /// Maximum number of patches that are written with one call.
 const RUN_MAX: usize = 256;
@@ -50,7 +50,7 @@ pub(crate) enum Durability {
 
 /// The parts that a commit needs in addition to the file.
 pub(crate) struct Committer<'a> {
-    pub tools: Tools<'a>,
+    pub context: Context<'a>,
     pub journal: &'a Journal,
     /// Returns a new cache key for the blocks of a shortened file: the old ones are never found
     /// again.
@@ -83,7 +83,7 @@ impl Committer<'_> {
         }
         if let Err(fault) = &result
             && (recorded || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
-            && !(matches!(fault, Fault::Os(libc::EROFS)) && self.tools.keys.signing.waits())
+            && !(matches!(fault, Fault::Os(libc::EROFS)) && self.context.keys.signing.waits())
         {
             state.latched = Some(fault.errno());
         }
@@ -112,24 +112,25 @@ impl Committer<'_> {
             }
             return Ok(());
         }
-        if !self.tools.keys.signing.may_write() {
+        if !self.context.keys.signing.may_write() {
             // The right to write was revoked while the file was open: nobody would accept the
             // signature.
             return Err(Fault::Os(libc::EROFS));
         }
-        let layout = self.tools.keys.layout;
+        let layout = self.context.keys.layout;
         let chunks = state.chunks(&layout);
         let shorter = chunks < state.root.chunks;
         if !state.cut {
-            state.renew_dirty(&**file, &self.tools)?; // otherwise done before it was cut
+            state.renew_dirty(&**file, &self.context)?; // otherwise done before it was cut
         }
         let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
-        let planned = plan(&state.tree(&**file, &self.tools), chunks, &tables)?;
+        let planned = plan(&state.tree(&**file, &self.context), chunks, &tables)?;
         drop(tables);
-        let header = state.header(&self.tools, planned.root);
+        let header = state.header(&self.context, planned.root);
         let data: &[u8] = state.small.as_ref().map_or(&[], |d| d);
         let author = state.by.filter(|_| !state.rewritten).map(|by| by.author);
-        let header_bytes = self.tools.keys.seal_header(&header, data, author, self.tools.random);
+        let header_bytes =
+            self.context.keys.seal_header(&header, data, author, self.context.random);
         let cipher_len = layout.cipher_len(state.size);
         let holes = state.holes(&layout);
 
@@ -236,7 +237,7 @@ impl Committer<'_> {
         holes: &[(u64, u64)],
         touched: &mut bool,
     ) -> Inner<()> {
-        let layout = self.tools.keys.layout;
+        let layout = self.context.keys.layout;
         let (guarded_end, committed_len) =
             state.committed.as_ref().map_or((0, 0), |c| (c.end, c.len));
         // First the writes that need space: if a full store stops the commit there, the committed
@@ -294,8 +295,11 @@ impl Committer<'_> {
     ) -> Inner<()> {
         // Writing blocks may have lengthened the file; the length is set if it can differ.
         let reached = blocks.iter().map(|b| b.offset + b.bytes.len() as u64).max().unwrap_or(0);
-        let header_end =
-            if state.small.is_some() { cipher_len } else { self.tools.keys.layout.header() as u64 };
+        let header_end = if state.small.is_some() {
+            cipher_len
+        } else {
+            self.context.keys.layout.header() as u64
+        };
         if state.backing_len.max(reached).max(header_end) != cipher_len {
             file.set_len(cipher_len)?;
         }
@@ -326,7 +330,7 @@ impl Committer<'_> {
         recorded: &mut bool,
     ) -> Inner<()> {
         let file = &open.file;
-        let layout = self.tools.keys.layout;
+        let layout = self.context.keys.layout;
         let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
             return Err(Fault::Corrupt("is durable but has no header"));
         };
@@ -339,7 +343,7 @@ impl Committer<'_> {
         // If fresh bytes have to be flushed anyway, fresh blocks are flushed with them; otherwise a
         // few are put into the record, for a single flush.
         let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
-        let flush_fresh = flush && !state.waits && !self.tools.others_wait;
+        let flush_fresh = flush && !state.waits && !self.context.others_wait;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
         if flush {
             for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
@@ -447,7 +451,7 @@ impl Committer<'_> {
 
     /// Returns whether the store has another header than the one this commit is based on.
     fn is_overtaken(&self, file: &Arc<dyn File>, base: &[u8; 32]) -> Inner<bool> {
-        let mut bytes = vec![0; self.tools.keys.layout.header()];
+        let mut bytes = vec![0; self.context.keys.layout.header()];
         let read = file.read_at(&mut bytes, 0)?;
         Ok(header_hash(&bytes[..read]) != *base)
     }
@@ -467,7 +471,7 @@ impl Committer<'_> {
         for (k, chunk) in &state.dirty {
             for (s, sealed) in &chunk.pending {
                 let (from, len) =
-                    (self.tools.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
+                    (self.context.keys.layout.segment_offset(*k, *s), sealed.len() as u64);
                 // The last segment of a growing file is live, and yet longer than its allocated
                 // place.
                 if !chunk.live[*s] || from + len > committed_len {
@@ -516,30 +520,30 @@ impl Committer<'_> {
         }
         state.root = root;
         state.version += 1;
-        if self.tools.keys.signed() {
-            let own = self.tools.keys.signing.own();
+        if self.context.keys.signed() {
+            let own = self.context.keys.signing.own();
             let author = state.by.filter(|_| !state.rewritten).map_or(own, |by| by.author);
             state.by = Some(Authorship { author, signer: own });
         }
         state.rewritten = false;
         state.committed = Some(Committed {
-            hash: header_hash(&header[..self.tools.keys.layout.header()]),
+            hash: header_hash(&header[..self.context.keys.layout.header()]),
             end: if state.small.is_some() {
                 cipher_len
             } else {
-                self.tools.keys.layout.header() as u64
+                self.context.keys.layout.header() as u64
             },
             len: cipher_len,
             size: state.size,
         });
         for (level, j, block) in index {
-            self.tools.cache.put_block(state.serial, level, j, block);
+            self.context.cache.put_block(state.serial, level, j, block);
         }
         for (k, chunk) in std::mem::take(&mut state.dirty) {
             if chunk.table.is_hole() || k >= root.chunks {
-                self.tools.cache.drop_chunk(state.serial, k);
+                self.context.cache.drop_chunk(state.serial, k);
             } else {
-                self.tools.cache.put_chunk(
+                self.context.cache.put_chunk(
                     state.serial,
                     k,
                     Arc::new(Chunk { table: chunk.table, key: chunk.key }),

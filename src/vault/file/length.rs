@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
-use super::{DirtyChunk, FileState, Longer, Tools, resize_zeroizing};
+use super::{Context, DirtyChunk, FileState, Longer, resize_zeroizing};
 use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{HOLE, Segment};
 use crate::store::File;
@@ -18,14 +18,14 @@ use crate::vault::file::hash_tree::Root;
 
 impl FileState {
     /// Extends the file with a hole.
-    pub fn extend(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<()> {
+    pub fn extend(&mut self, file: &dyn File, context: &Context, size: u64) -> Inner<()> {
         debug_assert!(size >= self.size);
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
         }
         match &mut self.small {
             Some(small) if size <= SMALL_MAX => resize_zeroizing(small, size as usize),
-            Some(_) => self.grow_out_of_small(file, tools)?,
+            Some(_) => self.grow_out_of_small(file, context)?,
             None => {}
         }
         self.size = size;
@@ -36,11 +36,11 @@ impl FileState {
     /// Shortens the file in memory. The caller commits at once: only a commit frees the bytes
     /// beyond the end. If the store refuses that, the caller reverts it with
     /// [`FileState::restore`].
-    pub fn shorten(&mut self, file: &dyn File, tools: &Tools, size: u64) -> Inner<Longer> {
+    pub fn shorten(&mut self, file: &dyn File, context: &Context, size: u64) -> Inner<Longer> {
         debug_assert!(size < self.size);
         // Done now, because the commit must not do it: it would write to places whose contents may
         // have to be restored.
-        self.renew_dirty(file, tools)?;
+        self.renew_dirty(file, context)?;
         let mut longer = Longer {
             size: self.size,
             small: self.small.clone(),
@@ -58,23 +58,23 @@ impl FileState {
             small.truncate(size as usize);
         } else if size <= SMALL_MAX {
             let mut data = Zeroizing::new(vec![0; size as usize]);
-            self.read(file, tools, 0, &mut data)?;
+            self.read(file, context, 0, &mut data)?;
             self.small = Some(data);
             longer.dirty = self.take_dirty_from(0);
         } else {
-            let (last, s) = tools.keys.layout.locate(size - 1);
+            let (last, s) = context.keys.layout.locate(size - 1);
             let len = ((size - 1) % SEGMENT as u64 + 1) as usize;
-            self.make_dirty(file, tools, last)?;
+            self.make_dirty(file, context, last)?;
             let chunk = &self.dirty[&last];
             let (table, live, pending, epoch) =
                 (chunk.table.clone(), chunk.live.clone(), chunk.pending.clone(), chunk.epoch);
-            let sealed_under = tools
+            let sealed_under = context
                 .keys
                 .numbered(table.epoch)
                 .find(|e| e.commitment == epoch)
                 .expect("known epochs stay known");
             let mut before = DirtyChunk {
-                key: self.key_of(tools, sealed_under, &table.salt),
+                key: self.key_of(context, sealed_under, &table.salt),
                 table,
                 epoch,
                 live,
@@ -84,14 +84,23 @@ impl FileState {
             if before.table.segments[s].len as usize > len {
                 let mut plain = Zeroizing::new([0; SEGMENT]);
                 let waits = before.pending.get(&s).map(|b| &**b);
-                self.open_one(file, tools, last, s, &before.table, &before.key, waits, &mut plain)?;
+                self.open_one(
+                    file,
+                    context,
+                    last,
+                    s,
+                    &before.table,
+                    &before.key,
+                    waits,
+                    &mut plain,
+                )?;
                 tail = Some((last, s, plain));
             }
             (longer.pending_bytes, longer.riding_bytes) = (self.pending_bytes, self.riding_bytes);
             let mut chunk = self.dirty.remove(&last).expect("made dirty above");
             if let Some((_, _, plain)) = &tail {
                 let kept = Zeroizing::new(plain[..len].to_vec());
-                self.seal_into(file, tools, last, &mut chunk, s, kept, true);
+                self.seal_into(file, context, last, &mut chunk, s, kept, true);
             }
             for t in s + 1..chunk.table.segments.len() {
                 self.clear_segment(&mut chunk, t);
@@ -110,7 +119,7 @@ impl FileState {
     }
 
     /// Reverts a [`FileState::shorten`] of which the store has accepted nothing.
-    pub fn restore(&mut self, file: &dyn File, tools: &Tools, longer: Longer) {
+    pub fn restore(&mut self, file: &dyn File, context: &Context, longer: Longer) {
         self.cut = false;
         self.size = longer.size;
         self.small = longer.small;
@@ -127,7 +136,7 @@ impl FileState {
             let len = chunk.table.segments[s].len as usize;
             self.seal_into(
                 file,
-                tools,
+                context,
                 k,
                 &mut chunk,
                 s,
@@ -175,7 +184,13 @@ impl FileState {
     /// Punches a hole of the bytes `offset..end` (`end` at most the size): whole segments are
     /// removed from the store, the rest becomes zeros. Stops when a commit is due; returns the
     /// offset up to which it is done.
-    pub fn punch(&mut self, file: &dyn File, tools: &Tools, offset: u64, end: u64) -> Inner<u64> {
+    pub fn punch(
+        &mut self,
+        file: &dyn File,
+        context: &Context,
+        offset: u64,
+        end: u64,
+    ) -> Inner<u64> {
         let until_told = end;
         let end = end.min(self.size);
         if offset >= end {
@@ -194,13 +209,13 @@ impl FileState {
             if end == self.size { end.next_multiple_of(S) } else { end / S * S },
         );
         if whole_from >= whole_to {
-            self.write(file, tools, offset, &vec![0; (end - offset) as usize])?;
+            self.write(file, context, offset, &vec![0; (end - offset) as usize])?;
             return Ok(until_told);
         }
         if offset < whole_from {
-            self.write(file, tools, offset, &vec![0; (whole_from - offset) as usize])?;
+            self.write(file, context, offset, &vec![0; (whole_from - offset) as usize])?;
         }
-        let chunk_size = tools.keys.layout.chunk();
+        let chunk_size = context.keys.layout.chunk();
         let mut at = whole_from;
         while at < whole_to {
             if self.is_full() {
@@ -208,12 +223,12 @@ impl FileState {
                 return Ok(at);
             }
             let k = at / chunk_size;
-            if !self.dirty.contains_key(&k) && self.committed_chunk(file, tools, k)?.is_none() {
-                at = self.after_hole(file, tools, k)?.saturating_mul(chunk_size);
+            if !self.dirty.contains_key(&k) && self.committed_chunk(file, context, k)?.is_none() {
+                at = self.after_hole(file, context, k)?.saturating_mul(chunk_size);
                 continue;
             }
             let until = ((k + 1) * chunk_size).min(whole_to);
-            self.make_dirty(file, tools, k)?;
+            self.make_dirty(file, context, k)?;
             let mut chunk = self.dirty.remove(&k).expect("made dirty above");
             let segments =
                 ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
@@ -225,7 +240,7 @@ impl FileState {
             at = until;
         }
         if whole_to < end {
-            self.write(file, tools, whole_to, &vec![0; (end - whole_to) as usize])?;
+            self.write(file, context, whole_to, &vec![0; (end - whole_to) as usize])?;
         }
         self.touch();
         Ok(until_told)

@@ -53,7 +53,7 @@ pub(crate) const RIDE_MAX: usize = 64 << 10;
 pub(crate) const DIRTY_CHUNKS_MAX: usize = 512;
 
 /// The parts of the vault that file operations need.
-pub(crate) struct Tools<'a> {
+pub(crate) struct Context<'a> {
     pub keys: &'a ShareKeys,
     pub cache: &'a BlockCache,
     pub random: &'a dyn Random,
@@ -240,12 +240,12 @@ impl OpenFile {
         node: NodeId,
         file: Arc<dyn File>,
         inode: (u64, u64),
-        tools: &Tools,
+        context: &Context,
         serial: u64,
         hint: Hint,
     ) -> Arc<Self> {
         let mut file_id = [0; 32];
-        tools.random.fill(&mut file_id);
+        context.random.fill(&mut file_id);
         let state = FileState {
             serial,
             file_id,
@@ -254,7 +254,7 @@ impl OpenFile {
             header_under_way: false,
             root: Root { hash: HOLE, chunks: 0 },
             version: 0,
-            oldest_epoch: tools.keys.current().number,
+            oldest_epoch: context.keys.current().number,
             hint,
             durable: false,
             straight_since: None,
@@ -288,7 +288,7 @@ impl OpenFile {
             grew: false,
             told_no_time: false,
             opened_second: now().secs,
-            counted: Counted::new(tools.cache),
+            counted: Counted::new(context.cache),
         };
         Arc::new(OpenFile {
             node,
@@ -307,11 +307,11 @@ impl OpenFile {
     pub fn load(
         node: NodeId,
         file: Arc<dyn File>,
-        tools: &Tools,
+        context: &Context,
         serial: u64,
         how: Load,
     ) -> Inner<Arc<Self>> {
-        let layout = tools.keys.layout;
+        let layout = context.keys.layout;
         let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
@@ -325,14 +325,14 @@ impl OpenFile {
                 node,
                 file,
                 inode,
-                tools,
+                context,
                 serial,
                 Hint { directory: [0; 32], name: Vec::new() },
             );
             let mut state = open.state.write();
             state.backing_len = backing_len;
             state.replaced = backing_len > 0;
-            state.mtime = Mtime::loaded(tools.caller_caches, stat.mtime);
+            state.mtime = Mtime::loaded(context.caller_caches, stat.mtime);
             if void {
                 state.make_void();
             }
@@ -342,7 +342,7 @@ impl OpenFile {
         if read == 0 {
             return Err(Fault::Corrupt(NEVER_COMMITTED));
         }
-        let OpenedHeader { header, data, by } = tools.keys.open_header(&bytes)?;
+        let OpenedHeader { header, data, by } = context.keys.open_header(&bytes)?;
         let public = &header.public;
         if backing_len < layout.cipher_len(header.size) {
             return Err(Fault::Corrupt("is shorter than its header says"));
@@ -381,7 +381,7 @@ impl OpenFile {
             backing_len,
             surplus: false,
             waits: false,
-            mtime: Mtime::loaded(tools.caller_caches, stat.mtime),
+            mtime: Mtime::loaded(context.caller_caches, stat.mtime),
             dirty_since: None,
             void: false,
             latched: None,
@@ -398,7 +398,7 @@ impl OpenFile {
             grew: false,
             told_no_time: false,
             opened_second: stat.mtime.secs,
-            counted: Counted::new(tools.cache),
+            counted: Counted::new(context.cache),
         };
         Ok(Arc::new(OpenFile {
             node,
@@ -432,10 +432,10 @@ impl OpenFile {
     }
 
     /// Reads up to `buf.len()` plain bytes at `offset`; fewer only at the end of the file.
-    pub fn read(&self, tools: &Tools, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+    pub fn read(&self, context: &Context, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let state = self.state.read();
         state.check_astray(offset, offset.saturating_add(buf.len() as u64))?;
-        state.read(&*self.file, tools, offset, buf)
+        state.read(&*self.file, context, offset, buf)
     }
 }
 
@@ -468,14 +468,14 @@ impl FileState {
         }
     }
 
-    pub fn tree<'a>(&self, file: &'a dyn File, tools: &Tools<'a>) -> Tree<'a> {
+    pub fn tree<'a>(&self, file: &'a dyn File, context: &Context<'a>) -> Tree<'a> {
         Tree {
-            layout: tools.keys.layout,
-            suite: tools.keys.suite,
+            layout: context.keys.layout,
+            suite: context.keys.suite,
             file,
             root: self.root,
             serial: self.serial,
-            cache: tools.cache,
+            cache: context.cache,
         }
     }
 
@@ -502,11 +502,11 @@ impl FileState {
     fn segment_key(
         &self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         table: &Table,
     ) -> Inner<SegmentKey> {
-        let mut epochs = tools.keys.numbered(table.epoch);
+        let mut epochs = context.keys.numbered(table.epoch);
         let Some(mut epoch) = epochs.next() else {
             return Err(Fault::Corrupt("is sealed under an epoch that is unknown in this share"));
         };
@@ -516,9 +516,9 @@ impl FileState {
             // On both sides of a settled fork an epoch with this number began, and the table does
             // not name the side: the first segment shows it.
             let opens = |epoch: &Epoch| {
-                let key = tools.keys.chunk_keys(epoch, &self.file_id).derive(&table.salt);
+                let key = context.keys.chunk_keys(epoch, &self.file_id).derive(&table.salt);
                 let mut plain = Zeroizing::new([0; SEGMENT]);
-                self.open_one(file, tools, k, s, table, &key, None, &mut plain).is_ok()
+                self.open_one(file, context, k, s, table, &key, None, &mut plain).is_ok()
             };
             epoch = [epoch, other]
                 .into_iter()
@@ -526,29 +526,34 @@ impl FileState {
                 .find(|epoch| opens(epoch))
                 .unwrap_or(epoch);
         }
-        Ok(self.key_of(tools, epoch, &table.salt))
+        Ok(self.key_of(context, epoch, &table.salt))
     }
 
     /// Returns the key of a salt under an epoch.
-    fn key_of(&self, tools: &Tools, epoch: &Epoch, salt: &[u8; 16]) -> SegmentKey {
+    fn key_of(&self, context: &Context, epoch: &Epoch, salt: &[u8; 16]) -> SegmentKey {
         let (number, commitment, keys) = self.chunk_keys.get_or_init(|| {
-            (epoch.number, epoch.commitment, tools.keys.chunk_keys(epoch, &self.file_id))
+            (epoch.number, epoch.commitment, context.keys.chunk_keys(epoch, &self.file_id))
         });
         if (*number, *commitment) == (epoch.number, epoch.commitment) {
             return keys.derive(salt);
         }
-        tools.keys.chunk_keys(epoch, &self.file_id).derive(salt)
+        context.keys.chunk_keys(epoch, &self.file_id).derive(salt)
     }
 
-    fn committed_chunk(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<Option<Arc<Chunk>>> {
-        self.tree(file, tools).chunk(k, |table| self.segment_key(file, tools, k, table))
+    fn committed_chunk(
+        &self,
+        file: &dyn File,
+        context: &Context,
+        k: u64,
+    ) -> Inner<Option<Arc<Chunk>>> {
+        self.tree(file, context).chunk(k, |table| self.segment_key(file, context, k, table))
     }
 
-    pub(super) fn new_salt(tools: &Tools) -> [u8; 16] {
+    pub(super) fn new_salt(context: &Context) -> [u8; 16] {
         let mut salt = [0; 16];
-        match tools.keys.suite {
-            crate::crypto::Suite::Aes256Gcm => tools.random.fill(&mut salt[..12]),
-            crate::crypto::Suite::ChaCha20Poly1305 => tools.random.fill(&mut salt),
+        match context.keys.suite {
+            crate::crypto::Suite::Aes256Gcm => context.random.fill(&mut salt[..12]),
+            crate::crypto::Suite::ChaCha20Poly1305 => context.random.fill(&mut salt),
         }
         salt
     }
@@ -588,20 +593,20 @@ impl FileState {
 
     /// Counts the memory of the changes. Returns whether the changes of all files exceed the
     /// vault's limit, and this file has some.
-    pub fn count(&mut self, tools: &Tools) -> bool {
+    pub fn count(&mut self, context: &Context) -> bool {
         // A changed chunk has its table in memory, in addition to its pending segments.
-        let table = tools.keys.layout.chunk() as usize / SEGMENT * size_of::<Segment>() + 2048;
+        let table = context.keys.layout.chunk() as usize / SEGMENT * size_of::<Segment>() + 2048;
         let bytes = self.pending_bytes + self.dirty.len() * table;
         self.counted.set(bytes);
-        bytes > 0 && tools.cache.has_too_many_changes()
+        bytes > 0 && context.cache.has_too_many_changes()
     }
 
     /// Returns the header that the next commit writes.
-    pub fn header(&self, tools: &Tools, root: Root) -> Header {
-        let epoch = tools.keys.current();
+    pub fn header(&self, context: &Context, root: Root) -> Header {
+        let epoch = context.keys.current();
         Header {
             public: PublicHeader {
-                suite: tools.keys.suite,
+                suite: context.keys.suite,
                 small: self.small.as_ref().map(|data| data.len() as u16),
                 epoch: epoch.number,
                 commitment: epoch.commitment,

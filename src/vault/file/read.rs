@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
-use super::{FileState, Tools};
+use super::{Context, FileState};
 use crate::crypto::SegmentKey;
 use crate::format::layout::SEGMENT;
 use crate::format::table::{Table, segment_aad, segment_hash};
@@ -21,17 +21,17 @@ use crate::vault::error::{Fault, Inner};
 
 impl FileState {
     /// Checks that the table of chunk `k` can be read; its segments are not read.
-    pub fn is_chunk_readable(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
+    pub fn is_chunk_readable(&self, file: &dyn File, context: &Context, k: u64) -> Inner<()> {
         if self.small.is_some() || self.dirty.contains_key(&k) {
             Ok(())
         } else {
-            self.committed_chunk(file, tools, k).map(drop)
+            self.committed_chunk(file, context, k).map(drop)
         }
     }
 
     /// Returns the first chunk after `k`, a chunk of holes, that may hold data.
-    pub(super) fn after_hole(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<u64> {
-        let committed = self.tree(file, tools).after_hole(k)?;
+    pub(super) fn after_hole(&self, file: &dyn File, context: &Context, k: u64) -> Inner<u64> {
+        let committed = self.tree(file, context).after_hole(k)?;
         let dirty = self.dirty.range(k + 1..).next().map_or(u64::MAX, |(k, _)| *k);
         Ok(committed.min(dirty).max(k + 1))
     }
@@ -40,7 +40,7 @@ impl FileState {
     pub fn read(
         &self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         offset: u64,
         buf: &mut [u8],
     ) -> Inner<usize> {
@@ -54,14 +54,14 @@ impl FileState {
             buf.copy_from_slice(&small[offset as usize..offset as usize + len]);
             return Ok(len);
         }
-        let chunk_size = tools.keys.layout.chunk();
+        let chunk_size = context.keys.layout.chunk();
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
             let k = at / chunk_size;
             let within = (at % chunk_size) as usize;
             let part = (chunk_size as usize - within).min(len - done);
-            self.read_chunk(file, tools, k, within, &mut buf[done..done + part])?;
+            self.read_chunk(file, context, k, within, &mut buf[done..done + part])?;
             done += part;
         }
         Ok(len)
@@ -70,7 +70,7 @@ impl FileState {
     pub(super) fn read_chunk(
         &self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         within: usize,
         buf: &mut [u8],
@@ -78,7 +78,7 @@ impl FileState {
         if let Some(dirty) = self.dirty.get(&k) {
             return self.open_segments(
                 file,
-                tools,
+                context,
                 k,
                 &dirty.table,
                 &dirty.key,
@@ -87,9 +87,9 @@ impl FileState {
                 buf,
             );
         }
-        match self.committed_chunk(file, tools, k)? {
+        match self.committed_chunk(file, context, k)? {
             Some(chunk) => {
-                self.open_segments(file, tools, k, &chunk.table, &chunk.key, None, within, buf)
+                self.open_segments(file, context, k, &chunk.table, &chunk.key, None, within, buf)
             }
             None => {
                 buf.fill(0);
@@ -104,7 +104,7 @@ impl FileState {
     pub(super) fn open_segments(
         &self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         table: &Table,
         key: &SegmentKey,
@@ -112,7 +112,7 @@ impl FileState {
         within: usize,
         buf: &mut [u8],
     ) -> Inner<()> {
-        let layout = &tools.keys.layout;
+        let layout = &context.keys.layout;
         let end = within + buf.len();
         let mut s = within / SEGMENT;
         while s * SEGMENT < end {
@@ -122,7 +122,7 @@ impl FileState {
                 // Part of a segment, or one that is pending or not full: through a buffer of its
                 // own.
                 let mut plain = Zeroizing::new([0; SEGMENT]);
-                self.open_one(file, tools, k, s, table, key, waits, &mut plain)?;
+                self.open_one(file, context, k, s, table, key, waits, &mut plain)?;
                 let (from, to) = (within.max(s * SEGMENT), end.min((s + 1) * SEGMENT));
                 buf[from - within..to - within]
                     .copy_from_slice(&plain[from - s * SEGMENT..to - s * SEGMENT]);
@@ -143,7 +143,7 @@ impl FileState {
                 return Err(Fault::Corrupt("is shorter than its header says"));
             }
             for (sealed, t) in part.chunks_exact_mut(SEGMENT).zip(s..) {
-                self.open_in_place(tools, k, t, table, key, sealed)?;
+                self.open_in_place(context, k, t, table, key, sealed)?;
             }
             s = run;
         }
@@ -152,7 +152,7 @@ impl FileState {
 
     pub(super) fn open_in_place(
         &self,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         s: usize,
         table: &Table,
@@ -166,13 +166,13 @@ impl FileState {
             return Err(Fault::Corrupt("has a segment that is not the one that was signed"));
         }
         let aad = segment_aad(
-            &tools.keys.share,
+            &context.keys.share,
             &self.file_id,
             k,
             s as u32,
             segment.len,
             table.epoch,
-            tools.keys.suite,
+            context.keys.suite,
         );
         key.open(&segment.nonce, &aad, sealed, &segment.tag)
             .map_err(|_| Fault::Corrupt("has a segment that cannot be authenticated"))
@@ -183,7 +183,7 @@ impl FileState {
     pub(super) fn open_one(
         &self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         s: usize,
         table: &Table,
@@ -198,21 +198,22 @@ impl FileState {
         match waits {
             Some(sealed) => plain[..len].copy_from_slice(sealed),
             None => {
-                if file.read_at(&mut plain[..len], tools.keys.layout.segment_offset(k, s))? != len {
+                if file.read_at(&mut plain[..len], context.keys.layout.segment_offset(k, s))? != len
+                {
                     return Err(Fault::Corrupt("is shorter than its header says"));
                 }
             }
         }
-        self.open_in_place(tools, k, s, table, key, &mut plain[..len])
+        self.open_in_place(context, k, s, table, key, &mut plain[..len])
     }
 
     /// Returns the next data or hole at or after `offset`, by whole segments.
-    pub fn seek(&self, file: &dyn File, tools: &Tools, offset: u64, what: Seek) -> Inner<u64> {
+    pub fn seek(&self, file: &dyn File, context: &Context, offset: u64, what: Seek) -> Inner<u64> {
         self.check_known()?;
         if offset >= self.size {
             return Err(Fault::Os(libc::ENXIO));
         }
-        let layout = &tools.keys.layout;
+        let layout = &context.keys.layout;
         let mut at = offset;
         while at < self.size {
             if self.small.is_some() {
@@ -223,7 +224,7 @@ impl FileState {
             let table = match self.dirty.get(&k) {
                 Some(dirty) => Some(&dirty.table),
                 None => {
-                    committed = self.committed_chunk(file, tools, k)?;
+                    committed = self.committed_chunk(file, context, k)?;
                     committed.as_ref().map(|c| &c.table)
                 }
             };
@@ -231,7 +232,7 @@ impl FileState {
                 if what == Seek::Hole {
                     return Ok(at);
                 }
-                at = self.after_hole(file, tools, k)?.saturating_mul(layout.chunk());
+                at = self.after_hole(file, context, k)?.saturating_mul(layout.chunk());
                 continue;
             };
             while s < table.segments.len() && at < self.size {

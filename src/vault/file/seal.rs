@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::crypto::SegmentKey;
 use crate::format::layout::SEGMENT;
 use crate::format::table::{Segment, Table, segment_aad, segment_hash};
-use crate::vault::file::{DirtyChunk, FileState, Tools};
+use crate::vault::file::{Context, DirtyChunk, FileState};
 
 /// Sealed segments that follow each other in a chunk.
 pub(crate) struct Sealed {
@@ -28,7 +28,7 @@ pub(crate) struct Sealed {
 /// Seals `plain` (whole segments, the last one may be short) as the segments of chunk `k` from
 /// `first` on, under the key of a chunk of `epoch`.
 pub(crate) fn seal(
-    tools: &Tools,
+    context: &Context,
     file_id: &[u8; 32],
     k: u64,
     epoch: u32,
@@ -37,13 +37,13 @@ pub(crate) fn seal(
     mut plain: Zeroizing<Vec<u8>>,
 ) -> Sealed {
     let mut nonces = vec![[0u8; 12]; plain.len().div_ceil(SEGMENT)];
-    tools.random.fill(nonces.as_flattened_mut());
-    let signed = tools.keys.layout.signed();
+    context.random.fill(nonces.as_flattened_mut());
+    let signed = context.keys.layout.signed();
     let mut entries = Vec::with_capacity(nonces.len());
     for ((part, nonce), s) in plain.chunks_mut(SEGMENT).zip(nonces).zip(first..) {
         let len = part.len() as u16;
         let aad =
-            segment_aad(&tools.keys.share, file_id, k, s as u32, len, epoch, tools.keys.suite);
+            segment_aad(&context.keys.share, file_id, k, s as u32, len, epoch, context.keys.suite);
         let tag = key.seal(&nonce, &aad, part);
         entries.push((Segment { nonce, tag, len }, signed.then(|| segment_hash(part))));
     }
@@ -62,19 +62,19 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// Seals the chunks that `data` at `offset` fills completely.
-    pub fn seal(tools: &Tools, file_id: &[u8; 32], offset: u64, data: &[u8]) -> Ready {
-        let chunk = tools.keys.layout.chunk();
+    pub fn seal(context: &Context, file_id: &[u8; 32], offset: u64, data: &[u8]) -> Ready {
+        let chunk = context.keys.layout.chunk();
         let (first, end) =
             (offset.div_ceil(chunk), offset.saturating_add(data.len() as u64) / chunk);
-        let epoch = tools.keys.current();
+        let epoch = context.keys.current();
         let mut chunks = BTreeMap::new();
         for k in first..end {
             let at = (k * chunk - offset) as usize;
             let plain = Zeroizing::new(data[at..at + chunk as usize].to_vec());
-            let salt = FileState::new_salt(tools);
-            let key = tools.keys.chunk_keys(epoch, file_id).derive(&salt);
-            let sealed = seal(tools, file_id, k, epoch.number, &key, 0, plain);
-            let table = Table::empty(&tools.keys.layout, salt, epoch.number);
+            let salt = FileState::new_salt(context);
+            let key = context.keys.chunk_keys(epoch, file_id).derive(&salt);
+            let sealed = seal(context, file_id, k, epoch.number, &key, 0, plain);
+            let table = Table::empty(&context.keys.layout, salt, epoch.number);
             let (live, pending) = (Box::default(), BTreeMap::new());
             chunks.insert(
                 k,
@@ -88,12 +88,12 @@ impl Ready {
     /// and its epoch is still the current one. Its live segments are not known yet.
     pub fn take(
         &mut self,
-        tools: &Tools,
+        context: &Context,
         file_id: &[u8; 32],
         k: u64,
         len: usize,
     ) -> Option<(DirtyChunk, Sealed)> {
-        let current = tools.keys.current();
+        let current = context.keys.current();
         let (chunk, sealed) = self.chunks.remove(&k)?;
         let fits = sealed.bytes.len() == len
             && self.file_id == *file_id

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
-use super::{ChunkLook, DirtyChunk, FileState, RIDE_MAX, Tools, resize_zeroizing};
+use super::{ChunkLook, Context, DirtyChunk, FileState, RIDE_MAX, resize_zeroizing};
 use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
 use crate::store::File;
@@ -23,25 +23,29 @@ use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::seal::{Ready, Sealed, seal};
 
 impl FileState {
-    pub(super) fn empty_chunk(&self, tools: &Tools, live: Box<[bool]>) -> DirtyChunk {
-        let epoch = tools.keys.current();
-        let table = Table::empty(&tools.keys.layout, Self::new_salt(tools), epoch.number);
-        let key = self.key_of(tools, epoch, &table.salt);
+    pub(super) fn empty_chunk(&self, context: &Context, live: Box<[bool]>) -> DirtyChunk {
+        let epoch = context.keys.current();
+        let table = Table::empty(&context.keys.layout, Self::new_salt(context), epoch.number);
+        let key = self.key_of(context, epoch, &table.salt);
         DirtyChunk { table, key, epoch: epoch.commitment, live, pending: BTreeMap::new() }
     }
 
     /// Returns which segments of chunk `k` the last committed header refers to.
-    pub(super) fn live_segments(&self, tools: &Tools, committed: Option<&Chunk>) -> Box<[bool]> {
+    pub(super) fn live_segments(
+        &self,
+        context: &Context,
+        committed: Option<&Chunk>,
+    ) -> Box<[bool]> {
         match committed {
             Some(chunk) => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
-            None => vec![false; tools.keys.layout.segments()].into(),
+            None => vec![false; context.keys.layout.segments()].into(),
         }
     }
 
     /// Makes chunk `k` dirty, ready for new segments under its present salt; sealed again if the
     /// salt is used up or belongs to an older epoch.
-    pub(super) fn make_dirty(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<()> {
-        let current = tools.keys.current();
+    pub(super) fn make_dirty(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<()> {
+        let current = context.keys.current();
         if let Some(dirty) = self.dirty.get(&k)
             && dirty.table.seals < SEALS_MAX
             && (dirty.table.epoch, dirty.epoch) == (current.number, current.commitment)
@@ -49,21 +53,21 @@ impl FileState {
             return Ok(());
         }
         if !self.dirty.contains_key(&k) {
-            let committed = self.committed_chunk(file, tools, k)?;
-            let live = self.live_segments(tools, committed.as_deref());
+            let committed = self.committed_chunk(file, context, k)?;
+            let live = self.live_segments(context, committed.as_deref());
             let fits = |t: &Table| {
                 t.epoch == current.number
                     && t.seals < SEALS_MAX
-                    && tools.keys.numbered(t.epoch).count() == 1
+                    && context.keys.numbered(t.epoch).count() == 1
             };
             match committed {
                 None => {
-                    let chunk = self.empty_chunk(tools, live);
+                    let chunk = self.empty_chunk(context, live);
                     self.dirty.insert(k, chunk);
                     return Ok(());
                 }
                 Some(chunk) if fits(&chunk.table) => {
-                    let key = self.key_of(tools, current, &chunk.table.salt);
+                    let key = self.key_of(context, current, &chunk.table.salt);
                     let table = chunk.table.clone();
                     self.dirty.insert(
                         k,
@@ -81,44 +85,44 @@ impl FileState {
             }
         }
         // No new bytes under an old epoch or a used-up salt: the whole chunk is sealed again.
-        let mut plain = Zeroizing::new(vec![0; tools.keys.layout.chunk() as usize]);
-        self.read_chunk(file, tools, k, 0, &mut plain)?;
+        let mut plain = Zeroizing::new(vec![0; context.keys.layout.chunk() as usize]);
+        self.read_chunk(file, context, k, 0, &mut plain)?;
         let lens: Vec<u16> = match self.dirty.get(&k) {
             Some(dirty) => dirty.table.segments.iter().map(|s| s.len).collect(),
             None => self
-                .committed_chunk(file, tools, k)?
+                .committed_chunk(file, context, k)?
                 .map_or(Vec::new(), |c| c.table.segments.iter().map(|s| s.len).collect()),
         };
         let live = match self.dirty.get(&k) {
             Some(dirty) => dirty.live.clone(),
-            None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
+            None => self.live_segments(context, self.committed_chunk(file, context, k)?.as_deref()),
         };
-        let mut chunk = self.empty_chunk(tools, live);
+        let mut chunk = self.empty_chunk(context, live);
         for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
             let at = s * SEGMENT;
             // Refused bytes are in memory now; the commit retries.
             let part = Zeroizing::new(plain[at..at + len as usize].to_vec());
-            let _ = self.seal_into(file, tools, k, &mut chunk, s, part, false);
+            let _ = self.seal_into(file, context, k, &mut chunk, s, part, false);
         }
         self.replace_dirty(k, chunk);
         Ok(())
     }
 
     /// Seals dirty chunks of an ended epoch again: nothing new is written under it.
-    pub fn renew_dirty(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
-        let current = tools.keys.current();
+    pub fn renew_dirty(&mut self, file: &dyn File, context: &Context) -> Inner<()> {
+        let current = context.keys.current();
         let ended = |(k, chunk): (&u64, &DirtyChunk)| {
             ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k)
         };
         for k in self.dirty.iter().filter_map(ended).collect::<Vec<u64>>() {
-            self.make_dirty(file, tools, k)?;
+            self.make_dirty(file, context, k)?;
         }
         Ok(())
     }
 
     /// Returns what chunk `k` holds, without reading its segments.
-    pub fn look_at(&self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
-        let current = tools.keys.current();
+    pub fn look_at(&self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkLook> {
+        let current = context.keys.current();
         let of = |table: &Table, older: bool| {
             let bytes = table.segments.iter().map(|s| u64::from(s.len)).sum();
             ChunkLook { next: k + 1, bytes, older }
@@ -129,21 +133,24 @@ impl FileState {
                 (dirty.table.epoch, dirty.epoch) != (current.number, current.commitment),
             ));
         }
-        Ok(match self.committed_chunk(file, tools, k)? {
+        Ok(match self.committed_chunk(file, context, k)? {
             Some(chunk) => {
                 let epoch = chunk.table.epoch;
-                of(&chunk.table, epoch != current.number || tools.keys.numbered(epoch).count() != 1)
+                of(
+                    &chunk.table,
+                    epoch != current.number || context.keys.numbered(epoch).count() != 1,
+                )
             }
-            None => ChunkLook { next: self.after_hole(file, tools, k)?, bytes: 0, older: false },
+            None => ChunkLook { next: self.after_hole(file, context, k)?, bytes: 0, older: false },
         })
     }
 
     /// Makes chunk `k` dirty, sealed again, if it belongs to another epoch than the current one;
     /// returns what it was.
-    pub fn renew(&mut self, file: &dyn File, tools: &Tools, k: u64) -> Inner<ChunkLook> {
-        let look = self.look_at(file, tools, k)?;
+    pub fn renew(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkLook> {
+        let look = self.look_at(file, context, k)?;
         if look.older {
-            self.make_dirty(file, tools, k)?;
+            self.make_dirty(file, context, k)?;
         }
         Ok(look)
     }
@@ -161,15 +168,15 @@ impl FileState {
     pub(super) fn seal_into(
         &mut self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         chunk: &mut DirtyChunk,
         first: usize,
         plain: Zeroizing<Vec<u8>>,
         hold: bool,
     ) -> Option<Fault> {
-        let sealed = seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
-        self.place(file, tools, k, chunk, first, sealed, hold)
+        let sealed = seal(context, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
+        self.place(file, context, k, chunk, first, sealed, hold)
     }
 
     /// Stores sealed segments from number `first` on: in the store if their place is fresh, in the
@@ -180,20 +187,20 @@ impl FileState {
     pub(super) fn place(
         &mut self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         chunk: &mut DirtyChunk,
         first: usize,
         sealed: Sealed,
         hold: bool,
     ) -> Option<Fault> {
-        let layout = &tools.keys.layout;
+        let layout = &context.keys.layout;
         let Sealed { bytes, entries } = sealed;
         let count = entries.len();
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = self.committed.as_ref().map_or(0, |c| c.end);
         let rides = self.durable
-            && (self.waits || tools.others_wait || self.riding_bytes + bytes.len() <= RIDE_MAX);
+            && (self.waits || context.others_wait || self.riding_bytes + bytes.len() <= RIDE_MAX);
         let live = std::mem::take(&mut chunk.live);
         let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
         let mut refused = None;
@@ -242,31 +249,37 @@ impl FileState {
     }
 
     /// Leaves the small form: its data becomes segment 0 of chunk 0.
-    pub(super) fn grow_out_of_small(&mut self, file: &dyn File, tools: &Tools) -> Inner<()> {
+    pub(super) fn grow_out_of_small(&mut self, file: &dyn File, context: &Context) -> Inner<()> {
         if self.small.is_none() {
             return Ok(());
         }
-        let live = self.live_segments(tools, self.committed_chunk(file, tools, 0)?.as_deref());
-        let mut chunk = self.empty_chunk(tools, live);
+        let live = self.live_segments(context, self.committed_chunk(file, context, 0)?.as_deref());
+        let mut chunk = self.empty_chunk(context, live);
         let Some(small) = self.small.take() else { return Ok(()) };
         if !small.is_empty() {
             // Refused bytes are not lost; the commit retries.
-            let _ = self.seal_into(file, tools, 0, &mut chunk, 0, small, false);
+            let _ = self.seal_into(file, context, 0, &mut chunk, 0, small, false);
         }
         self.replace_dirty(0, chunk);
         Ok(())
     }
 
     /// Writes `data` at `offset`.
-    pub fn write(&mut self, file: &dyn File, tools: &Tools, offset: u64, data: &[u8]) -> Inner<()> {
-        self.write_ready(file, tools, offset, data, Ready::default())
+    pub fn write(
+        &mut self,
+        file: &dyn File,
+        context: &Context,
+        offset: u64,
+        data: &[u8],
+    ) -> Inner<()> {
+        self.write_ready(file, context, offset, data, Ready::default())
     }
 
     /// Writes `data` at `offset`; the chunks in `ready` are already sealed.
     pub fn write_ready(
         &mut self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         offset: u64,
         data: &[u8],
         mut ready: Ready,
@@ -291,8 +304,8 @@ impl FileState {
             return Ok(());
         }
         let (small, size) = (self.small.clone(), self.size);
-        self.grow_out_of_small(file, tools)?;
-        let chunk_size = tools.keys.layout.chunk();
+        self.grow_out_of_small(file, context)?;
+        let chunk_size = context.keys.layout.chunk();
         let mut done = 0;
         let mut result = Ok(());
         while done < data.len() {
@@ -301,7 +314,7 @@ impl FileState {
             let part = (chunk_size as usize - within).min(data.len() - done);
             match self.write_chunk(
                 file,
-                tools,
+                context,
                 at / chunk_size,
                 within,
                 &data[done..done + part],
@@ -338,37 +351,39 @@ impl FileState {
     pub(super) fn write_chunk(
         &mut self,
         file: &dyn File,
-        tools: &Tools,
+        context: &Context,
         k: u64,
         within: usize,
         data: &[u8],
         ready: &mut Ready,
     ) -> Inner<Option<Fault>> {
-        let chunk_start = k * tools.keys.layout.chunk();
+        let chunk_start = k * context.keys.layout.chunk();
         let end = within + data.len();
         let covers_all = within == 0
-            && chunk_start + end as u64 >= self.size.min(chunk_start + tools.keys.layout.chunk());
+            && chunk_start + end as u64 >= self.size.min(chunk_start + context.keys.layout.chunk());
         if covers_all {
             // Every byte of the chunk is new: a new salt, and no read of the old contents.
             let live = match self.dirty.get(&k) {
                 Some(dirty) => dirty.live.clone(),
-                None => self.live_segments(tools, self.committed_chunk(file, tools, k)?.as_deref()),
+                None => {
+                    self.live_segments(context, self.committed_chunk(file, context, k)?.as_deref())
+                }
             };
-            let (mut chunk, sealed) = match ready.take(tools, &self.file_id, k, data.len()) {
+            let (mut chunk, sealed) = match ready.take(context, &self.file_id, k, data.len()) {
                 Some((chunk, sealed)) => (DirtyChunk { live, ..chunk }, sealed),
                 None => {
-                    let chunk = self.empty_chunk(tools, live);
+                    let chunk = self.empty_chunk(context, live);
                     let plain = Zeroizing::new(data.to_vec());
                     let sealed =
-                        seal(tools, &self.file_id, k, chunk.table.epoch, &chunk.key, 0, plain);
+                        seal(context, &self.file_id, k, chunk.table.epoch, &chunk.key, 0, plain);
                     (chunk, sealed)
                 }
             };
-            let refused = self.place(file, tools, k, &mut chunk, 0, sealed, false);
+            let refused = self.place(file, context, k, &mut chunk, 0, sealed, false);
             self.replace_dirty(k, chunk);
             return Ok(refused);
         }
-        self.make_dirty(file, tools, k)?;
+        self.make_dirty(file, context, k)?;
         let (first, last) = (within / SEGMENT, (end - 1) / SEGMENT);
         let dirty = &self.dirty[&k];
         let old_tail = dirty.table.segments[last].len as usize;
@@ -383,7 +398,7 @@ impl FileState {
                 let mut old = Zeroizing::new([0; SEGMENT]);
                 self.open_one(
                     file,
-                    tools,
+                    context,
                     k,
                     s,
                     &dirty.table,
@@ -399,7 +414,7 @@ impl FileState {
         let at = within - first * SEGMENT;
         plain[at..at + data.len()].copy_from_slice(data);
         let mut chunk = self.dirty.remove(&k).expect("made dirty above");
-        let refused = self.seal_into(file, tools, k, &mut chunk, first, plain, false);
+        let refused = self.seal_into(file, context, k, &mut chunk, first, plain, false);
         self.dirty.insert(k, chunk);
         Ok(refused)
     }

@@ -19,7 +19,7 @@ use crate::format::journal::header_hash;
 use crate::format::signature::{Authorship, Claim, Sign};
 use crate::roster::{Identity, Members, Role};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::keyring::verified::Known;
+use crate::vault::keyring::verified::VerifiedCache;
 
 /// The signers whose signatures count at one head.
 #[derive(Clone)]
@@ -86,7 +86,7 @@ pub(crate) struct Signing {
     own: [u8; 32],
     rights: RwLock<Arc<Rights>>,
     /// Verified signatures of headers.
-    known: Known,
+    known: VerifiedCache,
     /// Another daemon has the vault for writing and does not know of this one.
     shut_out: AtomicBool,
 }
@@ -94,7 +94,13 @@ pub(crate) struct Signing {
 impl Signing {
     pub fn new(identity: Arc<Identity>, rights: Rights) -> Self {
         let (own, rights) = (identity.public().sign, RwLock::new(Arc::new(rights)));
-        Signing { identity, own, rights, known: Known::new(), shut_out: AtomicBool::new(false) }
+        Signing {
+            identity,
+            own,
+            rights,
+            known: VerifiedCache::new(),
+            shut_out: AtomicBool::new(false),
+        }
     }
 
     /// Returns the identity that has the share open.

@@ -18,11 +18,11 @@ use crate::format::signature::{Authorship, Claim};
 const KNOWN_MAX: usize = 1 << 14;
 
 /// The cache of authenticated blocks, and the memory of uncommitted changes.
-pub(crate) struct Known(Mutex<LruCache<[u8; 32], ()>>);
+pub(crate) struct VerifiedCache(Mutex<LruCache<[u8; 32], ()>>);
 
-impl Known {
+impl VerifiedCache {
     pub fn new() -> Self {
-        Known(Mutex::new(LruCache::unbounded())) // takes no memory before its first use
+        VerifiedCache(Mutex::new(LruCache::unbounded())) // takes no memory before its first use
     }
 
     /// Adds a valid claim.
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_was_verified_is_known_and_nothing_that_differs() {
-        let known = Known::new();
+        let known = VerifiedCache::new();
         let good = claim(b"what is signed", 1, |_| ());
         assert_eq!(known.verify(&good).unwrap().author, [1; 32]);
         assert!(known.0.lock().contains(&good.digest()));
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn what_is_known_is_not_verified_again() {
         // Shown with a claim that would fail.
-        let known = Known::new();
+        let known = VerifiedCache::new();
         let bad = claim(b"what is signed", 1, |s| s[0] ^= 1);
         assert!(known.verify(&bad).is_err());
         known.learn(&bad);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_was_not_seen_for_long_makes_room() {
-        let known = Known::new();
+        let known = VerifiedCache::new();
         for n in 0..KNOWN_MAX + 10 {
             known.note(std::array::from_fn(|i| (n >> (8 * (i % 4))) as u8));
         }

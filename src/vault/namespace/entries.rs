@@ -10,7 +10,7 @@ use crate::format::name::{LONG, StoredName, is_control};
 use crate::format::record::OVERFLOW;
 use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
-use crate::vault::core::name_lock::NamesRead;
+use crate::vault::core::name_lock::NameReadGuard;
 use crate::vault::core::open_table::Open;
 use crate::vault::core::trash::Trash;
 use crate::vault::directory::folder::Folder;
@@ -64,7 +64,7 @@ impl Core {
     /// Runs [`Folder::tidy`] once an entry is removed, for a caller that held `names` for that.
     /// Another daemon may be about to create an entry of the name, for which it has found the
     /// sidecar.
-    fn tidy(&self, names: NamesRead<'_>, folder: &Folder, stored: &[u8]) {
+    fn tidy(&self, names: NameReadGuard<'_>, folder: &Folder, stored: &[u8]) {
         if !self.mode.shared || stored.first() != Some(&LONG) {
             return folder.tidy(stored);
         }
@@ -236,7 +236,7 @@ impl Core {
             node,
             file,
             (stat.dev, stat.ino),
-            &self.tools(),
+            &self.context(),
             self.next_serial(),
             hint,
         );

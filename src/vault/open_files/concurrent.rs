@@ -41,7 +41,7 @@ const COMMITS_TAKE: Duration = Duration::from_secs(60);
 impl Core {
     /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and
     /// commits, and looks for the key of an epoch that is not known.
-    pub fn patiently<T>(
+    pub fn retry<T>(
         &self,
         writes: bool,
         mut attempt: impl FnMut() -> Inner<T>,
@@ -167,7 +167,7 @@ impl Core {
         let fresh = OpenFile::load(
             open.node,
             open.file.clone(),
-            &self.tools(),
+            &self.context(),
             self.next_serial(),
             Load::Read,
         )?;
@@ -178,17 +178,17 @@ impl Core {
     }
 
     /// Reads the presently committed contents.
-    pub fn read_together(&self, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+    pub fn read_shared(&self, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let attempt = || {
             self.freshen(open)?;
-            open.read(&self.tools(), offset, buf)
+            open.read(&self.context(), offset, buf)
         };
-        self.patiently(false, attempt, open.node)
+        self.retry(false, attempt, open.node)
     }
 
     /// Called before a commit: checks that the header is the one that it is based on. A conflict
     /// that [`Core::freshen`] could not resolve stays an error.
-    pub fn begin_together(
+    pub fn begin_shared_commit(
         &self,
         open: &OpenFile,
         state: &mut FileState,
@@ -210,7 +210,7 @@ impl Core {
 
     /// Called after a commit: from here on only a further commit overwrites data that others see,
     /// and the journal is empty of this file.
-    pub fn end_together(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+    pub fn end_shared_commit(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         if !state.durable && state.committed.is_some() {
             state.durable = true;
             state.needs_sync = true;

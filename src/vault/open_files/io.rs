@@ -89,9 +89,9 @@ impl Core {
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let (file, _) = self.open.file_handle(handle)?;
         if self.mode.shared {
-            return self.read_together(&file, offset, buf);
+            return self.read_shared(&file, offset, buf);
         }
-        let read = file.read(&self.tools(), offset, buf)?;
+        let read = file.read(&self.context(), offset, buf)?;
         // A short part of the last page does not mean that the kernel knows another end.
         let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
         let is_short = pages_to(read) < pages_to(buf.len());
@@ -100,7 +100,7 @@ impl Core {
             && let Some(wait) = file.until_cut_is_known()
         {
             std::thread::sleep(wait);
-            return file.read(&self.tools(), offset, buf);
+            return file.read(&self.context(), offset, buf);
         }
         Ok(read)
     }
@@ -120,11 +120,11 @@ impl Core {
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
         }
-        let tools = self.tools();
+        let context = self.context();
         // The offset of appended data is not known before the file is locked.
         let ahead = if flags.append { &[] } else { data };
         let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
-        let seal = |(i, part)| Ready::seal(&tools, &open.file_id, at(i), part);
+        let seal = |(i, part)| Ready::seal(&context, &open.file_id, at(i), part);
         let mut ready =
             ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
         let low = self.is_low(); // locks the table of open files: not with a file locked
@@ -139,18 +139,18 @@ impl Core {
         }
         // In parts, so that no commit, and no record of the journal, exceeds a limit.
         for part in data.chunks(WRITE_PART) {
-            if state.is_full() || state.count(&self.tools()) {
+            if state.is_full() || state.count(&self.context()) {
                 // A commit failed for lack of space and may do so again: no more data is accepted.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
             let written = state.write_ready(
                 &*open.file,
-                &tools,
+                &context,
                 offset,
                 part,
                 ready.next().unwrap_or_default(),
             );
-            let vault_is_full = state.count(&tools);
+            let vault_is_full = state.count(&context);
             let written = written
                 .and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });
             if let Err(fault) = written {
@@ -158,7 +158,7 @@ impl Core {
                 if is_no_space(fault.errno()) && state.latched.is_none() {
                     // A write that fails for lack of space leaves the file's length unchanged.
                     let shorter = self.take_back(&open, &mut state, size);
-                    state.count(&tools);
+                    state.count(&context);
                     shorter?;
                 }
                 return Err(fault);
@@ -260,7 +260,7 @@ impl Core {
         state.check_latched()?;
         if size > state.size {
             self.make_room(open, state, size)?;
-            return state.extend(&*open.file, &self.tools(), size);
+            return state.extend(&*open.file, &self.context(), size);
         }
         if size == state.size && !(size == 0 && state.committed.is_none()) {
             state.touch();
@@ -269,12 +269,12 @@ impl Core {
         if size == 0 {
             return self.throw_away(open, state);
         }
-        let longer = state.shorten(&*open.file, &self.tools(), size)?;
+        let longer = state.shorten(&*open.file, &self.context(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);
         if committed.is_err() && state.latched.is_none() {
             // Otherwise the next write would fill places to which the durable header refers, and
             // growth would restore old bytes.
-            state.restore(&*open.file, &self.tools(), longer);
+            state.restore(&*open.file, &self.context(), longer);
         }
         committed
     }
@@ -311,9 +311,9 @@ impl Core {
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
         let (open, _) = self.open.file_handle(handle)?;
         if self.mode.shared {
-            self.patiently(false, || self.freshen(&open), open.node)?;
+            self.retry(false, || self.freshen(&open), open.node)?;
         }
-        open.state.read().seek(&*open.file, &self.tools(), offset, what)
+        open.state.read().seek(&*open.file, &self.context(), offset, what)
     }
 
     pub fn seek_under_cache(
@@ -330,7 +330,7 @@ impl Core {
             return self.seek_data_hole(handle, offset, what).map(Sought::At);
         }
         let state = open.state.read();
-        let seek = |from, what| match state.seek(&*open.file, &self.tools(), from, what) {
+        let seek = |from, what| match state.seek(&*open.file, &self.context(), from, what) {
             Err(Fault::Os(libc::ENXIO)) => Ok(None),
             found => found.map(Some),
         };
@@ -368,7 +368,7 @@ impl Core {
         let mut state = open.state.write();
         state.check_latched()?;
         state.check_refused(u64::MAX)?;
-        let tools = self.tools();
+        let context = self.context();
         let lengthens = |keep_size: bool, state: &FileState| !keep_size && end > state.size;
         match mode {
             Fallocate::Allocate { keep_size } => {
@@ -377,7 +377,7 @@ impl Core {
                 open.file.allocate(Allocate::KeepSize, from, to - from)?;
                 if lengthens(keep_size, &state) {
                     self.make_room(&open, &mut state, end)?;
-                    state.extend(&*open.file, &tools, end)?;
+                    state.extend(&*open.file, &context, end)?;
                 }
             }
             Fallocate::PunchHole => self.punch(&open, &mut state, offset, end)?,
@@ -385,7 +385,7 @@ impl Core {
                 self.punch(&open, &mut state, offset, end)?;
                 if lengthens(keep_size, &state) {
                     self.make_room(&open, &mut state, end)?;
-                    state.extend(&*open.file, &tools, end)?;
+                    state.extend(&*open.file, &context, end)?;
                 }
             }
         }
@@ -404,7 +404,7 @@ impl Core {
         end: u64,
     ) -> Inner<()> {
         loop {
-            offset = state.punch(&*open.file, &self.tools(), offset, end)?;
+            offset = state.punch(&*open.file, &self.context(), offset, end)?;
             if offset >= end {
                 return Ok(());
             }

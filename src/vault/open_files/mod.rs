@@ -34,7 +34,7 @@ pub(super) const TURN: Duration = Duration::from_secs(1);
 impl Core {
     /// Returns the open file of a node, opened now if it is not, with one more handle.
     pub fn acquire(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
-        self.patiently(flags.write, || self.acquire_now(node, flags), node)
+        self.retry(flags.write, || self.acquire_now(node, flags), node)
     }
 
     fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
@@ -138,7 +138,7 @@ impl Core {
             OpenFlags { write: true, .. } if !self.mode.shared => Load::Write,
             _ => Load::Read,
         };
-        let loaded = OpenFile::load(node, file, &self.tools(), self.next_serial(), how);
+        let loaded = OpenFile::load(node, file, &self.context(), self.next_serial(), how);
         if loaded.is_err() {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
@@ -228,20 +228,21 @@ impl Core {
             Ok(path)
         };
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
-        let _pinned = if self.mode.shared { Some(self.begin_together(open, state)?) } else { None };
+        let _pinned =
+            if self.mode.shared { Some(self.begin_shared_commit(open, state)?) } else { None };
         let committed =
             self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
-        state.count(&self.tools());
+        state.count(&self.context());
         if committed.is_err() {
             self.note_lost(open, state);
         }
         committed?;
-        if self.mode.shared { self.end_together(open, state) } else { Ok(()) }
+        if self.mode.shared { self.end_shared_commit(open, state) } else { Ok(()) }
     }
 
     fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
         Committer {
-            tools: self.tools(),
+            context: self.context(),
             journal: &self.journal,
             next_serial,
             shared: self.mode.shared,

@@ -130,7 +130,7 @@ impl Core {
             return Ok(());
         }
         let freed = state.freed;
-        state.shorten(&*open.file, &self.tools(), size)?;
+        state.shorten(&*open.file, &self.context(), size)?;
         (state.cut, state.freed) = (false, freed);
         state.reserved = state.reserved.min(state.chunks(&self.keys.layout));
         let len = self
@@ -279,7 +279,7 @@ impl Core {
         if let Ok(stored) = OpenFile::load(
             open.node,
             open.file.clone(),
-            &self.tools(),
+            &self.context(),
             self.next_serial(),
             Load::Read,
         ) {

@@ -88,7 +88,7 @@ pub struct Notice {
 /// Options of a comparison with the rollback memory.
 #[derive(Clone, Debug)]
 pub struct SurveyOptions {
-    /// The present time, in seconds since 1970.
+    /// Returns the present time, in seconds since 1970.
     pub now: i64,
     /// See [`SETTLE`].
     pub settle: Duration,

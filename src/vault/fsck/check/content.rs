@@ -68,7 +68,7 @@ pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64
         while at < jobs[i].size {
             // Skips a hole if the tree has one here; if the tree is damaged, the read reports it.
             let open = &jobs[i].open;
-            match open.state.read().seek(&*open.file, &core.tools(), at, Seek::Data) {
+            match open.state.read().seek(&*open.file, &core.context(), at, Seek::Data) {
                 Ok(data) => at = data.max(at),
                 Err(Fault::Os(libc::ENXIO)) => break,
                 Err(_) => {}
@@ -124,7 +124,7 @@ fn run(
 /// Verifies one range; returns the number of good bytes.
 fn piece(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> (u64, Option<Damage>) {
     let len = (range.end - range.start) as usize;
-    match open.read(&core.tools(), range.start, &mut buf[..len]) {
+    match open.read(&core.context(), range.start, &mut buf[..len]) {
         Ok(read) => (read as u64, None),
         Err(what) => {
             let bad = merge(narrow(core, open, range.clone(), buf));
@@ -151,7 +151,7 @@ fn narrow(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> Ve
         }
         while at < end {
             let to = ((at / SEGMENT as u64 + 1) * SEGMENT as u64).min(end);
-            if open.read(&core.tools(), at, &mut buf[..(to - at) as usize]).is_err() {
+            if open.read(&core.context(), at, &mut buf[..(to - at) as usize]).is_err() {
                 bad.push(at..to);
             }
             at = to;
@@ -164,8 +164,8 @@ fn narrow(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> Ve
 /// them, cannot be authenticated.
 fn lost_chunks(core: &Core, open: &OpenFile, k: u64) -> Option<Range<u64>> {
     let state = open.state.read();
-    let tools = core.tools();
-    let tree = state.tree(&*open.file, &tools);
+    let context = core.context();
+    let tree = state.tree(&*open.file, &context);
     // From the top: a block is read by the hash in the block above it.
     for level in (1..=Layout::levels(tree.root.chunks)).rev() {
         let span = FANOUT.pow(level.into());
@@ -173,7 +173,7 @@ fn lost_chunks(core: &Core, open: &OpenFile, k: u64) -> Option<Range<u64>> {
             return Some(k / span * span..(k / span + 1).saturating_mul(span));
         }
     }
-    match state.is_chunk_readable(&*open.file, &tools, k) {
+    match state.is_chunk_readable(&*open.file, &context, k) {
         Ok(()) => None,
         Err(_) => Some(k..k + 1),
     }

@@ -740,7 +740,7 @@ impl<'a> Walk<'a> {
                 OpenFile::load(
                     node.unwrap_or(ROOT),
                     file,
-                    &self.core.tools(),
+                    &self.core.context(),
                     self.core.next_serial(),
                     Load::Read,
                 )

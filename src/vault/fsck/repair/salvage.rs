@@ -24,7 +24,7 @@ impl Core {
         let open = OpenFile::load(
             ROOT,
             self.journal.overlay(dir.open_file(stored, Access::Read)?)?,
-            &self.tools(),
+            &self.context(),
             self.next_serial(),
             Load::Read,
         )?;
@@ -33,7 +33,7 @@ impl Core {
             let mut at = range.start;
             while at < range.end {
                 let part = &mut buf[..(range.end - at).min(PART) as usize];
-                let read = open.read(&self.tools(), at, part)?;
+                let read = open.read(&self.context(), at, part)?;
                 if read == 0 {
                     return Err(Fault::Corrupt("is shorter than it was"));
                 }

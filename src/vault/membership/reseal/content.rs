@@ -134,14 +134,14 @@ impl Pass<'_> {
 
     /// Returns the numbers of bytes of older epochs, and of all epochs.
     fn count_chunks(&self, open: &OpenFile) -> Inner<(u64, u64)> {
-        let tools = self.core.tools();
+        let context = self.core.context();
         let (mut older, mut total, mut k) = (0, 0, 0);
         loop {
             let state = open.state.read();
-            if k >= state.chunks(&tools.keys.layout) {
+            if k >= state.chunks(&context.keys.layout) {
                 return Ok((older, total));
             }
-            let look = state.look_at(&*open.file, &tools, k)?;
+            let look = state.look_at(&*open.file, &context, k)?;
             total += look.bytes;
             older += if look.older { look.bytes } else { 0 };
             k = look.next;
@@ -194,7 +194,7 @@ impl Pass<'_> {
     /// Returns how many bytes were sealed again.
     fn reseal_open(&mut self, open: &Arc<OpenFile>) -> Inner<u64> {
         let core = self.core;
-        let tools = core.tools();
+        let context = core.context();
         let target = {
             let _step = self.step()?;
             let mut state = open.state.write();
@@ -213,10 +213,10 @@ impl Pass<'_> {
             let mut state = open.state.write();
             state.mtime.hold(&*open.file)?; // the contents do not change
             let chunks =
-                if self.work == Work::Eager { state.chunks(&tools.keys.layout) } else { 0 };
+                if self.work == Work::Eager { state.chunks(&context.keys.layout) } else { 0 };
             let before = bytes;
             while k < chunks && !state.is_full() {
-                let look = state.renew(&*open.file, &tools, k)?;
+                let look = state.renew(&*open.file, &context, k)?;
                 bytes += if look.older { look.bytes } else { 0 };
                 k = look.next;
             }
