@@ -1,24 +1,30 @@
 #!/usr/bin/env bash
-# Tries the Debian package as a user would: lintian, then in a fresh Debian root made by mmdebstrap it is installed, an ordinary user runs
-# the main job with it, an upgrade keeps a vault usable, and a removal leaves nothing behind.
+# Builds the Debian package and tries it as a user would: lintian, then in a fresh Debian root made by mmdebstrap it is installed, an
+# ordinary user runs the main job with it, an upgrade keeps a vault usable, and a removal leaves nothing behind.
 #
-#     scripts/package/check.sh [--install] DEB NEWER
+#     scripts/package/check.sh [--install] [--program FILE]
 #
-#   --install   installs lintian and mmdebstrap where they are missing
+#   --install        installs lintian, dpkg-dev and mmdebstrap where they are missing
+#   --program FILE   packs this program instead of building one
 #
-# NEWER is the same package with a higher version. As root, with /dev/fuse and a Debian mirror (or the variable MIRROR).
+# As root, with /dev/fuse and a Debian mirror (or the variable MIRROR).
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [ "${1-}" = --install ]; then
     shift
-    command -v lintian mmdebstrap >/dev/null || {
+    command -v lintian mmdebstrap dpkg-shlibdeps >/dev/null || {
         apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends lintian mmdebstrap >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends lintian mmdebstrap dpkg-dev >/dev/null
     }
 fi
-[ $# -eq 2 ] || { echo "usage: check.sh [--install] DEB NEWER" >&2; exit 1; }
-deb=$1 newer=$2
+case $#:${1-} in 0: | 2:--program) ;; *) echo "usage: check.sh [--install] [--program FILE]" >&2; exit 1 ;; esac
+
+"$here/package.sh" "$@" deb
+"$here/package.sh" "$@" --revision 2 deb
+packages=$here/../target/package
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../Cargo.toml")
+deb=$(echo "$packages/kithfs_$version-1"_*.deb) newer=$(echo "$packages/kithfs_$version-2"_*.deb)
 
 # The changelog names no bug, because there was no earlier package.
 lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$deb"
