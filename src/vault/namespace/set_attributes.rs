@@ -4,7 +4,7 @@ use crate::store::{Kind, SetTime};
 use crate::vault::core::Core;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::open_files::io::{kill_suid_sgid_bits, without_suid_sgid};
+use crate::vault::open_files::handles::{kill_suid_sgid_bits, without_suid_sgid};
 use crate::vault::types::{Attr, NodeId, OpenFlags, SetAttr};
 
 impl Core {

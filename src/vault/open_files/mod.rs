@@ -3,7 +3,7 @@
 
 pub(super) mod concurrent;
 mod flush;
-pub(super) mod io;
+pub(super) mod handles;
 pub(super) mod space;
 
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! Handles: reading, writing, lengths, durability and attributes of open files.
+//! Handles: reading, writing, lengths and durability of open files.
 
 use std::ops::Range;
 use std::sync::Arc;
