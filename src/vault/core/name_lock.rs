@@ -130,7 +130,7 @@ impl NameLock {
     }
 
     /// Keeps other daemons from changing paths; within this process
-    /// [`Core::paths`](super::Core::paths) does.
+    /// [`Namespace::paths`](super::Namespace::paths) does.
     pub fn pin(&self) -> Inner<Option<Arc<dyn File>>> {
         if self.alone.load(Ordering::Acquire) { Ok(None) } else { self.lock(Lock::Shared) }
     }

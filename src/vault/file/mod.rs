@@ -158,7 +158,7 @@ pub(crate) struct FileState {
     /// The store has refused a write: unreferenced bytes may be stored beyond the end.
     pub surplus: bool,
     /// A refused record may be in the journal all the same, and rely on places that count as fresh:
-    /// as with [`Tools::others_wait`].
+    /// as with [`Context::others_wait`].
     pub waits: bool,
     pub mtime: Mtime,
     pub dirty_since: Option<Instant>,

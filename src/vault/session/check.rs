@@ -56,10 +56,10 @@ impl Vault {
 
     /// Applies the remedies of a check's faults, each if `decide` returns true. Objects that cannot
     /// be authenticated are moved to the directory `run` (its name begins with
-    /// [`REPAIR_RUN`](super::REPAIR_RUN)) in `lost+found`. Nothing that holds a byte is deleted,
-    /// and a crash at any moment is harmless. Faults in nested shares are skipped: such a share is
-    /// repaired when it is opened alone. In a signed share nothing unverified is sealed or signed,
-    /// so remedies that need that fail.
+    /// [`REPAIR_RUN`](crate::vault::REPAIR_RUN)) in `lost+found`. Nothing that holds a byte is
+    /// deleted, and a crash at any moment is harmless. Faults in nested shares are skipped: such a
+    /// share is repaired when it is opened alone. In a signed share nothing unverified is sealed or
+    /// signed, so remedies that need that fail.
     ///
     /// # Errors
     /// The vault is open read-only. Failures of single remedies are in the report.
