@@ -150,7 +150,7 @@ pub(crate) enum Fault {
     /// Not authentic, or not valid in the format.
     Format(FormatError),
     /// Not authentic for a reason beyond parsing.
-    Corrupt(&'static str),
+    Corrupt(Corruption),
     /// An errno.
     Os(i32),
     /// A nested share begins here: the caller has to enter it first, if it may.
@@ -199,6 +199,35 @@ impl Fault {
             }
         }
     }
+}
+
+/// Why stored data is not what it should be, beyond what the format of one object shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Corruption {
+    /// The record of a directory names another place.
+    #[error("is a directory that was moved here without the key")]
+    MovedDirectory,
+    /// The place of a directory is unknown.
+    #[error("has lost its long name, without which its entries cannot be read")]
+    LostDirectory,
+    /// A header names an epoch that is unknown here, and may become known later.
+    #[error("names another key than this share has")]
+    UnknownKey,
+    /// The control file of a list of attributes is missing.
+    #[error("has attributes whose control file is missing")]
+    ListMissing,
+    /// A reference to a list of attributes is invalid.
+    #[error("has a reference to attributes that is of the wrong length")]
+    WrongReference,
+    /// A control file is larger than any of its kind.
+    #[error("has a control file that is too large")]
+    ControlTooLarge,
+    /// The ciphertext of a file is empty.
+    #[error("is empty: it was never committed, or was cut off")]
+    NeverCommitted,
+    /// Anything else. No caller decides by it.
+    #[error("{0}")]
+    Other(&'static str),
 }
 
 /// Returns whether an errno means a lack of space: the store is full, a quota is used up, or the

@@ -36,7 +36,8 @@ fn may_have_ended(error: &Error) -> bool {
 impl Core {
     /// Looks for new manifests and adopts them; returns whether there were any.
     ///
-    /// # Errors The reason why the new roster cannot be adopted. An identity that is no longer a
+    /// # Errors
+    /// The reason why the new roster cannot be adopted. An identity that is no longer a
     /// member keeps its keys, for reading.
     pub fn refresh(&self, trust: &Trust) -> Result<bool> {
         let mut seen = self.membership.seen.lock();

@@ -28,16 +28,11 @@ use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::directory::names::{Said, Sealed, shown, split_epoch};
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::keys::{DirectoryId, ShareKeys};
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::types::{NodeId, ROOT};
 
-/// Fault of a directory whose record names another place.
-const MOVED: &str = "is a directory that was moved here without the key";
-/// Fault of a directory whose place is unknown.
-pub(in crate::vault) const LOST_DIRECTORY: &str =
-    "has lost its long name, without which its entries cannot be read";
 /// Maximum length in bytes of a sidecar that is read.
 const SIDECAR_MAX: usize = 4096;
 
@@ -256,7 +251,7 @@ impl Folder<'_> {
         if is_lost && record.is_none() {
             // Entries created in it under an id derived from the rest of the name could not be read
             // once the name is restored.
-            return Err(Fault::Corrupt(LOST_DIRECTORY));
+            return Err(Fault::Corrupt(Corruption::LostDirectory));
         }
         Ok((place, id, record))
     }
@@ -306,7 +301,7 @@ impl Folder<'_> {
         if is_valid(&name) {
             Ok(Some(name))
         } else {
-            Err(Fault::Corrupt("has a sealed name that is not valid"))
+            Err(Fault::Corrupt(Corruption::Other("has a sealed name that is not valid")))
         }
     }
 
@@ -433,7 +428,9 @@ impl Core {
         self.check_boundary(&*dir, &*parent.dir, &parent.id, &place)?;
         let id = match parent.identify(&*dir, &link.stored, &link.name) {
             // Another daemon has renamed it since its lookup here.
-            Err(Fault::Corrupt(MOVED)) if self.mode.shared && !self.stands_at(node, &link) => {
+            Err(Fault::Corrupt(Corruption::MovedDirectory))
+                if self.mode.shared && !self.stands_at(node, &link) =>
+            {
                 return Err(Fault::Os(libc::ESTALE));
             }
             identified => identified?.1,
@@ -461,7 +458,7 @@ impl Core {
         let plain = self.keys.open_record(RecordKind::Directory, b"", &bytes)?;
         let record = DirectoryRecord::decode(&plain)?;
         if !record.is_at(parent, name) {
-            return Err(Fault::Corrupt(MOVED));
+            return Err(Fault::Corrupt(Corruption::MovedDirectory));
         }
         Ok((record.id, Some(record)))
     }

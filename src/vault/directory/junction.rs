@@ -16,7 +16,7 @@ use crate::roster::Role;
 use crate::store::Dir;
 use crate::vault::core::Core;
 use crate::vault::directory::names::shown;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::share::enter::DESCRIPTOR;
@@ -44,7 +44,7 @@ impl Core {
             Some(junction)
                 if !junction.coming || self.membership.trust.pin(&junction.share)?.is_some() =>
             {
-                Err(Fault::Corrupt("is the place of a share that is missing"))
+                Err(Fault::Corrupt(Corruption::Other("is the place of a share that is missing")))
             }
             _ => Ok(()),
         }

@@ -29,7 +29,7 @@ use crate::format::signature::Authorship;
 use crate::format::table::HOLE;
 use crate::store::{Allocate, File};
 use crate::vault::durability::journal::Journal;
-use crate::vault::error::{Fault, Inner, is_no_descriptor, is_no_space};
+use crate::vault::error::{Corruption, Fault, Inner, is_no_descriptor, is_no_space};
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
 use crate::vault::file::mtime::now;
@@ -139,7 +139,10 @@ impl Committer<'_> {
             && !state.replaced
             && state.size == 0
             && state.backing_len == 0;
-        let made = if is_made && durability == Durability::Ordered { path()? } else { None };
+        let made = match is_made && durability == Durability::Ordered {
+            true => path().or_else(without_long_path)?,
+            false => None,
+        };
         let path = if state.durable && !state.nameless { path()? } else { None };
         if state.durable && !state.nameless && path.is_none() {
             // No record can name it, so it is written straight, but only once the removal of its
@@ -332,7 +335,7 @@ impl Committer<'_> {
         let file = &open.file;
         let layout = self.context.keys.layout;
         let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
-            return Err(Fault::Corrupt("is durable but has no header"));
+            return Err(Fault::Corrupt(Corruption::Other("is durable but has no header")));
         };
         if state.freed {
             // Places that earlier records write may become free with this commit, and may then be
@@ -571,4 +574,9 @@ fn reserve(file: &dyn File, offset: u64, len: u64) -> Inner<()> {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// A file with a path that no record can name is not noted as created.
+fn without_long_path(fault: Fault) -> Inner<Option<Vec<u8>>> {
+    if fault.errno() == libc::ENAMETOOLONG { Ok(None) } else { Err(fault) }
 }

@@ -15,7 +15,7 @@ use crate::crypto::{SegmentKey, Suite};
 use crate::format::layout::{FANOUT, INDEX_BLOCK, Layout};
 use crate::format::table::{HOLE, Hash, IndexBlock, Table, index_hash, table_hash};
 use crate::store::File;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::block_cache::{BlockCache, Chunk};
 
 /// The root of the committed tree of one file.
@@ -39,7 +39,7 @@ pub(crate) struct Tree<'a> {
 
 fn read_exact(file: &dyn File, buf: &mut [u8], offset: u64) -> Inner<()> {
     if file.read_at(buf, offset)? != buf.len() {
-        return Err(Fault::Corrupt("is shorter than its header says"));
+        return Err(Fault::Corrupt(Corruption::Other("is shorter than its header says")));
     }
     Ok(())
 }
@@ -88,7 +88,9 @@ impl Tree<'_> {
         let mut bytes = [0; INDEX_BLOCK];
         read_exact(self.file, &mut bytes, self.layout.index_offset(level, j))?;
         if index_hash(level, &bytes) != expected {
-            return Err(Fault::Corrupt("has an index block that cannot be authenticated"));
+            return Err(Fault::Corrupt(Corruption::Other(
+                "has an index block that cannot be authenticated",
+            )));
         }
         let block = Arc::new(IndexBlock::decode(&bytes));
         self.cache.put_block(self.serial, level, j, block.clone());
@@ -120,7 +122,9 @@ impl Tree<'_> {
         let mut bytes = vec![0; self.layout.table_used()];
         read_exact(self.file, &mut bytes, self.layout.table_offset(k))?;
         if table_hash(&bytes) != expected {
-            return Err(Fault::Corrupt("has a chunk table that cannot be authenticated"));
+            return Err(Fault::Corrupt(Corruption::Other(
+                "has a chunk table that cannot be authenticated",
+            )));
         }
         let table = Table::decode(&self.layout, self.suite, &bytes)?;
         let key = key(&table)?;

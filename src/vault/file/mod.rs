@@ -32,7 +32,7 @@ use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, Segment, Table};
 use crate::store::File;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::block_cache::{BlockCache, Counted};
 use crate::vault::file::cached::Cached;
@@ -40,9 +40,6 @@ use crate::vault::file::hash_tree::{Root, Tree};
 use crate::vault::file::mtime::{Mtime, now};
 use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
 use crate::vault::types::NodeId;
-
-/// Fault of a file whose ciphertext is empty.
-pub(crate) const NEVER_COMMITTED: &str = "is empty: it was never committed, or was cut off";
 
 /// Sealed bytes of live segments that one file may hold before it commits.
 pub(crate) const PENDING_MAX: usize = 8 << 20;
@@ -340,12 +337,12 @@ impl OpenFile {
             return Ok(open);
         }
         if read == 0 {
-            return Err(Fault::Corrupt(NEVER_COMMITTED));
+            return Err(Fault::Corrupt(Corruption::NeverCommitted));
         }
         let OpenedHeader { header, data, by } = context.keys.open_header(&bytes)?;
         let public = &header.public;
         if backing_len < layout.cipher_len(header.size) {
-            return Err(Fault::Corrupt("is shorter than its header says"));
+            return Err(Fault::Corrupt(Corruption::Other("is shorter than its header says")));
         }
         let chunks = if public.small.is_some() { 0 } else { layout.chunks(header.size) };
         let end = layout.header() as u64 + public.small.unwrap_or(0) as u64;
@@ -490,7 +487,7 @@ impl FileState {
 
     /// Fails if the ciphertext is empty, so that the contents are unknown.
     pub fn check_known(&self) -> Inner<()> {
-        if self.void { Err(Fault::Corrupt(NEVER_COMMITTED)) } else { Ok(()) }
+        if self.void { Err(Fault::Corrupt(Corruption::NeverCommitted)) } else { Ok(()) }
     }
 
     /// See [`FileState::void`].
@@ -508,7 +505,9 @@ impl FileState {
     ) -> Inner<SegmentKey> {
         let mut epochs = context.keys.numbered(table.epoch);
         let Some(mut epoch) = epochs.next() else {
-            return Err(Fault::Corrupt("is sealed under an epoch that is unknown in this share"));
+            return Err(Fault::Corrupt(Corruption::Other(
+                "is sealed under an epoch that is unknown in this share",
+            )));
         };
         if let Some(other) = epochs.next()
             && let Some(s) = table.segments.iter().position(|segment| segment.len > 0)

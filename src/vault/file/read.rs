@@ -17,7 +17,7 @@ use crate::crypto::SegmentKey;
 use crate::format::layout::SEGMENT;
 use crate::format::table::{Table, segment_aad, segment_hash};
 use crate::store::{File, Seek};
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 
 impl FileState {
     /// Checks that the table of chunk `k` can be read; its segments are not read.
@@ -140,7 +140,7 @@ impl FileState {
             }
             let part = &mut buf[s * SEGMENT - within..run * SEGMENT - within];
             if file.read_at(part, layout.segment_offset(k, s))? != part.len() {
-                return Err(Fault::Corrupt("is shorter than its header says"));
+                return Err(Fault::Corrupt(Corruption::Other("is shorter than its header says")));
             }
             for (sealed, t) in part.chunks_exact_mut(SEGMENT).zip(s..) {
                 self.open_in_place(context, k, t, table, key, sealed)?;
@@ -163,7 +163,9 @@ impl FileState {
         if let Some(hash) = table.hashes.get(s)
             && segment_hash(sealed) != *hash
         {
-            return Err(Fault::Corrupt("has a segment that is not the one that was signed"));
+            return Err(Fault::Corrupt(Corruption::Other(
+                "has a segment that is not the one that was signed",
+            )));
         }
         let aad = segment_aad(
             &context.keys.share,
@@ -174,8 +176,9 @@ impl FileState {
             table.epoch,
             context.keys.suite,
         );
-        key.open(&segment.nonce, &aad, sealed, &segment.tag)
-            .map_err(|_| Fault::Corrupt("has a segment that cannot be authenticated"))
+        key.open(&segment.nonce, &aad, sealed, &segment.tag).map_err(|_| {
+            Fault::Corrupt(Corruption::Other("has a segment that cannot be authenticated"))
+        })
     }
 
     /// Opens one segment into `plain`, with zeros beyond its sealed length.
@@ -200,7 +203,9 @@ impl FileState {
             None => {
                 if file.read_at(&mut plain[..len], context.keys.layout.segment_offset(k, s))? != len
                 {
-                    return Err(Fault::Corrupt("is shorter than its header says"));
+                    return Err(Fault::Corrupt(Corruption::Other(
+                        "is shorter than its header says",
+                    )));
                 }
             }
         }

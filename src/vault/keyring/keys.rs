@@ -19,14 +19,11 @@ use crate::format::name::NameCipher;
 use crate::format::record::{self, RecordContext, RecordKind};
 use crate::format::signature::Authorship;
 use crate::roster::{EpochKey, FolderKeys};
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::signing::Signing;
 
 /// Id of a directory.
 pub(crate) type DirectoryId = [u8; 32];
-
-/// Fault of a header of an unknown epoch, which may become known later.
-pub(crate) const UNKNOWN_KEY: &str = "names another key than this share has";
 
 /// Number of the next generation of keys, in whichever share: a share that is opened again has
 /// another one.
@@ -173,10 +170,12 @@ impl ShareKeys {
     pub fn open_header(&self, bytes: &[u8]) -> Inner<OpenedHeader> {
         let public = PublicHeader::decode(&self.layout, bytes)?;
         if public.suite != self.suite {
-            return Err(Fault::Corrupt("names another suite than this share has"));
+            return Err(Fault::Corrupt(Corruption::Other(
+                "names another suite than this share has",
+            )));
         }
         let Some(epoch) = self.named(&public) else {
-            return Err(Fault::Corrupt(UNKNOWN_KEY));
+            return Err(Fault::Corrupt(Corruption::UnknownKey));
         };
         let (header, data, claim) = Header::unseal(&self.header_context(epoch), bytes)?;
         let by = claim.map(|claim| self.signing.verify(&claim)).transpose()?;
@@ -283,8 +282,9 @@ impl ShareKeys {
         bytes: &[u8],
     ) -> Inner<(Zeroizing<Vec<u8>>, Option<Authorship>)> {
         let number = record::epoch_of(kind, bytes)?;
-        let mut opened =
-            Err(Fault::Corrupt("is sealed under an epoch that is unknown in this share"));
+        let mut opened = Err(Fault::Corrupt(Corruption::Other(
+            "is sealed under an epoch that is unknown in this share",
+        )));
         for epoch in self.numbered(number) {
             opened = self.record_context(epoch).open(kind, bound, bytes).map_err(Fault::from);
             if opened.is_ok() {

@@ -18,7 +18,7 @@ use crate::format::inventory::InventoryList;
 use crate::format::journal::header_hash;
 use crate::format::signature::{Authorship, Claim, Sign};
 use crate::roster::{Identity, Members, Role};
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::verified::VerifiedCache;
 
 /// The signers whose signatures count at one head.
@@ -187,7 +187,7 @@ impl Signing {
         if rights.vouch(&by.signer, bytes, |head| &head.writers) {
             return Ok(());
         }
-        Err(Fault::Corrupt("is signed by a member who may not write here"))
+        Err(Fault::Corrupt(Corruption::Other("is signed by a member who may not write here")))
     }
 
     /// Checks that a junction signed by `by` counts: only admins may link to other shares.
@@ -196,6 +196,6 @@ impl Signing {
         if rights.vouch(&by.signer, bytes, |head| &head.admins) {
             return Ok(());
         }
-        Err(Fault::Corrupt("is a junction whose signer is not an admin here"))
+        Err(Fault::Corrupt(Corruption::Other("is a junction whose signer is not an admin here")))
     }
 }

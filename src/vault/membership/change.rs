@@ -20,7 +20,7 @@ use crate::format::inventory::{self, InventoryList};
 use crate::roster::{Acting, Change, Inventory, Member, Pin, Role, RosterError};
 use crate::store::{Access, File, Lock};
 use crate::vault::core::name_lock::{insist, open_to_lock};
-use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::error::{Corruption, Error, Fault, Inner, Result};
 use crate::vault::membership::inventory_walk::{Walk, Walked};
 use crate::vault::membership::share::Share;
 use crate::vault::session::options::OsRandom;
@@ -149,7 +149,8 @@ impl Share {
     /// isolated. Called again for a member who is already removed here, it continues with the
     /// nested shares.
     ///
-    /// # Errors As [`Share::add`]; [`Error::LeftWithin`] if a member is removed here but not from
+    /// # Errors
+    /// As [`Share::add`]; [`Error::LeftWithin`] if a member is removed here but not from
     /// all nested shares. A damaged file of theirs is no error: the inventory omits it. It also
     /// omits files without read permission, which the progress counts.
     pub fn remove(
@@ -474,7 +475,9 @@ impl Share {
     fn is_there(&self, name: &str, bytes: &[u8]) -> Inner<()> {
         let there = read_control(&*self.core.root, name.as_bytes(), bytes.len())?;
         if there.is_none_or(|there| there != bytes) {
-            return Err(Fault::Corrupt("is not the inventory that its name denotes"));
+            return Err(Fault::Corrupt(Corruption::Other(
+                "is not the inventory that its name denotes",
+            )));
         }
         Ok(self.core.root.open_file(name.as_bytes(), Access::Read)?.sync_all()?)
     }

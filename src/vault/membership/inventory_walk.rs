@@ -17,8 +17,7 @@ use crate::format::name::{DIRECTORY_RECORD, Decoded, SIDECAR, is_control};
 use crate::format::record::{OVERFLOW, RecordKind, link_record};
 use crate::store::{Access, Dir, Kind};
 use crate::vault::core::Core;
-use crate::vault::directory::folder::LOST_DIRECTORY;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::share::control_files::{entries, read_control};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{NodeId, ROOT};
@@ -191,7 +190,7 @@ impl Walk<'_> {
     fn directory(&mut self, node: NodeId, steps: &mut Vec<Step>) -> Inner<()> {
         let id = match self.core.directory_id(node) {
             // Its sidecar may only be late, and the validity of files in it does not depend on it.
-            Err(Fault::Corrupt(LOST_DIRECTORY)) => {
+            Err(Fault::Corrupt(Corruption::LostDirectory)) => {
                 self.unread(node);
                 None
             }

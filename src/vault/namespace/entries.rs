@@ -199,7 +199,6 @@ impl Core {
         if folder.is_taken(name)? {
             return Err(Fault::Os(libc::EEXIST));
         }
-        self.check_depth(parent, stored.entry())?;
         folder.prepare(&stored, name)?;
         self.journal.before_name(|| self.path_in(parent, stored.entry()));
         let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;

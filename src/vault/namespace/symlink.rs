@@ -15,7 +15,7 @@ use crate::vault::core::Core;
 use crate::vault::core::overflow::{
     REFERENCE_LEN, Reference, control_name, drop_overflow, new_reference, reference_of,
 };
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::types::NodeId;
 
@@ -106,8 +106,9 @@ impl Core {
                     &overflow_file(&id),
                     overhead(self.keys.signed()) + TARGET_MAX,
                 )?;
-                let bytes =
-                    bytes.ok_or(Fault::Corrupt("is a symbolic link whose target is missing"))?;
+                let bytes = bytes.ok_or(Fault::Corrupt(Corruption::Other(
+                    "is a symbolic link whose target is missing",
+                )))?;
                 Ok((
                     self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec(),
                     Some(id),
@@ -121,9 +122,9 @@ impl Core {
         let id = self.keys.open_record(RecordKind::Symlink, b"+", &link_record(rest)?)?;
         match Reference::try_from(id.as_slice()) {
             Ok(id) => Ok(Some(id)),
-            Err(_) => {
-                Err(Fault::Corrupt("is a symbolic link with a reference of the wrong length"))
-            }
+            Err(_) => Err(Fault::Corrupt(Corruption::Other(
+                "is a symbolic link with a reference of the wrong length",
+            ))),
         }
     }
 

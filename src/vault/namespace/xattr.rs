@@ -30,11 +30,9 @@ use crate::vault::core::overflow::{
 };
 use crate::vault::directory::folder::Folder;
 use crate::vault::durability::journal::Journal;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::OpenFile;
-use crate::vault::share::control_files::{
-    CONTROL_TOO_LARGE, list_at_most, read_control, write_control,
-};
+use crate::vault::share::control_files::{list_at_most, read_control, write_control};
 use crate::vault::types::{Caller, NodeId, ROOT, SetXattr};
 
 /// The store's attribute that contains the blob.
@@ -55,16 +53,14 @@ pub(crate) fn overflow_reference(name: &[u8]) -> Option<Reference> {
     reference_of(OVERFLOW_FILE, name)
 }
 
-/// Fault of a list whose control file is missing.
-pub(crate) const LIST_MISSING: &str = "has attributes whose control file is missing";
-/// Fault of an invalid reference to a list.
-const NO_REFERENCE: &str = "has a reference to attributes that is of the wrong length";
-
 /// Returns whether attributes with this fault are permanently damaged. For other faults, the store
 /// may only have failed this once, or the key, the signer's rights, or the list itself may arrive
 /// later.
 pub(crate) fn is_lasting(fault: &Fault) -> bool {
-    matches!(fault, Fault::Format(_) | Fault::Corrupt(CONTROL_TOO_LARGE | NO_REFERENCE))
+    matches!(
+        fault,
+        Fault::Format(_) | Fault::Corrupt(Corruption::ControlTooLarge | Corruption::WrongReference)
+    )
 }
 
 /// Maximum number of reads of a list whose reference changes each time.
@@ -230,7 +226,7 @@ impl Core {
         for _ in 0..TRIES {
             let Some(there) = &blob else { return Ok((Xattrs::default(), None)) };
             match self.open_xattrs(there) {
-                Err(Fault::Corrupt(LIST_MISSING)) => {}
+                Err(Fault::Corrupt(Corruption::ListMissing)) => {}
                 other => return other,
             }
             let again = get()?;
@@ -239,7 +235,7 @@ impl Core {
             }
             blob = again;
         }
-        Err(Fault::Corrupt(LIST_MISSING))
+        Err(Fault::Corrupt(Corruption::ListMissing))
     }
 
     fn open_xattrs(&self, blob: &[u8]) -> Inner<(Xattrs, Option<Reference>)> {
@@ -254,7 +250,7 @@ impl Core {
             &control_name(OVERFLOW_FILE, &reference),
             OVERHEAD + XATTRS_LONG_MAX,
         )?;
-        let bytes = bytes.ok_or(Fault::Corrupt(LIST_MISSING))?;
+        let bytes = bytes.ok_or(Fault::Corrupt(Corruption::ListMissing))?;
         Ok((
             Xattrs::decode(&self.keys.open_record(RecordKind::Xattrs, &reference, &bytes)?)?,
             Some(reference),
@@ -266,7 +262,7 @@ impl Core {
         let reference = self.keys.open_record(RecordKind::Xattrs, b"+", record)?;
         match Reference::try_from(reference.as_slice()) {
             Ok(reference) => Ok(Some(reference)),
-            Err(_) => Err(Fault::Corrupt(NO_REFERENCE)),
+            Err(_) => Err(Fault::Corrupt(Corruption::WrongReference)),
         }
     }
 

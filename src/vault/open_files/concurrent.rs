@@ -25,9 +25,8 @@ use crate::format::journal::header_hash;
 use crate::store::{Access, File, Lock};
 use crate::vault::core::Core;
 use crate::vault::core::name_lock::{ASKED, insist, open_to_lock};
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::{FileState, Load, OpenFile};
-use crate::vault::keyring::keys::UNKNOWN_KEY;
 use crate::vault::types::NodeId;
 
 /// How long an open for writing waits for another daemon's lock before it fails with `EBUSY`: a
@@ -52,7 +51,7 @@ impl Core {
         loop {
             let fault = match attempt() {
                 // Another client may have begun an epoch since the last refresh.
-                Err(Fault::Corrupt(UNKNOWN_KEY))
+                Err(Fault::Corrupt(Corruption::UnknownKey))
                     if self.keys.signed() && !std::mem::replace(&mut looked, true) =>
                 {
                     let _ = self.refresh(&self.membership.trust);

@@ -75,7 +75,7 @@ impl Core {
         // It has lost its name since the caller looked it up, perhaps to another file: the next
         // lookup shows.
         let link = self.nodes.link(node).map_err(|_| Fault::Os(libc::ESTALE))?;
-        if flags.write || flags.truncate {
+        if flags.write && !flags.truncate {
             self.check_depth(link.parent, &link.stored)?;
         }
         let dir = self.dir(link.parent)?;

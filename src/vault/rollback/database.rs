@@ -21,7 +21,7 @@ use redb::{
     TableDefinition, TableHandle,
 };
 
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 
 /// Hash of a directory's id, and of the id and a name.
 pub(super) type EntryKey = [u8; 48];
@@ -336,7 +336,11 @@ impl Db {
             match layout {
                 Some(LAYOUT_NOW) => {}
                 None if is_new => drop(meta.insert(LAYOUT, LAYOUT_NOW).map_err(failed)?),
-                _ => return Err(Fault::Corrupt("was made by another version of the program")),
+                _ => {
+                    return Err(Fault::Corrupt(Corruption::Other(
+                        "was made by another version of the program",
+                    )));
+                }
             }
         }
         for table in [ENTRIES, FILES, REMOVED, NOTICES] {

@@ -370,7 +370,8 @@ impl Shares {
 
     /// Closes the nested share in a directory, if it is open: the directory is about to be removed.
     ///
-    /// # Errors `ENOTEMPTY` if it holds anything; those of its last commits.
+    /// # Errors
+    /// `ENOTEMPTY` if it holds anything; those of its last commits.
     pub fn leave(&self, node: NodeId) -> Result<()> {
         if let Ok(route) = self.route(node)
             && route.local == ROOT

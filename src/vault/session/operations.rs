@@ -194,7 +194,8 @@ impl Vault {
     /// Called before the caller's cache accepts more data for a file. Returns whether the cache
     /// should send its dirty data first.
     ///
-    /// # Errors The error for the write: that of an earlier one, or `ENOSPC` if there is no more
+    /// # Errors
+    /// The error for the write: that of an earlier one, or `ENOSPC` if there is no more
     /// room.
     pub fn before_write(&self, handle: Handle) -> Result<bool> {
         self.on_handle("write", handle, |core, handle| core.before_write(handle))

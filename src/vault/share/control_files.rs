@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use crate::crypto::Random;
 use crate::store::{Access, Dir, DirEntry, RenameMode};
-use crate::vault::error::{Fault, Inner};
-
-/// Fault of a control file that is larger than any of its kind.
-pub(crate) const CONTROL_TOO_LARGE: &str = "has a control file that is too large";
+use crate::vault::error::{Corruption, Fault, Inner};
 
 /// Reads a control file of at most `limit` bytes; `None` if it does not exist.
 pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
@@ -18,7 +15,7 @@ pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Op
     };
     let size = file.stat()?.size;
     if size > limit as u64 {
-        return Err(Fault::Corrupt(CONTROL_TOO_LARGE));
+        return Err(Fault::Corrupt(Corruption::ControlTooLarge));
     }
     let mut bytes = vec![0; size as usize];
     let read = file.read_at(&mut bytes, 0)?;

@@ -19,7 +19,7 @@ use crate::roster::{
     RosterError, Standing, VerifiedRoster, found,
 };
 use crate::store::{Access, Dir};
-use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::error::{Corruption, Error, Fault, Inner, Result};
 use crate::vault::keyring::signing::Rights;
 use crate::vault::share::control_files::{entries, read_control, write_control};
 use crate::vault::share::trust::Trust;
@@ -348,10 +348,10 @@ fn inventories(store: &dyn Dir, roster: &VerifiedRoster) -> (Vec<Arc<InventoryLi
 pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<InventoryList> {
     const MAX: usize = inventory::MAX_ENTRIES * 32;
     let name = inventory::file_name(&manifest.inventory_file);
-    let other = Fault::Corrupt("is not the inventory that its manifest names");
+    let other = Fault::Corrupt(Corruption::Other("is not the inventory that its manifest names"));
     let file = match store.open_file(name.as_bytes(), Access::Read) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
-            return Err(Fault::Corrupt("is missing"));
+            return Err(Fault::Corrupt(Corruption::Other("is missing")));
         }
         file => file?,
     };
@@ -362,7 +362,8 @@ pub(crate) fn inventory_of(store: &dyn Dir, manifest: &Manifest) -> Inner<Invent
     {
         return Err(other);
     }
-    let bytes = read_control(store, name.as_bytes(), MAX)?.ok_or(Fault::Corrupt("is missing"))?;
+    let bytes = read_control(store, name.as_bytes(), MAX)?
+        .ok_or(Fault::Corrupt(Corruption::Other("is missing")))?;
     // Verified again: it may have been replaced meanwhile.
     let list = InventoryList::decode(&bytes)?;
     if inventory::file_hash(&bytes) != manifest.inventory_file

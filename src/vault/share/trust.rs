@@ -19,7 +19,8 @@ pub trait Pins: Send + Sync {
     /// Returns the highest head of a share that was seen, or that an accepted invitation names;
     /// `None` for an unknown share.
     ///
-    /// # Errors The share has a record that cannot be read. Then the share is not entered: ignoring
+    /// # Errors
+    /// The share has a record that cannot be read. Then the share is not entered: ignoring
     /// the loss of a record would let an old roster pass.
     fn get(&self, share: &[u8; 32]) -> io::Result<Option<Pin>>;
     /// Returns the signer of the invitation that the head of [`Pins::get`] comes from, who must be
@@ -30,7 +31,8 @@ pub trait Pins: Send + Sync {
     fn inviter(&self, share: &[u8; 32]) -> io::Result<Option<[u8; 32]>>;
     /// Records a head that was verified and descends from the one that [`Pins::get`] returned.
     ///
-    /// # Errors The reason why it cannot be recorded: it is logged, and the share is used all the
+    /// # Errors
+    /// The reason why it cannot be recorded: it is logged, and the share is used all the
     /// same.
     fn put(&self, share: &[u8; 32], head: Pin) -> io::Result<()>;
 }

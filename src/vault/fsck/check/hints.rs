@@ -14,8 +14,7 @@ use crate::store::{Access, Dir, DirEntry, Kind};
 use crate::vault::core::Core;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::Said;
-use crate::vault::error::{Fault, Inner};
-use crate::vault::file::NEVER_COMMITTED;
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::{entries, read_control};
 
@@ -30,7 +29,7 @@ pub(crate) fn header_of(core: &Core, file: &dyn crate::store::File) -> Inner<Hea
     let read = file.read_at(&mut bytes, 0)?;
     bytes.truncate(read);
     if read == 0 {
-        return Err(Fault::Corrupt(NEVER_COMMITTED));
+        return Err(Fault::Corrupt(Corruption::NeverCommitted));
     }
     Ok(core.keys.open_header(&bytes)?.header)
 }

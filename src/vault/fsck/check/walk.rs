@@ -24,8 +24,8 @@ use crate::store::{Access, Dir, DirEntry, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::trash::TRASH;
 use crate::vault::directory::names::Said;
-use crate::vault::error::{Fault, Inner};
-use crate::vault::file::{Load, NEVER_COMMITTED, OpenFile};
+use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::file::{Load, OpenFile};
 use crate::vault::fsck::check::content;
 use crate::vault::fsck::remedy::{Action, Remedy};
 use crate::vault::fsck::report::{
@@ -503,7 +503,7 @@ impl<'a> Walk<'a> {
                 self.used.unlooked += 1
             }
             // A sync tool may still deliver it.
-            Err(fault @ Fault::Corrupt(xattr::LIST_MISSING)) => {
+            Err(fault @ Fault::Corrupt(Corruption::ListMissing)) => {
                 let fault = CheckFault::new(paths.0, paths.1, describe(&fault), None);
                 self.tell(CheckFault { list_missing: true, ..fault });
             }
@@ -709,12 +709,14 @@ impl<'a> Walk<'a> {
             }
             Err(fault) if vanished(&fault) => self.used.unlooked += 1,
             // Only if its name decodes: a file under another name was not created by this program.
-            Err(Fault::Corrupt(what @ NEVER_COMMITTED)) if waiting.otherwise.is_none() => {
+            Err(Fault::Corrupt(what @ Corruption::NeverCommitted))
+                if waiting.otherwise.is_none() =>
+            {
                 let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
                 self.tell(CheckFault::residue(
                     &plain,
                     &cipher,
-                    what,
+                    &what.to_string(),
                     Action::Void { keep: Box::new(keep) },
                 ));
             }

@@ -12,7 +12,7 @@ use crate::format::name::{DIRECTORY_RECORD, StoredName};
 use crate::format::record::DirectoryRecord;
 use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::vault::core::Core;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::fsck::check::hints;
 use crate::vault::fsck::remedy::Action;
 use crate::vault::fsck::report::{CheckFault, LOST_AND_FOUND, join};
@@ -342,7 +342,7 @@ impl<'a> Bench<'a> {
         };
         match self.core.read_list(&get) {
             Ok(_) => return Ok(None),
-            Err(Fault::Corrupt(xattr::LIST_MISSING)) if list_missing => {}
+            Err(Fault::Corrupt(Corruption::ListMissing)) if list_missing => {}
             Err(fault) if xattr::is_lasting(&fault) => {}
             Err(fault) => return Err(fault),
         }

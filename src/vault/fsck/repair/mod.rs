@@ -19,7 +19,7 @@ mod act;
 mod salvage;
 
 use crate::vault::core::Core;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::fsck::remedy::Remedy;
 use crate::vault::fsck::report::CheckFault;
 
@@ -86,7 +86,7 @@ impl Core {
     /// members trust what this client signs.
     fn may_seal(&self) -> Inner<()> {
         if self.keys.layout.signed() {
-            Err(Fault::Corrupt("cannot be sealed again in a signed share"))
+            Err(Fault::Corrupt(Corruption::Other("cannot be sealed again in a signed share")))
         } else {
             Ok(())
         }

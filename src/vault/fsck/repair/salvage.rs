@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::store::Access;
 use crate::vault::core::Core;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::{Load, OpenFile};
 use crate::vault::types::ROOT;
 
@@ -35,7 +35,7 @@ impl Core {
                 let part = &mut buf[..(range.end - at).min(PART) as usize];
                 let read = open.read(&self.context(), at, part)?;
                 if read == 0 {
-                    return Err(Fault::Corrupt("is shorter than it was"));
+                    return Err(Fault::Corrupt(Corruption::Other("is shorter than it was")));
                 }
                 take(at, &part[..read]).map_err(Fault::Io)?;
                 at += read as u64;

@@ -14,7 +14,7 @@ use super::entries::{DEPTH_MAX, Entries, PART, is_open, read_children};
 use super::seen::{Look, Seen, below};
 use crate::store::{Kind, Seek, SetTime};
 use crate::vault::core::Core;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{Attr, Caller, NodeId, OpenFlags, SetAttr, SetXattr};
 
@@ -44,7 +44,7 @@ fn whole_children(core: &Core, node: NodeId) -> Inner<Entries> {
     let (entries, more) = read_children(core, node)?;
     if more {
         entries.iter().for_each(|(_, attr)| core.nodes.forget(attr.node, 1));
-        return Err(Fault::Corrupt("holds entries whose names cannot be read"));
+        return Err(Fault::Corrupt(Corruption::Other("holds entries whose names cannot be read")));
     }
     Ok(entries)
 }

@@ -17,7 +17,7 @@ use crate::format::layout::SMALL_MAX;
 use crate::store::{Access, Dir, Stat};
 use crate::vault::core::Core;
 use crate::vault::durability::commit::Durability;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::OpenFile;
 use crate::vault::types::{NodeId, OpenFlags};
 
@@ -76,7 +76,7 @@ impl Pass<'_> {
             return if open.is_some() {
                 Ok(())
             } else {
-                Err(Fault::Corrupt("is empty: it was never committed"))
+                Err(Fault::Corrupt(Corruption::Other("is empty: it was never committed")))
             };
         }
         let epochs = core.epochs(&bytes)?;

@@ -61,7 +61,8 @@ impl Vault {
 impl Share {
     /// See [`Vault::pending`].
     ///
-    /// # Errors As there.
+    /// # Errors
+    /// As there.
     pub fn pending(&self, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         for _ in 0..ROUNDS {
             self.look()?;
@@ -79,7 +80,8 @@ impl Share {
 
     /// See [`Vault::reseal`].
     ///
-    /// # Errors As there.
+    /// # Errors
+    /// As there.
     pub fn reseal(&self, eager: bool, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         let before = self.pending(&mut |_| {})?;
         self.core.check_writable().map_err(|fault| self.at(fault))?;

@@ -11,7 +11,7 @@ use crate::format::record::{OVERFLOW, RecordKind, TARGET_MAX, epoch_of, link_rec
 use crate::roster::Role;
 use crate::store::{Dir, RenameMode, SetTime, Stat};
 use crate::vault::core::Core;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::namespace::symlink::{overflow_file, overflow_reference, overhead};
 use crate::vault::namespace::xattr;
@@ -160,7 +160,9 @@ impl Pass<'_> {
             read_control(&*core.root, &overflow_file(id), overhead(core.keys.signed()) + TARGET_MAX)
         };
         let Some(bytes) = read()? else {
-            return Err(Fault::Corrupt("is a symbolic link whose target is missing"));
+            return Err(Fault::Corrupt(Corruption::Other(
+                "is a symbolic link whose target is missing",
+            )));
         };
         if !self.is_old(epoch_of(RecordKind::LongSymlink, &bytes)?) {
             return Ok(());
