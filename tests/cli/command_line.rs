@@ -283,7 +283,7 @@ fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
     let said = says(scratch.kithfs("rm").arg(&vault).arg("a"), 1);
     assert_eq!(
         said,
-        "kithfs: rmdir a: Directory not empty (os error 39)\nhint: -r removes a directory with all that is in it\n"
+        "kithfs: rmdir a: Directory not empty (os error 39)\nhint: -r removes a directory and its contents\n"
     );
 }
 

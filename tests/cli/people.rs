@@ -235,7 +235,7 @@ fn removing_a_contact_whose_key_differs_reports_no_removal() {
     refused(&ann.fails(&["share", "remove", "vault", "Bob"], 2), &old);
     ann.ok(&["share", "add", "--role", "writer", "vault", "Bob"]);
     let told = ann.fails(&["share", "remove", "vault", "Bob"], 2);
-    refused(&told, "hint: the key is another one than the contact's, or there are several");
+    refused(&told, "hint: the key differs from the contact's, or there are several members");
     let both = fingerprints();
     assert!(
         both.len() == 2 && both.iter().all(|fingerprint| stderr(&told).contains(&fingerprint[..])),

@@ -78,7 +78,7 @@ impl From<MountError> for Failure {
 /// Lists the processes that keep a mount busy.
 fn busy(mountpoint: &str, holders: &[Holder]) -> Failure {
     let hint = if holders.is_empty() && rustix::process::geteuid().is_root() {
-        "no process is known to use it: perhaps another mount below it, a loop device on a file in it (see `losetup -a`), or a descriptor in transit between two processes. --lazy unmounts as soon as that ends"
+        "no program is known to use it: perhaps another mount below it, a loop device on a file in it (see `losetup -a`), or a descriptor in transit between two programs. --lazy unmounts as soon as that ends"
     } else if holders.is_empty() {
         "processes of other users keep it busy; only root can list them. --lazy unmounts as soon as they release it"
     } else {

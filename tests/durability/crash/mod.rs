@@ -648,6 +648,6 @@ fn a_read_only_store_is_mounted_read_only_with_a_message() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     daemon.unmount();
     let said = std::fs::read_to_string(work.join("said")).unwrap();
-    assert!(said.contains("can only be read"), "{said}");
+    assert!(said.contains("is mounted read-only: its filesystem is read-only"), "{said}");
     drop(disk);
 }
