@@ -302,7 +302,10 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
         (&serde_json::json!(3), &serde_json::json!([]))
     );
     let text = expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
-    assert!(String::from_utf8_lossy(&text.stderr).contains("3 entries not part of the vault"), "{text:?}");
+    assert!(
+        String::from_utf8_lossy(&text.stderr).contains("3 entries not part of the vault"),
+        "{text:?}"
+    );
     // What is half there may be a copy of a file of the vault. A repair leaves all of that where it
     // is.
     fs::copy(cipher(&scratch, "letters/a"), letters.join(".syncthing.AbCd.tmp")).unwrap();
