@@ -1,7 +1,7 @@
-//! What survives a crash, a power cut, a full store and a store that fails.
+//! Durability after a crash, a power cut, a full store and failures of the store.
 //!
-//! Only `crash` starts programs; the other tests keep their vaults in memory, where a child that
-//! was just forked holds nothing of them.
+//! Only `crash` starts programs. The other tests keep their vaults in memory, so a child that was
+//! just forked holds none of their locks.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Randomness that can be written on a page: 00, 01, 02, ... counting on from call to call.
+//! Predictable randomness: 00, 01, 02, ... counting on from call to call.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,17 +1,16 @@
-//! Sessions of which every promise is known, cut at every call that changes the store, in several
-//! ways each.
+//! Runs sessions with known durability promises, and cuts them at every call that changes the
+//! store, in several ways each.
 //!
-//! A session is a list of steps with what each of them promises. The store tells of every event
-//! before it happens; at each a snapshot is taken together with the promises that hold by then.
-//! Each snapshot is crashed with several choices, opened again (which replays the journal) and
-//! read.
+//! A session is a list of steps, each with its promises. The store reports every event before it
+//! happens; at each event a snapshot is taken together with the promises that hold by then. Each
+//! snapshot is crashed in several ways, opened again (which replays the journal) and read.
 //!
-//! What is asked of every cut
+//! Every cut is checked for these properties
 //! * The vault opens, and opens again after a clean close.
-//! * A file that was made durable holds, whole, the state of its last fsync or one that was
+//! * A file that was made durable holds, whole, the state of its last fsync or a state that was
 //!   committed later; never a mixture.
-//! * Nothing that can be read was never written: any other file reads as one of its states, or as
-//!   an error where it was never durable.
+//! * No file returns data that was never written: any other file reads as one of its states, or
+//!   fails if it was never durable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Where a file has data and where holes, as lseek(2) says it.
+//! Lists the data and holes of a file, as lseek(2) reports them.
 
 use std::collections::BTreeSet;
 use std::fs::File;

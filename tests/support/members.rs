@@ -1,4 +1,4 @@
-//! People, and shares that they are members of, for tests of the library.
+//! Members and their shares, for tests of the library.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A filesystem in memory: the least that exercises every method of the adapter.
 //!
 //! Its inode numbers differ from its node numbers and its directory positions are 63-bit hashes, as
-//! on ext4, so that whoever mixes them up is seen.
+//! on ext4, so that code that confuses them fails.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! A vault on a real mount, made and taken down by the program itself, as a stranger would use it.
+//! A vault on a real mount, created and unmounted by the program itself, as a user would.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! People with homes of their own, who use the program.
+//! Users with homes of their own, who run the program.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

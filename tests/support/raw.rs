@@ -1,4 +1,4 @@
-//! What whoever stores a vault has in his hands: directories of ciphertext, to be read and changed.
+//! The storage host's view of a vault: directories of ciphertext, to be read and changed.
 
 use std::sync::Arc;
 

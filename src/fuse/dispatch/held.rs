@@ -1,19 +1,18 @@
-//! What the kernel holds back of writes, where there may be no room for it or it was refused.
+//! Dirty pages that the kernel holds back, on a store that has little room or has refused a write.
 //!
-//! Under the writeback cache write(2) ends in the kernel's pages. Before that the kernel wants to
-//! know the mode of the file (`fuse_cache_write_iter`), and asks with GETATTR where it has
-//! forgotten it: so write(2) can be made to fail, and what the kernel holds of the file can be had
-//! first. It has forgotten the attributes for good where it is told to forget them while GETATTR is
-//! under way.
+//! With the writeback cache write(2) ends in the page cache. Before that the kernel needs the mode
+//! of the file (`fuse_cache_write_iter`), and sends GETATTR if it has no valid attributes. So the
+//! answer to GETATTR can make write(2) fail, and dirty pages can be written back before it. The
+//! kernel discards the attributes reliably only if it is notified while GETATTR is in progress.
 //!
 //! Rules that hold here
-//! * GETATTR through a descriptor comes before a write. It also comes before a read or a seek when
-//!   the kernel's time for attributes has run out, which are so refused where a write would be.
-//! * Pages are dropped by a thread that serves no request: the kernel waits until WRITE was served
-//!   for each that is dirty. While they are dropped for the answer to a GETATTR, that answer is
-//!   under way, but no lock that WRITE or READ needs is held.
-//! * Not before Linux 6.16 for pages of which the program is to know more: until then nothing waits
-//!   for one that is on its way to us.
+//! * GETATTR through a descriptor precedes a write. It also precedes a read or a seek if the
+//!   kernel's cached attributes have expired; these are then refused where a write would be.
+//! * Pages are dropped by a thread that serves no request: the kernel waits for a WRITE of each
+//!   dirty page. If they are dropped before a GETATTR is answered, no lock that WRITE or READ needs
+//!   is held meanwhile.
+//! * Pages are dropped for a precise error only since Linux 6.16: earlier kernels do not wait for
+//!   pages that are being written back.
 
 use std::sync::{Arc, mpsc};
 use std::{io, thread};
@@ -24,7 +23,7 @@ use crate::fuse::ops::{NodeId, Operations, Result};
 use crate::fuse::protocol::notify::Notifier;
 use crate::vault::{Forget, Handle};
 
-/// Asks before the kernel takes in a write.
+/// Checks for errors before the kernel accepts a write.
 #[derive(Clone)]
 pub struct Held {
     ops: Arc<dyn Operations>,
@@ -33,17 +32,17 @@ pub struct Held {
 }
 
 impl Held {
-    /// Asks `ops`, and has `kernel` send its pages.
+    /// Returns a checker that uses `ops`, and makes `kernel` write back its pages.
     pub fn new(ops: Arc<dyn Operations>, kernel: Notifier) -> Held {
         Held { ops, kernel, waits_for_pages: kernel::is_since(6, 16) }
     }
 
-    /// Answers what a GETATTR through a descriptor is about: whether the write behind it may come,
-    /// after the kernel has sent what it holds already. Without patience that is left to the
-    /// kernel.
+    /// Returns whether the write that may follow a GETATTR through a descriptor is accepted, after
+    /// the kernel has written back its dirty pages. If this thread must not wait, the write-back is
+    /// left to the kernel.
     ///
     /// # Errors
-    /// What the write is to fail with.
+    /// The error with which the write is to fail.
     pub fn before_write(&self, node: NodeId, handle: Handle, patience: Patience) -> Result<()> {
         if !self.ops.before_write(handle)? {
             return Ok(());
@@ -56,8 +55,8 @@ impl Held {
     }
 }
 
-/// Has `kernel` forget what it is told, on a thread of its own, which ends when what is returned is
-/// dropped.
+/// Starts a thread that makes `kernel` drop what it receives. The thread ends when the returned
+/// value is dropped.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -77,8 +76,8 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
     };
     thread::Builder::new().name("kithfs-forget".into()).spawn(run)?;
     Ok(move |node, what| {
-        // Before the refusal is known: the next write asks, whenever the pages go. The file is
-        // open.
+        // Before the refusal is known: the next write sends GETATTR, whenever the pages are
+        // dropped. The file is open.
         if what == Forget::Pages
             && let Err(error) = at_once.inval_inode(node, -1, 0)
         {

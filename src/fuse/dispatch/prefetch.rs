@@ -1,14 +1,15 @@
-//! Contents of small files for the kernel's page cache, before it asks for them: a program that
-//! opens such a file and reads it then waits for one request less.
+//! Stores the contents of small files in the kernel's page cache before it requests them: a program
+//! that opens such a file and reads it waits for one request less.
 //!
 //! Rules that hold here
-//! * Only on the way of an OPEN for reading of a file that nobody has open, and of which the kernel
-//!   is not to keep what it may have. Until they are given, no other OPEN of the file is done, and
-//!   no change of its length ([`Prefetch::turn`]). So no page of it can be dirty or on its way to
-//!   us, nor locked by who waits for us, and the kernel's size stays the one that we know.
-//! * What cannot be read is not given: the program will ask, and get the error.
-//! * Not before Linux 6.16: when the kernel began to clear the rest of a file's last page is not
-//!   known to us, but there it does.
+//! * Contents are stored only during an OPEN for reading, of a file that is not open otherwise and
+//!   whose cached pages the kernel is to drop. Until they are stored, no other OPEN of the file and
+//!   no change of its length is served ([`Prefetch::turn`]). So no page of it can be dirty, in
+//!   writeback, or locked by a process that waits for this daemon, and the kernel's size is the
+//!   known one.
+//! * Contents that cannot be read are not stored: the program's own read reports the error.
+//! * Only since Linux 6.16, which clears the rest of a file's last page. It is not known which
+//!   earlier kernels do.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,20 +21,20 @@ use crate::fuse::ops::{NodeId, OpenRequest, Opened, Operations};
 use crate::fuse::protocol::notify::Notifier;
 use crate::fuse::settings::ServeOptions;
 
-/// The largest file that is given, in bytes. A program that looks at the beginning of a file alone
+/// The largest file that is prefetched, in bytes. A program that reads only the beginning of a file
 /// pays for all of it.
 pub const LARGEST: usize = 64 << 10;
 
-/// Gives the kernel contents of files that are opened.
+/// Stores contents of files in the kernel's cache as they are opened.
 pub struct Prefetch {
     ops: Arc<dyn Operations>,
     kernel: Option<Notifier>,
-    /// Files that are being opened or get another length.
+    /// Files that are being opened or whose length is being changed.
     busy: Mutex<HashSet<NodeId>>,
     left: Condvar,
 }
 
-/// The right to open a file, or to change its length, alone. Passes on when it is dropped.
+/// The exclusive right to open a file, or to change its length; released on drop.
 pub struct Turn<'a>(Option<(&'a Prefetch, NodeId)>);
 
 impl Drop for Turn<'_> {
@@ -46,7 +47,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Prefetch {
-    /// Reads by `ops` and gives to `kernel`, where that keeps pages at all.
+    /// Reads with `ops` and stores with `kernel`, if that caches pages at all.
     pub fn new(ops: Arc<dyn Operations>, options: &ServeOptions, kernel: Notifier) -> Prefetch {
         let keeps = !options.direct_io && !options.attr_ttl.is_zero() && kernel::is_since(6, 16);
         Prefetch {
@@ -69,8 +70,7 @@ impl Prefetch {
         Turn(Some((self, node)))
     }
 
-    /// What the answer to an OPEN says, after the kernel was given the contents of a file for which
-    /// that is worth it.
+    /// Returns the flags for the reply to an OPEN, after storing the file's contents if that pays.
     pub fn give(&self, turn: &Turn<'_>, request: OpenRequest, opened: Opened) -> Opened {
         let (Some(kernel), Some((_, node))) = (&self.kernel, turn.0) else { return opened };
         let size = opened.alone.filter(|_| !opened.keep_cache).unwrap_or(0);

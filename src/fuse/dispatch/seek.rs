@@ -1,24 +1,23 @@
 //! SEEK_DATA and SEEK_HOLE in a file that is open for writing, of which the kernel may have dirty
 //! pages.
 //!
-//! LSEEK comes before those pages, and what we have not seen would be shown as a hole. So the
-//! kernel is told to forget its pages of the range that the answer hangs on, which makes it send
-//! the dirty ones among them first (`invalidate_inode_pages2_range`, `fuse_launder_folio`); then
-//! the question is asked again.
+//! LSEEK arrives before those pages are written back, and data that the daemon has not received
+//! would be reported as a hole. So the kernel is told to invalidate its pages of the range that the
+//! answer depends on, which makes it write back the dirty ones first
+//! (`invalidate_inode_pages2_range`, `fuse_launder_folio`). Then the seek is repeated.
 //!
 //! Rules that hold here
-//! * Only what is a hole for us is asked for: pages of data that the kernel keeps for reading stay
-//!   where they are.
-//! * Never on a thread that other requests wait for: the kernel returns once WRITE was served for
-//!   each of the pages. It holds the lock of the inode while LSEEK is under way, but none that
-//!   WRITE or READ needs, and there is only one LSEEK of an inode at a time.
-//! * Where it cannot be done the answer is `EINVAL`, as of a filesystem that knows nothing of
-//!   holes: programs then take all for data. That cannot be said otherwise, for it is the kernel
-//!   that knows where the file ends. `ENOSYS` would make it say so, but for all files from then on:
-//!   it is kept for the one case in which a program may have been told about holes of the same file
-//!   before.
-//! * Not before Linux 6.16: until then a page that is on its way to us counts as clean and written,
-//!   and nothing waits for it.
+//! * Only pages in holes are invalidated: clean pages of data stay in the page cache.
+//! * Never on a thread that other requests wait for: the kernel returns after a WRITE of each dirty
+//!   page. It holds the inode lock during LSEEK, but none that WRITE or READ needs, and there is
+//!   only one LSEEK of an inode at a time.
+//! * If it cannot be done, LSEEK fails with `EINVAL`, as on a filesystem that does not support
+//!   holes: programs then treat everything as data. No other answer has that effect, because only
+//!   the kernel knows where the file ends. `ENOSYS` would make the kernel itself answer so, but for
+//!   all files from then on. It is used only if a program may already have been told about holes of
+//!   the same file.
+//! * Only since Linux 6.16: earlier kernels treat a page in writeback as clean and written, and do
+//!   not wait for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,28 +28,28 @@ use crate::fuse::protocol::notify::Notifier;
 use crate::store::Seek;
 use crate::vault::Handle;
 
-/// How often one question is asked again. Each time a hole that was found has turned out to be
-/// filled, so that it goes on behind it.
+/// How often one seek is repeated. Each time the hole that was found has been filled meanwhile, so
+/// the search continues behind it.
 const TIMES_MAX: usize = 64;
 
-/// What is asked.
+/// A seek.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     /// The file.
     pub node: NodeId,
     /// Its handle.
     pub handle: Handle,
-    /// From where.
+    /// The offset to start at.
     pub offset: u64,
-    /// For what.
+    /// Data or a hole.
     pub what: Seek,
 }
 
 impl Question {
-    /// From the arguments of lseek(2).
+    /// Parses the arguments of lseek(2).
     ///
     /// # Errors
-    /// `EINVAL` where it is another kind of seeking, `ENXIO` before the beginning.
+    /// `EINVAL` for another kind of seek, `ENXIO` for a negative offset.
     pub fn new(node: NodeId, handle: Handle, offset: i64, whence: i32) -> Result<Question> {
         let what = match whence {
             libc::SEEK_DATA => Seek::Data,
@@ -62,33 +61,34 @@ impl Question {
     }
 }
 
-/// Answers questions.
+/// Answers seeks.
 #[derive(Clone)]
 pub struct Seeker {
     ops: Arc<dyn Operations>,
-    /// `None` where the kernel is not to be asked.
+    /// `None` if the kernel's pages cannot be requested.
     kernel: Option<Notifier>,
 }
 
-/// What can be said at once.
+/// The result without the kernel's pages.
 #[derive(Debug)]
 pub enum Said {
     /// The answer.
     Answer(u64),
-    /// It hangs on pages of this range; [`Seeker::ask_kernel`] knows more.
+    /// It depends on pages of this range; [`Seeker::ask_kernel`] continues.
     Depends(Range<u64>),
 }
 
 impl Seeker {
-    /// Answers by `ops`, and by the kernel that `notifier` speaks to where that can say.
+    /// Returns a seeker that uses `ops`, and the kernel of `notifier` if that can write back its
+    /// pages.
     pub fn new(ops: Arc<dyn Operations>, notifier: Notifier) -> Seeker {
         Seeker { ops, kernel: kernel::is_since(6, 16).then_some(notifier) }
     }
 
-    /// What can be said without asking the kernel.
+    /// Returns the result as far as it is known without the kernel's pages.
     ///
     /// # Errors
-    /// Those of the operation; `EINVAL` where the kernel would have to be asked and cannot be.
+    /// Those of the operation; `EINVAL` if the kernel's pages are needed and cannot be requested.
     pub fn at_once(&self, question: &Question) -> Result<Said> {
         match self.ops.lseek(question.handle, question.offset, question.what, 0..0)? {
             Sought::At(at) => Ok(Said::Answer(at)),
@@ -97,12 +97,12 @@ impl Seeker {
         }
     }
 
-    /// Asks the kernel for its pages of `range`, and of what else turns out to matter; then
-    /// answers. Waits until WRITE was served.
+    /// Makes the kernel write back its pages of `range`, and of further ranges that turn out to
+    /// matter; then answers. Waits for the WRITE requests.
     ///
     /// # Errors
-    /// Those of the operation; `EINVAL` where the kernel does not send them, or others fill the
-    /// holes as they are found.
+    /// Those of the operation; `EINVAL` if the kernel does not write them back, or if other writers
+    /// fill the holes as they are found.
     pub fn ask_kernel(&self, question: &Question, mut range: Range<u64>) -> Result<u64> {
         let mut sent = 0..0;
         for _ in 0..TIMES_MAX {
@@ -125,7 +125,7 @@ impl Seeker {
     fn make_kernel_send(&self, node: NodeId, range: &Range<u64>) -> bool {
         let Some(kernel) = &self.kernel else { return false };
         let from = i64::try_from(range.start).unwrap_or(i64::MAX);
-        // 0 is the end of the file, wherever the kernel has it.
+        // 0 means the end of the file, as the kernel knows it.
         let len = if range.end > i64::MAX as u64 {
             0
         } else {

@@ -1,12 +1,12 @@
-//! Unmounts what nobody has used for a while, so that a vault does not stay open behind somebody
-//! who has left.
+//! Unmounts a mount that was not used for a while, so that a vault does not stay open on an
+//! unattended machine.
 //!
 //! Rules that hold here
-//! * The kernel decides: a mount in which a program has a file open or its working directory is
-//!   busy, and stays, however long nothing is asked of it. Nobody has anything taken away.
-//! * Only what programs ask for counts as use. `statfs` does not, by which desktops watch what is
-//!   mounted; what the kernel answers out of its caches is not seen here.
-//! * The time for which the machine was suspended counts: who has closed the lid has left.
+//! * The kernel decides: a mount in which a program has an open file or its working directory is
+//!   busy and stays, however long there is no request. No program loses access.
+//! * Only requests of programs count as use. `statfs` does not count, because desktops use it to
+//!   watch mounts. Calls that the kernel serves from its caches are not seen here.
+//! * The time for which the machine was suspended counts as idle time.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,21 +19,21 @@ use rustix::time::{ClockId, clock_gettime};
 use super::error::MountError;
 use super::mounted::Mounted;
 
-/// It is looked this often in the time that has to pass.
+/// Number of polls in the idle time.
 const LOOKS: u32 = 10;
-/// And never less often: what woke up after a suspension is looked at soon.
+/// Maximum poll interval, so that the first poll after a suspension comes soon.
 const TICK_MAX: Duration = Duration::from_secs(5);
 const TICK_MIN: Duration = Duration::from_millis(10);
-/// How long a mount that was busy is left alone.
+/// How long a mount that was busy is left alone before the next attempt.
 const BUSY_PAUSE: Duration = Duration::from_secs(30);
 
-/// Whether something was asked for since the last look. Costs a busy mount nothing but a look at a
-/// word that seldom changes.
+/// Whether there was a request since the last poll. It costs a busy mount only the read of a word
+/// that rarely changes.
 #[derive(Clone, Debug, Default)]
 pub struct Usage(Arc<AtomicBool>);
 
 impl Usage {
-    /// Something was asked for.
+    /// Records a request.
     pub fn mark(&self) {
         if !self.0.load(Ordering::Relaxed) {
             self.0.store(true, Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Usage {
     }
 }
 
-/// When to try to unmount. Times are those of one clock.
+/// Decides when to try to unmount. All times are from one clock.
 #[derive(Debug)]
 struct Watch {
     after: Duration,
@@ -68,16 +68,16 @@ impl Watch {
     }
 }
 
-/// Watches until it is dropped.
+/// The watching thread; it stops on drop.
 #[derive(Debug)]
 pub struct Idle {
     _end: mpsc::Sender<()>,
 }
 
-/// Unmounts `mounted` once nothing has been asked for, and `is_working` has said no, for `after`.
+/// Unmounts `mounted` once there was no request, and `is_working` has returned false, for `after`.
 ///
 /// # Errors
-/// There can be no thread for it.
+/// The thread cannot be started.
 pub fn start(
     mounted: Arc<Mounted>,
     usage: Usage,
@@ -111,7 +111,7 @@ pub fn start(
     Ok(Idle { _end: end })
 }
 
-/// Since the machine was started, with the time for which it was suspended.
+/// Returns the time since the machine was started, including suspension.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)

@@ -1,24 +1,24 @@
-//! Who may do what, on a mount on which the kernel leaves that to us.
+//! Permission checks on a mount on which the kernel leaves them to the daemon.
 //!
-//! With `default_permissions` the kernel decides, from attributes that it must ask for anew after
-//! each change in a directory: one request more for each file that is made, renamed or removed. A
-//! mount by root that nobody else may enter does without.
+//! With `default_permissions` the kernel checks permissions itself, by attributes that it requests
+//! again after each change in a directory: one more request for each file that is created, renamed
+//! or removed. A mount by root that no other user may enter avoids that.
 //!
 //! Rules that hold here
-//! * The answers are Linux's (`generic_permission`, `setattr_prepare` and `xattr_permission`;
-//!   acl(5) for lists), by owner, mode, ACL and the groups of the process. But user 0 passes
-//!   whatever his capabilities are, and those of others count for nothing.
-//! * What the kernel decides in either case is not decided here: suid, flags of the mount,
-//!   attributes in `trusted.` and `security.`. Nor what is done through a handle: that was decided
-//!   when it was opened. The kernel does not see that a directory is sticky, so its
-//!   `fs.protected_symlinks`, `_regular` and `_fifos` do not hold.
-//! * Of some things the kernel asks nobody: steps to `.` and `..`, FIFOs, sockets and devices that
-//!   are opened, directories that are watched.
-//! * The kernel walks through names that it knows without asking. So it may keep names only where
-//!   all who may enter are one user, and forgets them when that user may no longer search a
+//! * The results are those of Linux (`generic_permission`, `setattr_prepare` and
+//!   `xattr_permission`; acl(5) for ACLs), by owner, mode, ACL and the groups of the process. The
+//!   exceptions: user 0 always passes, and capabilities of other users do not count.
+//! * Checks that the kernel makes in either case are not repeated here: suid, mount flags,
+//!   attributes in `trusted.` and `security.`. Nor are operations on a handle checked: that was
+//!   done at its open. The kernel does not see that a directory is sticky, so its
+//!   `fs.protected_symlinks`, `_regular` and `_fifos` have no effect.
+//! * For some operations the kernel sends no request: steps to `.` and `..`, opening FIFOs, sockets
+//!   and devices, watching directories.
+//! * The kernel walks through cached names without a request. So it may cache names only if a
+//!   single user may enter the mount, and drops them when that user may no longer search a
 //!   directory.
-//! * What is mounted on a name that the kernel forgets, or that is refused to it, it takes down. So
-//!   without being asked for, this is done for user 0 alone, to whom nothing is refused.
+//! * The kernel unmounts whatever is mounted on a name that it drops, or whose lookup is refused.
+//!   So unless it is requested, this is done for user 0 alone, for whom no lookup is refused.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -33,54 +33,55 @@ use crate::fuse::protocol::request::Call;
 use crate::fuse::settings::{Permissions, ServeOptions};
 use crate::store::{Kind, SetTime, Timestamp};
 
-/// Bits of a permission, as in a mode.
+/// Permission bits, as in a mode.
 const READ: u32 = 4;
 const WRITE: u32 = 2;
 /// To execute a file, to search a directory.
 const EXEC: u32 = 1;
-/// To make, rename and remove entries of a directory.
+/// To create, rename and remove entries of a directory.
 const CHANGE: u32 = WRITE | EXEC;
 
-/// In a mode: only the owner of an entry, or of the directory, takes it away.
+/// Sticky bit of a directory: only the owner of an entry, or of the directory, can remove the
+/// entry.
 const STICKY: u32 = 0o1000;
 const SGID: u32 = 0o2000;
 
-/// In the flags of OPEN: the file is to be run (`FMODE_EXEC` of the kernel).
+/// Flag of OPEN: the file is opened for execution (`FMODE_EXEC` of the kernel).
 const OPEN_TO_RUN: i32 = 0x20;
 const EACCES: Errno = Errno::new(libc::EACCES);
 const EPERM: Errno = Errno::new(libc::EPERM);
 
-/// Seconds that may pass between the kernel's and our look at the clock.
+/// Maximum difference in seconds between the kernel's reading of the clock and the daemon's.
 const NOW_SECONDS: u64 = 10;
 
-/// Directories of which it is remembered that they may be searched.
+/// Maximum number of directories that are remembered as searchable.
 const REMEMBERED: usize = 64;
 
-/// Lets calls pass, or says why not.
+/// Checks the permission for calls.
 pub struct Gate {
     ops: Arc<dyn Operations>,
     kernel: Notifier,
-    /// False where the kernel decides.
+    /// False if the kernel checks permissions.
     decides: bool,
-    /// Nobody changes modes but through us.
+    /// Modes are changed only through this mount.
     remembers: bool,
-    /// The kernel walks through names without asking.
+    /// The kernel walks through cached names without a request.
     knows_names: bool,
-    /// The kernel keeps the times of files, and sends them.
+    /// The kernel maintains the times of files, and sends them.
     keeps_times: bool,
     searchable: Mutex<Searchable>,
 }
 
-/// Directories that were found to be searchable, and by whom.
+/// Directories that were found to be searchable, with the user.
 struct Searchable {
-    /// Counts what may have changed an answer.
+    /// Counts the changes that may invalidate a result.
     changes: u64,
     known: [Option<(NodeId, u32, u32)>; REMEMBERED],
 }
 
 impl Gate {
-    /// Decides on calls of `ops` where `options` say that it is for us to do; `kernel` is told of
-    /// what it must forget.
+    /// Returns the checks for calls of `ops`, if `options` leave them to the daemon. `kernel` is
+    /// notified of names and attributes that it must drop.
     pub fn new(ops: Arc<dyn Operations>, options: &ServeOptions, kernel: Notifier) -> Gate {
         let decides = options.permissions == Permissions::Daemon;
         let searchable = Mutex::new(Searchable { changes: 0, known: [None; REMEMBERED] });
@@ -96,17 +97,17 @@ impl Gate {
         }
     }
 
-    /// Whether `by` may do `call` to `node`.
+    /// Checks whether `by` may do `call` to `node`.
     ///
     /// # Errors
-    /// `EACCES` or `EPERM` where he may not; those of `getattr`.
+    /// `EACCES` or `EPERM` if not permitted; those of `getattr`.
     pub fn check(&self, by: Requester, node: NodeId, call: &Call<'_>) -> Result<()> {
         if !self.decides {
             return Ok(());
         }
         match *call {
-            // Even user 0 runs nothing that nobody may run; what he opens to run, the kernel looks
-            // at itself.
+            // Even user 0 cannot execute a file without any execute bit. At an open for execution
+            // the kernel checks that itself.
             Call::Access { mask } if by.uid != 0 || mask as u32 & EXEC != 0 => {
                 self.may(by, node, mask as u32 & (READ | CHANGE))
             }
@@ -163,17 +164,17 @@ impl Gate {
         }
     }
 
-    /// Whether a listing of `dir` may make its entries known to the kernel, which `by` would look
-    /// up otherwise.
+    /// Returns whether a listing of `dir` may include nodes for its entries: only if `by` could
+    /// look them up.
     pub fn may_know_entries(&self, by: Requester, dir: NodeId) -> bool {
         !self.decides || by.uid == 0 || self.may(by, dir, EXEC).is_ok()
     }
 
-    /// Makes a file with `create`. One that exists was not asked about: the kernel looks the name
-    /// up again and opens it.
+    /// Creates a file with `create`. The permission for an existing file was not checked: the
+    /// kernel looks the name up again and opens it.
     ///
     /// # Errors
-    /// Those of `create`; `ESTALE` for a file that exists.
+    /// Those of `create`; `ESTALE` if the file exists.
     pub fn creating<T>(
         &self,
         asked: OpenRequest,
@@ -186,8 +187,8 @@ impl Gate {
             .map_err(|error| if error == Errno::EEXIST { Errno::ESTALE } else { error })
     }
 
-    /// `set` as far as it is given to `by`: nobody gives an object sgid who is not of its group.
-    /// The kernel takes it where it decides.
+    /// Returns `set` without the changes that `by` may not make: a user outside the object's group
+    /// cannot set sgid. The kernel clears it as well when it checks permissions.
     ///
     /// # Errors
     /// Those of `getattr`.
@@ -204,8 +205,8 @@ impl Gate {
         }
     }
 
-    /// After a change of the attributes of `node` that `by` made or tried: of one that failed a
-    /// part may be done.
+    /// Updates the state after `by` changed the attributes of `node` or tried to: a failed change
+    /// may be partly done.
     pub fn changed(&self, by: Requester, node: NodeId, set: &SetAttr, outcome: &Result<Attr>) {
         if !self.decides || set.perm.is_none() && set.uid.is_none() && set.gid.is_none() {
             return;
@@ -216,8 +217,9 @@ impl Gate {
         }
     }
 
-    /// After a change of the extended attribute `name` of `node`, which `by` made or tried. An ACL
-    /// is part of the mode, of which the kernel, which knows nothing of ACLs here, must be told.
+    /// Updates the state after `by` changed the extended attribute `name` of `node` or tried to. An
+    /// ACL is part of the mode; the kernel does not handle ACLs on this mount, so it must be
+    /// notified.
     pub fn changed_xattr(&self, by: Requester, node: NodeId, name: &[u8]) {
         if !self.decides || !acl::is_acl(name) {
             return;
@@ -241,8 +243,8 @@ impl Gate {
         searchable.known = [None; REMEMBERED];
     }
 
-    /// Forgets who may search, and has the kernel forget its names if `by` may no longer search
-    /// this directory.
+    /// Forgets which directories are searchable, and makes the kernel drop its names if `by` may no
+    /// longer search this directory.
     fn forget(&self, by: Requester, attr: &Attr) {
         if attr.kind != Kind::Dir {
             return;
@@ -268,7 +270,7 @@ impl Gate {
         };
         let attr = self.ops.getattr(node)?;
         self.must(by, &attr, want, EACCES)?;
-        // What hangs on the groups of the process says nothing of the next one.
+        // A result that depends on the groups of one process is not valid for the next one.
         if self.remembers && want & EXEC != 0 && attr.kind == Kind::Dir && by.uid == attr.uid {
             let mut searchable = self.searchable.lock();
             if searchable.changes == changes {
@@ -290,7 +292,7 @@ impl Gate {
         if by.uid == attr.uid {
             return Ok(has(attr.perm >> 6));
         }
-        // With a list the bits of the group are its mask: where there are none, it gives nothing.
+        // With an ACL the group bits are its mask: if none is set, the ACL grants nothing.
         if attr.perm & 0o070 != 0
             && let Some(acl) = self.acl(attr.node)?
         {
@@ -319,8 +321,8 @@ impl Gate {
         }
     }
 
-    /// Whether `by` may take the name `name` out of `parent`, or put another object in its place.
-    /// Where it `moves` to another parent, the object is returned.
+    /// Checks whether `by` may remove the name `name` from `parent`, or replace its object. If it
+    /// `moves` to another parent, the object is returned.
     fn may_take(
         &self,
         by: Requester,
@@ -350,10 +352,10 @@ impl Gate {
         let owner = by.uid == attr.uid;
         let gives_away = set.uid.is_some_and(|uid| !owner || uid != attr.uid);
         let joins = set.gid.is_some_and(|gid| !owner || gid != attr.gid && !by.is_of(gid));
-        // With a writeback cache the kernel keeps the time of modification of a file, and sends it
-        // alone in the name of whoever writes, closes or renames it: through a handle, or as it is
-        // already. With `UTIME_NOW` it comes as a time, and the time of access tells what was asked
-        // for.
+        // With a writeback cache the kernel maintains the modification time of a file. It sends
+        // that time alone, on behalf of any process that writes, closes or renames the file:
+        // through a handle, or unchanged. `UTIME_NOW` arrives as a time as well; the access time
+        // shows which was requested.
         let kept = match set.mtime {
             SetTime::At(time) if self.keeps_times && attr.kind == Kind::File => Some(time),
             _ => None,
@@ -371,7 +373,7 @@ impl Gate {
     }
 }
 
-/// What the flags of OPEN ask for.
+/// Returns the permissions that the flags of OPEN require.
 fn wanted_of(flags: i32) -> u32 {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY if flags & OPEN_TO_RUN != 0 => EXEC,
@@ -386,8 +388,8 @@ fn is_users(name: &[u8]) -> bool {
     name.starts_with(b"user.")
 }
 
-/// Whether a time is that of the clock, but for what may pass between the kernel's look at it and
-/// ours.
+/// Returns whether a time is the present, within the delay between the kernel's reading of the
+/// clock and the daemon's.
 fn is_now(time: Timestamp) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     time.secs.abs_diff(now as i64) <= NOW_SECONDS

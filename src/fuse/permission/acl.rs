@@ -3,15 +3,15 @@
 //!
 //! Rules that hold here
 //! * The order of checks is that of acl(5), "access check algorithm": named users, then groups, of
-//!   which one that allows all is enough, then others. Owners are not asked about here: their bits
-//!   are those of the mode.
+//!   which one that grants all bits is enough, then others. Owners are not checked here: their bits
+//!   are in the mode.
 
-/// The list of an object.
+/// Attribute with the ACL of an object.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The list that what is made in a directory begins with.
+/// Attribute with the default ACL: new objects in the directory start with it.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Whether an extended attribute is one of the two.
+/// Returns whether an extended attribute is one of the two.
 pub fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
@@ -19,7 +19,7 @@ pub fn is_acl(name: &[u8]) -> bool {
 const VERSION: u32 = 2;
 const ENTRY: usize = 8;
 
-/// Whom an entry is for.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     Owner,
@@ -35,8 +35,8 @@ enum Tag {
 pub struct Acl(Vec<(Tag, u32)>);
 
 impl Acl {
-    /// From the value of the attribute: a version and entries of tag, bits and number, all
-    /// little-endian. `None` where it is none.
+    /// Parses the value of the attribute: a version and entries of tag, bits and number, all
+    /// little-endian. Returns `None` if it is not valid.
     pub fn parse(value: &[u8]) -> Option<Acl> {
         let (version, entries) = value.split_first_chunk()?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY != 0 {
@@ -59,8 +59,8 @@ impl Acl {
         entries.chunks_exact(ENTRY).map(entry).collect::<Option<_>>().map(Acl)
     }
 
-    /// Whether all bits of `want` are given to a user who is not the owner; `owning_group` is that
-    /// of the object, `is_of` says of which groups the user is.
+    /// Returns whether all bits of `want` are granted to a user other than the owner.
+    /// `owning_group` is the object's group; `is_of` returns whether the user is in a group.
     pub fn allows(
         &self,
         uid: u32,

@@ -1,22 +1,23 @@
-//! What listings of directories leave with the kernel: nodes, and the listing itself.
+//! What the kernel keeps of directory listings: nodes, and the listings themselves.
 //!
 //! Rules that hold here
-//! * A listing hands out nodes for the first [`NODES_PER_LISTING`] entries of a directory handle;
-//!   of larger directories the rest is looked up when it is asked for, so that listing a million
-//!   files does not keep a million nodes.
-//! * The kernel may keep a listing (`FOPEN_CACHE_DIR`), and shows it again (`FOPEN_KEEP_CACHE`)
-//!   only while the directory of the store is as it was: others, such as a sync tool, may bring
-//!   files into it. Its times say so, unless it changed so shortly before that a later change may
-//!   bear the same time. So a listing is kept only once the directory was seen with its times for a
-//!   while, by our own clock: that of the store may be another one. Where it certainly is ours,
-//!   times that are so old by it say the same at once.
-//! * Names that were there may become readable, without a change of any time: when the key of a new
-//!   epoch comes after them, or the directory's id. So what they are read with counts as well.
-//! * The name of an entry may also come with the contents of a file beside it (that of a long one),
-//!   which show in none of these. So of a directory in which a name could not be read no listing is
-//!   kept until it changes.
-//! * Changes by way of the mount need none of this: the kernel drops what it keeps by itself. A
-//!   stream whose position is not in what is kept goes on with us (`fuse_readdir_cached`).
+//! * A listing returns nodes for the first [`NODES_PER_LISTING`] entries of a directory handle.
+//!   Further entries are looked up on demand, so that listing a million files does not keep a
+//!   million nodes.
+//! * The kernel may cache a listing (`FOPEN_CACHE_DIR`), and uses it again (`FOPEN_KEEP_CACHE`)
+//!   only while the directory of the store is unchanged: other programs, such as a sync tool, may
+//!   create files in it. A change shows in the directory's times, unless a second change follows so
+//!   soon that it has the same times. So a listing is cached only once the directory has had its
+//!   times for a while by this machine's clock; the store's clock may differ. If the store uses
+//!   this machine's clock, old times are enough.
+//! * Existing names can become readable without a change of any time: when the key of a new epoch,
+//!   or the directory's id, arrives after them. So the keys and ids for decoding count as well.
+//! * The name of an entry may also depend on the contents of a file beside it (for a long name),
+//!   which none of these cover. So no listing of a directory with an unreadable name is cached
+//!   until the directory changes.
+//! * Changes through the mount need none of this: the kernel drops its cached listing by itself. A
+//!   directory stream whose position is not in the cached listing continues with the daemon
+//!   (`fuse_readdir_cached`).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,15 +26,15 @@ use crate::fuse::ops::{Attr, DirCache, NodeId};
 use crate::store::Timestamp;
 use crate::vault::{Handle, NamesReadWith};
 
-/// Entries of one directory handle for which a listing hands out nodes.
+/// Number of entries of one directory handle for which a listing returns nodes.
 pub const NODES_PER_LISTING: u32 = 10_000;
 
-/// Directories whose state is remembered. Beyond that all are forgotten, which costs two listings
-/// by the daemon each.
+/// Maximum number of directories whose state is remembered. Beyond it all are forgotten, which
+/// costs each two listings by the daemon.
 const REMEMBERED: usize = 4096;
 
-/// Once a directory was seen for so long as it is, a change has a time of its own, on every store
-/// whose clock ticks at least once a second; FAT, which does not, has two seconds.
+/// How long a directory must have been unchanged so that its next change gets different times. This
+/// suffices for every store whose clock ticks at least once a second; FAT ticks every two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// The open directories and the listings that the kernel may keep.
@@ -41,11 +42,11 @@ const SETTLED: Duration = Duration::from_secs(3);
 pub struct Listed {
     /// The directory of each handle, and how many nodes it has handed out.
     handles: HashMap<Handle, (NodeId, u32)>,
-    /// Directories as they were when they were opened last.
+    /// The state of directories at their last open.
     seen: HashMap<NodeId, Seen>,
 }
 
-/// What of a directory changes with what a listing of it shows.
+/// The part of a directory's state that determines its listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     ino: u64,
@@ -54,19 +55,19 @@ struct State {
     with: NamesReadWith,
 }
 
-/// What is known of a directory before anything of it is listed.
+/// The state of a directory before its listing.
 #[derive(Clone, Copy, Debug)]
 pub struct Look<'a> {
     /// Its state.
     pub attr: &'a Attr,
-    /// What its names are read with.
+    /// The state of keys and ids with which its names are decoded.
     pub with: NamesReadWith,
-    /// Its times are old ([`is_old`]) by the clock that they are from.
+    /// Its times are old ([`is_old`]) by the clock that set them.
     pub is_old: bool,
 }
 
-/// Whether a change of a directory after `now`, which was before it was looked at, has another time
-/// than those that it has, where both are by one clock.
+/// Returns whether a change of a directory after `now` gets other times than its present ones.
+/// `now` precedes the look at the directory; both are by one clock.
 pub fn is_old(attr: &Attr, now: SystemTime) -> bool {
     let Ok(now) = now.duration_since(UNIX_EPOCH) else { return false };
     let passed = |at: Timestamp| {
@@ -79,16 +80,16 @@ pub fn is_old(attr: &Attr, now: SystemTime) -> bool {
 #[derive(Debug)]
 struct Seen {
     state: State,
-    /// When it was first seen to be so.
+    /// When this state was first seen.
     since: Instant,
-    /// The kernel may keep a listing that was read since it had settled.
+    /// The kernel may have a listing that was read after the state had settled.
     kept: bool,
-    /// A listing came upon an entry whose name cannot be read.
+    /// A listing contained an entry whose name cannot be read.
     unread: bool,
 }
 
 impl Listed {
-    /// A directory was opened. What the kernel may do with its listing.
+    /// Records that a directory was opened, and returns how the kernel may cache its listing.
     pub fn opened(
         &mut self,
         node: NodeId,
@@ -123,7 +124,7 @@ impl Listed {
         }
     }
 
-    /// Whether a further entry of this handle gets a node; counts it.
+    /// Counts an entry of this handle and returns whether it gets a node.
     pub fn hand_out(&mut self, handle: Handle) -> bool {
         let Some((_, nodes)) = self.handles.get_mut(&handle) else { return false };
         let more = *nodes < NODES_PER_LISTING;
@@ -131,8 +132,8 @@ impl Listed {
         more
     }
 
-    /// A listing by this handle came upon an entry whose name cannot be read: what the kernel has
-    /// of it is dropped when the directory is opened the next time.
+    /// Records that a listing by this handle contained an entry whose name cannot be read: the
+    /// kernel's cached listing is dropped at the next open of the directory.
     pub fn unread(&mut self, handle: Handle) {
         if let Some(seen) = self.handles.get(&handle).and_then(|(node, _)| self.seen.get_mut(node))
         {
@@ -140,7 +141,7 @@ impl Listed {
         }
     }
 
-    /// The handle was closed.
+    /// Records that the handle was closed.
     pub fn closed(&mut self, handle: Handle) {
         self.handles.remove(&handle);
     }
@@ -211,9 +212,9 @@ mod tests {
 
     #[test]
     fn how_long_a_directory_has_settled_is_told_by_our_own_clock() {
-        // Story: the clock of the store was behind ours, so that a directory that had just changed
-        // passed for one that had not changed for long; a further change within the same tick was
-        // not shown. With one that was ahead no listing was kept.
+        // The store's clock was behind this machine's, so a directory that had just changed seemed
+        // to be unchanged for long, and a further change within the same tick was not shown. With a
+        // clock ahead of this machine's no listing was cached.
         let begun = Instant::now();
         for ctime in [0, i64::MAX, -1] {
             let mut listed = Listed::default();
@@ -263,9 +264,9 @@ mod tests {
 
     #[test]
     fn a_listing_is_read_anew_when_its_names_are_read_with_other_keys() {
-        // Story: names came before the manifest with the epoch that they are sealed under. When
-        // that was there, the kernel went on showing the listing in which they were missing: the
-        // directory had not changed.
+        // Names arrived before the manifest with the epoch that they are sealed under. After the
+        // manifest had arrived, the kernel still showed the listing without them, as the directory
+        // had not changed.
         let (mut listed, begun) = (Listed::default(), Instant::now());
         for (keys, now, expected) in [
             (1, 0, DirCache::No),
@@ -287,8 +288,8 @@ mod tests {
 
     #[test]
     fn no_listing_is_kept_of_a_directory_in_which_a_name_cannot_be_read() {
-        // Story: the sidecar of a long name came empty, and was filled in place: the directory had
-        // not changed, and the kernel went on showing the hash.
+        // The control file of a long name arrived empty, and was filled in place. The directory had
+        // not changed, so the kernel still showed the hash.
         let (mut listed, begun) = (Listed::default(), Instant::now());
         use DirCache::{Fill, Keep, No};
         for (ctime, now, unread, expected) in [

@@ -1,4 +1,4 @@
-//! What an open share consists of: its parts, and how they find each other.
+//! The parts of an open share that the other modules use.
 
 pub(super) mod away;
 pub(super) mod free_space;

@@ -1,4 +1,4 @@
-//! From names to entries: stored names, the ids of directories, junctions, a walk over a tree.
+//! Maps names to entries: stored names, directory ids, junctions, tree walks.
 
 pub(super) mod folder;
 pub(super) mod junction;

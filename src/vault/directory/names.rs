@@ -1,12 +1,12 @@
-//! Names in a share with several epochs: sealed under the key of the epoch in which they were made,
-//! until a pass seals them anew.
+//! Names in a share with several epochs: sealed under the key of the epoch in which they were
+//! created, until a pass seals them again.
 //!
 //! Rules that hold here
-//! * New names are sealed under the current epoch's key. Names of all epochs are found and shown:
-//!   whoever had not heard of a new epoch yet may have made some under an old one, and nothing that
-//!   is there is hidden.
-//! * Several entries may claim one name. Which of them has it follows from the order of
-//!   [`ShareKeys::claims`] alone, for who looks a name up as for who lists a directory; see
+//! * New names are sealed under the current epoch's key. Names of all epochs are found and listed:
+//!   a client that did not know of a new epoch yet may have created some under an old one, and no
+//!   existing entry is hidden.
+//! * Several entries may claim one name. The order of [`ShareKeys::claims`] alone decides which of
+//!   them has it, for lookups and for listings; see
 //!   [`Folder`](crate::vault::directory::folder::Folder).
 
 use crate::format::name::{Decoded, NAME_MAX, StoredName, may_be_copy, without_suffix};

@@ -1,4 +1,4 @@
-//! The keys of a share: folder keys by epoch, the right to sign, signatures that were verified.
+//! The keys of a share: folder keys by epoch, the right to sign, the verified-signature cache.
 
 pub(super) mod keys;
 pub(super) mod signing;

@@ -1,4 +1,4 @@
-//! Members of a share: who they are, changes, folders that become shares, re-sealing.
+//! Members of a share: listing and changing them, converting folders to shares, re-sealing.
 
 pub(super) mod change;
 pub(super) mod convert;

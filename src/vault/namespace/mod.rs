@@ -1,4 +1,4 @@
-//! Entries and what hangs on them: make, remove, rename, list, links, extended attributes.
+//! Operations on entries: create, remove, rename, list, link, extended attributes.
 
 mod attributes;
 pub(super) mod entries;

@@ -4,19 +4,19 @@
 //! Rules that hold here
 //! * Locks are the store's (`flock`), so that the end of a process frees them, and on network
 //!   filesystems other machines see them.
-//! * Who has a file open for writing holds its lock, by a handle of its own: the *guard*. Nobody
-//!   else opens it for writing meanwhile, so nobody's committed bytes are overwritten by somebody
-//!   who has not seen them. A commit looks all the same whether the header is still the one that it
-//!   builds on, for locks bind only those who ask for them.
-//! * Who reads takes no lock. The header tells whether the state in memory is that of the store;
-//!   what does not authenticate while somebody holds the guard, or where the header is another one
-//!   by then, is read again, because a commit may be or have been under way.
-//! * Names: what sees a directory stand still is alone in all daemons, what adds or removes one
-//!   name is not, by a lock on a file in the share's root. A commit counts among the latter, for
-//!   its record in the journal names a path. What was sealed as a long name sees it stand still
-//!   before it goes.
-//! * After each commit the journal is emptied: no replay may meet what another daemon has written
-//!   since, or renamed.
+//! * A daemon that has a file open for writing holds the file's lock, by a handle of its own: the
+//!   *guard*. No other daemon opens it for writing meanwhile, so no committed bytes are overwritten
+//!   by a daemon that has not seen them. A commit still checks that the header is the one that it
+//!   builds on, as locks are advisory.
+//! * Readers take no lock. The header shows whether the state in memory is that of the store. Data
+//!   that does not authenticate is read again if a daemon holds the guard or the header has
+//!   changed, because a commit may have been concurrent.
+//! * Names: a lock on a file in the share's root is held exclusively by operations that need a
+//!   directory to stay unchanged, and shared by those that add or remove one name. A commit takes
+//!   it shared, because its record in the journal names a path.
+//!   What was sealed as a long name sees the directory stand still before it goes.
+//! * The journal is emptied after each commit: a replay must not touch what another daemon has
+//!   written or renamed since.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,14 +2,13 @@
 //! entered.
 //!
 //! Rules that hold here
-//! * A node's and a handle's number says in its high bits which share it belongs to; the vault's
-//!   own is number 0. A number is never used again while the vault is open.
-//! * The directory in which a nested share stands is one node, that of the parent: what is asked of
-//!   it goes to the root of the nested share once that is open, and the root is never shown under a
-//!   number of its own.
-//! * A nested share is entered through a valid junction only. The user's decision to take a share
-//!   as it is ([`Trust::first_use`](crate::vault::share::trust::Trust)) is about the one that he
-//!   named, and says nothing of what was planted within.
+//! * The high bits of a node's or handle's number identify its share; the vault's own share is
+//!   number 0. A number is never reused while the vault is open.
+//! * The directory that contains a nested share is one node, that of the parent. Once the nested
+//!   share is open, operations on that node go to its root, which has no number of its own.
+//! * A nested share is entered only through a valid junction. The user's decision to trust a share
+//!   as it is ([`Trust::first_use`](crate::vault::share::trust::Trust)) covers only the share that
+//!   was named, not shares that were planted in it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! How many queues there must be, and how much memory they get.
+//! Computes the number of queues and the memory of each.
 //!
 //! Rules that hold here
-//! * The kernel wants a queue for each *possible* processor, before it sends anything over any. One
-//!   that is not online gets a single entry whose memory is not touched.
+//! * The kernel needs a queue for each *possible* processor before it sends any request over
+//!   io_uring. A queue of an offline processor has a single entry, whose memory is not touched.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,14 +10,14 @@ use std::io;
 
 use crate::fuse::protocol::init::PAGE;
 
-/// The most entries of a queue: one that is worked on, and some that the pool has.
+/// Maximum number of entries of a queue: one in progress on its thread, and some in the pool.
 const MOST_ENTRIES: usize = 8;
-/// Before a queue gets fewer entries than this, requests get smaller.
+/// Requests are made smaller before a queue gets fewer entries than this.
 const FEW_ENTRIES: usize = 4;
-/// Requests are not made smaller than this.
+/// Minimum size to which requests are reduced.
 const LEAST_PAYLOAD: u32 = 128 << 10;
 
-/// Numbers in a list such as `0-3,7`.
+/// Parses a list of numbers such as `0-3,7`.
 fn numbers(list: &str) -> Option<BTreeSet<usize>> {
     let mut found = BTreeSet::new();
     for part in list.trim().split(',') {
@@ -34,7 +34,7 @@ pub struct Cpus {
     online: BTreeSet<usize>,
 }
 
-/// The memory of all queues.
+/// The layout of all queues' memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Entries of each queue, and whether its processor is online.
@@ -44,10 +44,10 @@ pub struct Plan {
 }
 
 impl Cpus {
-    /// As the system says.
+    /// Reads the processors from the system.
     ///
     /// # Errors
-    /// /sys is not there or says what is not understood.
+    /// /sys is missing or cannot be parsed.
     pub fn read() -> io::Result<Cpus> {
         let read = |name: &str| {
             let list = fs::read_to_string(format!("/sys/devices/system/cpu/{name}"))?;
@@ -58,8 +58,9 @@ impl Cpus {
         Ok(Cpus { possible: read("possible")?, online: read("online")? })
     }
 
-    /// Entries of each queue, so that all of them that are in use have `memory` bytes or less;
-    /// `None` where that is too little even for one entry each of the smallest size.
+    /// Returns the number of entries of each queue such that all queues of online processors take
+    /// at most `memory` bytes. Returns `None` if that is too little even for one entry each of the
+    /// smallest size.
     pub fn plan(&self, memory: usize, max_write: u32) -> Option<Plan> {
         let online = self.online.len().max(1);
         let mut payload = max_write.max(2 * PAGE);

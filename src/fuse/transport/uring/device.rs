@@ -1,5 +1,5 @@
-//! The loop on `/dev/fuse` beside the rings: what the kernel never sends over io_uring (FORGET,
-//! INTERRUPT), and everything where it does not take the rings.
+//! The loop on `/dev/fuse` beside the rings. It receives what the kernel never sends over io_uring
+//! (FORGET, INTERRUPT), and every request if the kernel does not accept the rings.
 
 use std::io;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::fuse::protocol::wire::Device;
 use crate::fuse::settings::ServeOptions;
 use crate::fuse::transport::pool::Pool;
 
-/// What the kernel wants room for beside the data of a WRITE.
+/// Room that the kernel requires beside the data of a WRITE.
 const BESIDE: usize = 4096;
-/// The least that the kernel accepts as room for a request.
+/// Minimum room for a request that the kernel accepts.
 const LEAST: usize = 8192;
 
 /// Reads requests into one buffer.
@@ -29,7 +29,7 @@ impl Reader {
         Reader { device, buffer: vec![0; (max_write as usize + BESIDE).max(LEAST)] }
     }
 
-    /// The next request and its body; `None` at the end of the mount.
+    /// Returns the next request and its body; `None` once unmounted.
     fn next(&mut self) -> io::Result<Option<(Header, &[u8])>> {
         use rustix::io::Errno as Os;
         let len = loop {
@@ -48,10 +48,10 @@ impl Reader {
     }
 }
 
-/// Answers INIT. `uring`: requests are wanted over io_uring.
+/// Answers INIT. `uring` requests io_uring.
 ///
 /// # Errors
-/// Those of the device; the kernel speaks another protocol; it was unmounted already.
+/// Those of the device; the kernel's protocol is not supported; it is already unmounted.
 pub fn shake_hands(device: &Device, options: &ServeOptions, uring: bool) -> io::Result<Terms> {
     let mut reader = Reader::new(device.clone(), options.max_write);
     let (header, body) =
@@ -71,7 +71,7 @@ pub fn shake_hands(device: &Device, options: &ServeOptions, uring: bool) -> io::
     }
 }
 
-/// Answers what comes over the device until the filesystem is unmounted.
+/// Serves requests from the device until the filesystem is unmounted.
 ///
 /// # Errors
 /// Those of the device.
@@ -85,7 +85,7 @@ pub fn serve(
     let mut out = Vec::new();
     while let Some((header, body)) = reader.next()? {
         match Call::from_body(header.opcode, body) {
-            // It may wait until other requests are served, and these threads serve them.
+            // It may wait for other requests, which these threads serve.
             Ok(Call::Seek { handle, offset, whence }) => {
                 let dispatcher = dispatcher.clone();
                 patient.run(move || {

@@ -1,5 +1,5 @@
-//! The memory that requests come in and answers go out of: for each entry of a queue a block for
-//! headers and one for names and data.
+//! The memory for requests and replies: each entry of a queue has a block for headers and one for
+//! names and data.
 //!
 //! Rules that hold here
 //! * A [`Slot`] is the right to touch the memory of one entry. Code that hands the memory to the kernel
@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use crate::fuse::protocol::abi::{URING_HEADER, ring_in_out};
 
-/// Length of what the kernel takes for headers: common, the operation's own, and the ring's.
+/// Size of the headers that the kernel uses: the common one, the operation's own, and the ring's.
 pub const HEADERS: usize = 2 * URING_HEADER + ring_in_out::LEN;
-/// Where in the block for headers the two iovecs stand that name both blocks to the kernel.
+/// Offset in the block for headers of the two iovecs that point to both blocks.
 const IOVECS: usize = 320;
-/// Distance of the blocks for headers.
+/// Size of a block for headers in bytes.
 const STRIDE: usize = 512;
 /// Both are part of a page and do not overlap.
 const _: () = assert!(
@@ -28,7 +28,7 @@ const _: () = assert!(
 );
 const PAGE: usize = 4096;
 
-/// A mapping of zeroed memory that has no other owner.
+/// A mapping of zeroed memory with a single owner.
 #[derive(Debug)]
 struct Area {
     start: NonNull<u8>,
@@ -57,8 +57,8 @@ pub struct Slot {
     payload_len: usize,
 }
 
-/// The memory of `entries` entries with `payload` bytes each for names and data. `touch`: pages are
-/// there before the first use, which would else be slow.
+/// Allocates `entries` entries with `payload` bytes each for names and data. `touch` faults the
+/// pages in, which would otherwise slow down the first use.
 ///
 /// # Errors
 /// Those of mmap(2).
@@ -89,7 +89,7 @@ pub fn slots(entries: usize, payload: usize, touch: bool) -> io::Result<Vec<Slot
 }
 
 impl Slot {
-    /// Which of its queue this is.
+    /// Returns the index of the entry in its queue.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -104,11 +104,11 @@ impl Slot {
         unsafe { self.area.start.add(self.payload_at) }
     }
 
-    /// The block for headers and the one for names and data.
+    /// Returns the block for headers and the block for names and data.
     pub fn parts(&mut self) -> (&mut [u8], &mut [u8]) {
-        // SAFETY: both lie within the mapping, which was zeroed when it was made, and do not
-        // overlap with each other or with those of other entries. There is one slot for each entry,
-        // borrowed mutably for as long as the slices live, and while we have it the kernel has no
+        // SAFETY: both blocks are within the mapping, which was zeroed when it was created, and
+        // overlap neither each other nor those of other entries. There is one slot for each entry,
+        // borrowed mutably as long as the slices live. While the slot is here, the kernel has no
         // command that names this memory.
         unsafe {
             (
@@ -118,14 +118,14 @@ impl Slot {
         }
     }
 
-    /// The address of two iovecs that name both blocks. They stay as they are as long as the
-    /// memory.
+    /// Returns the address of the two iovecs that point to both blocks. They are valid as long as
+    /// the memory.
     pub fn iovecs(&mut self) -> u64 {
         let named = [(self.headers_at(), HEADERS), (self.payload_at(), self.payload_len)];
         let iovecs =
             named.map(|(start, len)| libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len });
-        // SAFETY: the place is within the block of this slot, aligned (the mapping is, and IOVECS),
-        // and behind what `parts` gives away.
+        // SAFETY: the address is within the block of this slot, aligned (the mapping is, and
+        // IOVECS), and beyond the bytes that `parts` returns.
         unsafe {
             let place = self.headers_at().add(IOVECS).cast::<[libc::iovec; 2]>();
             place.write(iovecs);

@@ -1,13 +1,14 @@
 //! FUSE over io_uring, Linux 6.14 and later: a second transport under [`Operations`].
 //!
 //! Rules that hold here
-//! * One queue for each possible processor, one thread a queue ([`queue`]); the kernel sends a
-//!   request to the queue of the processor that it comes from, once all queues are known to it.
-//!   Until then, and for FORGET and INTERRUPT always, it uses the device ([`device`]).
-//! * Everything that can fail is tried before the kernel is told that we want io_uring: afterwards
-//!   requests wait for the queues. Where it refuses a queue even so it goes on over the device, and
-//!   so do we.
-//! * Unsafe code is in [`memory`] and [`ring`] and nowhere else.
+//! * There is one queue for each possible processor, and one thread for each queue ([`queue`]).
+//!   Once all queues are registered, the kernel sends a request to the queue of the processor that
+//!   it comes from. Until then, and always for FORGET and INTERRUPT, it uses the device
+//!   ([`device`]).
+//! * Every step that can fail is tried before the kernel is asked for io_uring: afterwards requests
+//!   wait for the queues. If the kernel still refuses a queue, it continues over the device, and so
+//!   does the daemon.
+//! * Only [`memory`] and [`ring`] contain unsafe code.
 
 pub mod cpus;
 pub mod device;
@@ -29,10 +30,10 @@ use crate::fuse::protocol::wire::Device;
 use crate::fuse::settings::ServeOptions;
 use crate::fuse::transport::pool::Pool;
 
-/// The switch of the kernel, which root sets.
+/// The kernel's module parameter, which root sets.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Why requests cannot come over io_uring here; `None` where the kernel offers it.
+/// Returns the reason why io_uring cannot be used here; `None` if the kernel offers it.
 pub fn why_not() -> Option<String> {
     match fs::read_to_string(SWITCH) {
         Ok(value) if value.trim() == "Y" => None,
@@ -45,7 +46,7 @@ pub fn why_not() -> Option<String> {
 
 type Thread = JoinHandle<io::Result<()>>;
 
-/// Queues whose threads wait for the word to go.
+/// Queues whose threads wait for the start signal.
 struct Prepared {
     common: Arc<Common>,
     threads: Vec<Thread>,
@@ -88,8 +89,7 @@ impl Prepared {
         prepared.heard().map(|()| prepared)
     }
 
-    /// What the threads say of the step that they have just made: the first error, after all have
-    /// spoken.
+    /// Waits until all threads have reported on their last step, and returns the first error.
     fn heard(&self) -> io::Result<()> {
         let ended = || Err(io::Error::other("the thread of a queue has ended"));
         let said: Vec<io::Result<()>> =
@@ -100,18 +100,18 @@ impl Prepared {
     /// Tells the threads to register their queues, and waits until they have.
     fn register(&self) -> io::Result<()> {
         for go in &self.go {
-            // One that has ended says so below.
+            // A thread that has ended reports its error below.
             let _ = go.send(true);
         }
         self.heard()
     }
 }
 
-/// Serves `ops` on `device`, over io_uring. `insist`: it is an error if that cannot be; otherwise
-/// the device is used.
+/// Serves `ops` on `device`, over io_uring if possible. With `insist` it is an error if that is not
+/// possible; otherwise the device is used.
 ///
 /// # Errors
-/// With `insist`, whatever keeps the kernel or us from it; those of the device.
+/// With `insist`, the reason why io_uring cannot be used; those of the device.
 pub fn start(
     device: &Device,
     ops: Arc<dyn Operations>,
@@ -143,7 +143,7 @@ pub fn start(
         })?);
         io::Result::Ok(())
     };
-    // Before the queues are there: what they wait for may come over the device.
+    // Before the queues are registered: they may wait for requests that come over the device.
     read_device(&mut threads)?;
     let registered = if terms.over_io_uring() {
         prepared.register()
@@ -179,7 +179,7 @@ pub fn start(
 }
 
 impl Session {
-    /// Whether requests come over io_uring.
+    /// Returns whether requests come over io_uring.
     pub fn over_io_uring(&self) -> bool {
         self.over_io_uring
     }
@@ -187,7 +187,7 @@ impl Session {
     /// Waits until the filesystem is unmounted and all threads have ended.
     ///
     /// # Errors
-    /// The first that a thread ended with.
+    /// The first error that ended a thread.
     pub fn join(self) -> io::Result<()> {
         let panicked = |_| Err(io::Error::other("a thread that served requests has panicked"));
         let ended: Vec<io::Result<()>> =

@@ -1,17 +1,17 @@
-//! The thread of one queue: takes requests out of its ring, answers them, or gives those that may
+//! The thread of one queue: takes requests from its ring, and answers them or passes those that may
 //! take long to the pool.
 //!
 //! Rules that hold here
-//! * The thread is pinned to the processor that its requests come from: that the caller and we need
-//!   not wake each other across processors is where the whole gain comes from.
-//! * What waits for the disk by its nature goes to the pool, also because the kernel may need this
-//!   queue to write back what the wait is for; but for a flush where the last ones took no time, as
-//!   on a store in memory or one with a protected cache. What merely may wait is done here, until
-//!   it was slow: then the next ones of its kind go to the pool until some were not.
-//! * LSEEK may have to wait until the kernel has sent pages, over this queue or another. So it has
-//!   threads of its own, and at most half of the entries; beyond that the kernel is told to answer
-//!   by itself.
-//! * The answer to a request is submitted before the next one is worked on.
+//! * The thread is pinned to the processor that its requests come from. The whole gain comes from
+//!   this: the caller and the thread need not wake each other across processors.
+//! * Operations that always wait for the disk go to the pool, also because the kernel may need this
+//!   queue for the writeback that they wait for. An exception is a flush while recent flushes took
+//!   no time, as on a store in memory or with a protected cache. Operations that only may wait run
+//!   here until one was slow; then the next ones of their kind go to the pool until some were fast.
+//! * LSEEK may have to wait until the kernel has written back pages, over this queue or another. So
+//!   it has threads of its own and at most half of the entries; beyond that the kernel is told to
+//!   answer by itself.
+//! * The reply to a request is submitted before the next request is processed.
 
 use std::cell::RefCell;
 use std::io;
@@ -32,46 +32,46 @@ use crate::fuse::protocol::request::{Call, Header};
 use crate::fuse::protocol::wire::{Device, OUT_HEADER};
 use crate::fuse::transport::pool::Pool;
 
-/// Reads and writes above this go to the pool: they are part of a stream, several of which are
-/// better spread over the processors.
+/// Reads and writes above this many bytes go to the pool: they are part of a stream, and several
+/// streams are better spread over the processors.
 const SMALL: u32 = 64 << 10;
-/// What takes longer than this was slow.
+/// An operation that takes longer than this counts as slow.
 const SLOW: Duration = Duration::from_millis(1);
-/// So many operations of the same kind go to the pool after a slow one. Few, since what was slow
-/// may merely not have had the processor; where the store is slow, those in the pool are slow as
-/// well and the count begins anew.
+/// Number of operations of the same kind that go to the pool after a slow one. It is small because
+/// the slow one may only have lacked the processor; on a slow store those in the pool are slow as
+/// well, and restart the count.
 const WARY: u8 = 4;
-/// The same for flushes, from the beginning: most stores take milliseconds for one.
+/// The same for flushes, from the start: most stores take milliseconds for one.
 const WARY_OF_FLUSHES: u8 = 16;
-/// Operations are told apart up to this number.
+/// Operation codes are counted separately up to this one.
 const KINDS: usize = 64;
 
 thread_local! {
-    /// Where the bodies of answers are put together, other than those of READ.
+    /// Buffer for the bodies of replies other than those of READ.
     static BODY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the threads of all queues share.
+/// State that the threads of all queues share.
 pub struct Common {
-    /// Answers requests.
+    /// Serves requests.
     pub dispatcher: Arc<Dispatcher>,
-    /// Does what may take long.
+    /// Runs operations that may take long.
     pub pool: Arc<Pool>,
-    /// Does what waits until other requests are served, of the pool as well.
+    /// Runs operations that wait for other requests, including those in the pool.
     pub patient: Arc<Pool>,
     /// The session.
     pub device: Device,
 }
 
-/// Which queue a thread serves, and by what means.
+/// The queue that a thread serves, and its resources.
 pub struct Assignment {
     /// Number of the queue and of its processor.
     pub number: u16,
-    /// How many requests it can have at once.
+    /// Maximum number of concurrent requests.
     pub entries: usize,
-    /// Whether the processor is online: memory of others is not touched.
+    /// Whether the processor is online: the memory of an offline one is not touched.
     pub online: bool,
-    /// Bytes for the names and data of each.
+    /// Bytes for the names and data of each request.
     pub payload: usize,
 }
 
@@ -84,7 +84,8 @@ struct Answered {
     slow: bool,
 }
 
-/// Answered requests on their way from the pool to the thread of the queue, and what wakes it.
+/// Answered requests on their way from the pool to the queue's thread, and the descriptor that
+/// wakes it.
 struct Done {
     answered: Mutex<Vec<Answered>>,
     wake: OwnedFd,
@@ -101,7 +102,7 @@ impl Done {
     }
 }
 
-/// A queue whose ring and memory are there, but of which the kernel does not know yet.
+/// A queue that has its ring and memory and is not yet registered with the kernel.
 pub struct Queue {
     common: Arc<Common>,
     ring: Ring,
@@ -109,18 +110,18 @@ pub struct Queue {
     fresh: Vec<Slot>,
     /// Slots that are not lost.
     live: usize,
-    /// Slots whose requests wait in the patient pool: never so many that the requests that those
-    /// wait for find none.
+    /// Slots whose requests are in the pool for waiting operations. Their number is limited, so
+    /// that the requests that they wait for find a free slot.
     patient: usize,
     patient_max: usize,
-    /// By slot: what to take back where its answer is not taken.
+    /// By slot: how to undo its operation if the kernel does not accept the reply.
     undo: Vec<Undo>,
-    /// By kind of operation: how many more go to the pool.
+    /// By kind of operation: how many of the next ones go to the pool.
     wary: [u8; KINDS],
 }
 
-/// Pins this thread to a processor; where that cannot be (it is not online, or not ours to use)
-/// requests of it are served elsewhere.
+/// Pins this thread to a processor. If that fails (it is offline or not permitted), its requests
+/// are served on another one.
 fn pin(number: u16) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(number.into());
@@ -130,10 +131,10 @@ fn pin(number: u16) {
 }
 
 impl Queue {
-    /// Prepares a queue, in the thread that is to serve it.
+    /// Prepares a queue, in the thread that will serve it.
     ///
     /// # Errors
-    /// There is no memory, or the system allows no io_uring.
+    /// There is not enough memory, or the system does not permit io_uring.
     pub fn prepare(common: Arc<Common>, assignment: &Assignment) -> io::Result<Queue> {
         use rustix::event::{EventfdFlags, eventfd};
         pin(assignment.number);
@@ -163,17 +164,17 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Makes the queue known to the kernel, which has agreed to io_uring by then. When the queues
-    /// of all processors are known, requests come over them.
+    /// Registers the queue with the kernel, which has agreed to io_uring before. Once the queues of
+    /// all processors are registered, requests come over them.
     ///
     /// # Errors
-    /// The kernel refuses; it then goes on with requests over the device.
+    /// The kernel refuses; it then continues to send requests over the device.
     pub fn register(&mut self) -> io::Result<()> {
         for slot in std::mem::take(&mut self.fresh) {
             self.ring.register(slot)?;
         }
         self.ring.submit()?;
-        // A refusal is there at once, a request may be.
+        // A refusal arrives at once; so may a request.
         let mut early = Vec::new();
         while let Some(event) = self.ring.next_event()? {
             match event {
@@ -237,8 +238,8 @@ impl Queue {
                 (&self.common.pool, Patience::None)
             };
             self.patient += usize::from(patient);
-            // Not `common`, which has the pool: one of its own threads must not be the last to let
-            // go of it.
+            // Not `common`, which owns the pool: the last reference must not be dropped by one of
+            // the pool's threads.
             let (dispatcher, done) = (self.common.dispatcher.clone(), self.done.clone());
             pool.run(move || {
                 let begun = Instant::now();
@@ -294,8 +295,8 @@ impl Queue {
         self.ring.commit(slot)
     }
 
-    /// A command has failed: at the end of the mount all do, and slots are lost until there are no
-    /// more.
+    /// Handles the failure of a command: at unmount all commands fail, and slots are lost until
+    /// none is left.
     fn failed(&mut self, slot: Slot, error: &io::Error) -> io::Result<()> {
         const THE_END: [i32; 4] =
             [libc::ENOTCONN, libc::ENODEV, libc::ECONNABORTED, libc::ECANCELED];
@@ -315,8 +316,8 @@ impl Queue {
     }
 }
 
-/// What a request is and how much it reads or writes, for deciding who does it; more than 0 also
-/// where the kernel may be asked for its pages before there is an answer.
+/// Returns the kind of a request and the number of bytes that it reads or writes, which decide
+/// where it runs. The number is also above 0 if the reply may need the kernel's dirty pages.
 fn kind(slot: &mut Slot) -> (u32, u32) {
     let (headers, _) = slot.parts();
     let operation = Header::read(headers).map_or(0, |header| header.opcode);
@@ -332,7 +333,7 @@ fn kind(slot: &mut Slot) -> (u32, u32) {
     (operation, size)
 }
 
-/// Answers the request in `slot`; the answer takes its place.
+/// Serves the request in `slot`, and replaces it by the reply.
 fn answer(dispatcher: &Dispatcher, slot: &mut Slot, patience: Patience) -> Undo {
     let (headers, payload) = slot.parts();
     let (common, rest) = headers.split_at_mut(URING_HEADER);
@@ -375,8 +376,8 @@ fn answer(dispatcher: &Dispatcher, slot: &mut Slot, patience: Patience) -> Undo 
     answer.undo
 }
 
-/// Serves a queue from its preparation to the end of the mount. `ready` hears how each of both
-/// steps went; between them `go` says whether there is a second one.
+/// Serves a queue from its preparation to the unmount. `ready` receives the result of each of the
+/// two steps; between them `go` decides whether the second one follows.
 pub fn run(
     common: Arc<Common>,
     assignment: &Assignment,

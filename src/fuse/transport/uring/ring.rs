@@ -1,11 +1,11 @@
-//! One io_uring with the commands of FUSE: memory goes to the kernel, and comes back with a request
-//! in it.
+//! One io_uring with FUSE commands: a command passes memory to the kernel, which returns it with a
+//! request in it.
 //!
 //! Rules that hold here
-//! * A [`Slot`] whose memory the kernel has is in `lent` and nowhere else; it comes out when its
-//!   command has completed.
-//! * The ring is used by the thread that made it alone. The kernel copies a request in the thread
-//!   that submitted the command, so that is the thread that is woken.
+//! * A [`Slot`] whose memory is with the kernel is in `lent` and nowhere else; it is taken out when
+//!   its command has completed.
+//! * Only the thread that created the ring uses it. The kernel copies a request in the context of
+//!   the thread that submitted the command, so that thread is woken.
 
 use std::io;
 use std::mem;
@@ -17,21 +17,21 @@ use super::memory::{HEADERS, Slot};
 use crate::fuse::protocol::abi::{self, URING_HEADER, put, ring_in_out, u64_at};
 use crate::fuse::protocol::wire::Device;
 
-/// Where in the area of a command the number of the commit and that of the queue stand (`struct
+/// Offsets of the commit id and the queue id in the area of a command (`struct
 /// fuse_uring_cmd_req`).
 const COMMIT_ID: usize = 8;
 const QUEUE_ID: usize = 16;
-/// What the completion of the poll on `wake` is known by.
+/// User data that identifies the completion of the poll on `wake`.
 const WOKEN: u64 = u64::MAX;
 
-/// What has happened.
+/// An event of the ring.
 #[derive(Debug)]
 pub enum Event {
     /// A request is in this slot.
     Request(Slot),
-    /// The command of this slot has failed; the memory is ours again.
+    /// The command of this slot has failed; its memory is no longer with the kernel.
     Failed(Slot, io::Error),
-    /// Somebody has written to the descriptor that is listened to.
+    /// The descriptor `wake` was written to.
     Woken,
 }
 
@@ -45,11 +45,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for the queue with this number and so many entries. `wake` is an eventfd that another
-    /// thread writes to.
+    /// Creates a ring for the queue with this number and so many entries. `wake` is an eventfd that
+    /// another thread writes to.
     ///
     /// # Errors
-    /// Those of io_uring_setup(2): `ENOSYS` or `EPERM` where the system has none or forbids it.
+    /// Those of io_uring_setup(2): `ENOSYS` or `EPERM` if the system has none or forbids it.
     pub fn new(queue: u16, entries: usize, device: Device, wake: OwnedFd) -> io::Result<Ring> {
         let len =
             u32::try_from(entries + 1).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -63,19 +63,19 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Gives the memory of `slot` to the kernel for the first time.
+    /// Passes the memory of `slot` to the kernel for the first time.
     ///
     /// # Errors
-    /// Those of io_uring_enter(2), where the ring is full.
+    /// Those of io_uring_enter(2), if the ring is full.
     pub fn register(&mut self, mut slot: Slot) -> io::Result<()> {
         let iovecs = slot.iovecs();
         self.command(abi::URING_REGISTER, 0, Some(iovecs), slot)
     }
 
-    /// Gives back the memory of `slot`, with an answer in it.
+    /// Returns the memory of `slot` to the kernel, with a reply in it.
     ///
     /// # Errors
-    /// Those of io_uring_enter(2), where the ring is full.
+    /// Those of io_uring_enter(2), if the ring is full.
     pub fn commit(&mut self, mut slot: Slot) -> io::Result<()> {
         let id = u64_at(&slot.parts().0[2 * URING_HEADER..HEADERS], ring_in_out::commit_id);
         self.command(abi::URING_COMMIT_AND_FETCH, id, None, slot)
@@ -114,9 +114,9 @@ impl Ring {
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what the entry names stays valid until it completes: the descriptors are open
-            // as long as `self`, and the memory belongs to a slot in `lent`, which keeps it. `Drop`
-            // sees to it that it is kept even if `self` ends before.
+            // SAFETY: whatever the entry names stays valid until it completes: the descriptors are
+            // open as long as `self`, and the memory belongs to a slot in `lent`, which keeps it.
+            // `Drop` keeps that memory even if `self` is dropped earlier.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
@@ -124,7 +124,7 @@ impl Ring {
         }
     }
 
-    /// Hands what was pushed to the kernel.
+    /// Submits the pushed commands to the kernel.
     ///
     /// # Errors
     /// Those of io_uring_enter(2).
@@ -132,7 +132,7 @@ impl Ring {
         self.enter(0)
     }
 
-    /// Hands over what was pushed and waits until there is an event.
+    /// Submits the pushed commands and waits for an event.
     ///
     /// # Errors
     /// Those of io_uring_enter(2).
@@ -144,22 +144,22 @@ impl Ring {
         loop {
             match self.ring.submit_and_wait(want) {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                // Events must be taken first.
+                // Completions must be consumed first.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(()),
                 result => return result.map(drop),
             }
         }
     }
 
-    /// Whether [`Ring::next_event`] has one.
+    /// Returns whether [`Ring::next_event`] has an event.
     pub fn has_event(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
 
-    /// The next event that is there already.
+    /// Returns the next event that has already arrived.
     ///
     /// # Errors
-    /// Those of the calls by which `wake` is listened to again.
+    /// Those of the calls that poll `wake` again.
     pub fn next_event(&mut self) -> io::Result<Option<Event>> {
         let Some(completion) = self.ring.completion().next() else { return Ok(None) };
         if completion.user_data() == WOKEN {
@@ -183,13 +183,13 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Where a command is under way still, the kernel may write to its memory until the ring is
-        // torn down, and nobody says when that is. So the memory stays.
+        // While a command is in progress, the kernel may write to its memory until the ring is torn
+        // down, and it does not report when that is. So the memory is leaked.
         self.lent.drain(..).flatten().for_each(mem::forget);
     }
 }
 
-/// `entry` with the field `len`, for which the library has no setter where it is a command.
+/// Returns `entry` with the field `len`, for which the library has no setter on a command.
 fn with_len(entry: squeue::Entry128, len: u32) -> squeue::Entry128 {
     const LEN: usize = 24;
     const WHOLE: usize = 128;
