@@ -38,7 +38,7 @@ struct Known {
     of: HashSet<Box<[u8]>>,
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The long-named entries that have conflict copies, by directory.
 pub(crate) struct LongCopies(Mutex<LruCache<Which, Known>>);
 
 impl LongCopies {

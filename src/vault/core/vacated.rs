@@ -19,7 +19,7 @@ const NAMES_MAX: usize = 1 << 14;
 /// A name in a directory.
 type Name = (DirectoryId, Box<[u8]>);
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The names that are free for new entries only.
 pub(crate) struct Vacated(Mutex<LruCache<Name, ()>>);
 
 impl Vacated {

@@ -80,7 +80,7 @@ impl Rights {
     }
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The identity that has a share open, and the signatures that count in it.
 pub(crate) struct Signing {
     identity: Arc<Identity>,
     own: [u8; 32],

@@ -17,7 +17,7 @@ use crate::format::signature::{Authorship, Claim};
 /// Maximum number of cached signatures, about 100 bytes each.
 const KNOWN_MAX: usize = 1 << 14;
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The verified-signature cache of one share.
 pub(crate) struct VerifiedCache(Mutex<LruCache<[u8; 32], ()>>);
 
 impl VerifiedCache {

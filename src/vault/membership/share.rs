@@ -27,7 +27,7 @@ pub struct Share {
 /// Information about a share.
 #[derive(Clone, Debug)]
 pub struct ShareInfo {
-    /// Its id.
+    /// Id of the share.
     pub share: [u8; 32],
     /// Plain path of its folder from the vault's root, empty for the vault's own share.
     pub path: Vec<u8>,

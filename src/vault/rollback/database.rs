@@ -251,7 +251,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The remembered state of an entry.
+    /// Returns the remembered state of an entry.
     pub fn row(&self, key: &EntryKey) -> Inner<Option<Row>> {
         Ok(self.entries.get(&key[..]).map_err(failed)?.and_then(|row| Row::decode(row.value())))
     }

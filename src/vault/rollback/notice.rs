@@ -73,7 +73,7 @@ impl NoticeKind {
 pub struct Notice {
     /// Plain path.
     pub plain: Vec<u8>,
-    /// Description of the fault.
+    /// Kind of the notice.
     pub kind: NoticeKind,
     /// When the newer state was last seen, in seconds since 1970.
     pub seen: i64,

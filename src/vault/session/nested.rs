@@ -46,7 +46,7 @@ struct Children {
     places: HashMap<NodeId, u64>,
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The open shares of a vault.
 pub(crate) struct Shares {
     pub root: Arc<Core>,
     identity: Arc<Identity>,

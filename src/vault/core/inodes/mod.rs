@@ -41,7 +41,7 @@ struct Inside {
     moves: u64,
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The node table of one share.
 pub(crate) struct Nodes {
     inside: Mutex<Inside>,
     /// Whether [`Nodes::forget_links`] was ever called.

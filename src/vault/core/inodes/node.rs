@@ -97,7 +97,7 @@ pub(super) struct Rare {
     pub last: Option<Stat>,
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The data of one node.
 pub(super) struct Node {
     pub id: NodeId,
     pub key: Key,

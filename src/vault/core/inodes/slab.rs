@@ -18,7 +18,7 @@ use crate::vault::types::NodeId;
 /// Capacity, in nodes, below which shrinking is not worth it.
 pub(super) const ROOM_MIN: usize = 1 << 14;
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// Nodes in one piece of memory, with their indexes.
 pub(super) struct Slab {
     nodes: Vec<Node>,
     /// Indexes into `nodes`.

@@ -23,7 +23,7 @@ use crate::store::File;
 /// Maximum number of files that are kept open.
 const OPEN_MAX: usize = 64;
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// Files whose flush has failed, and the flushes in progress.
 #[derive(Default)]
 pub(super) struct Lost {
     pub(super) files: Mutex<HashMap<Inode, Option<Arc<dyn File>>>>,

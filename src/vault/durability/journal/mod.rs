@@ -66,7 +66,7 @@ const LARGE: u64 = 1 << 20;
 /// Number of files with records, and so of open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The journal of one share.
 pub(crate) struct Journal {
     root: Arc<dyn Dir>,
     keys: Arc<ShareKeys>,

@@ -23,7 +23,7 @@ struct Changes {
     mtime: Timestamp,
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// A file of the store with changes in memory.
 pub(super) struct OverlayFile {
     below: Arc<dyn File>,
     changes: RwLock<Changes>,

@@ -91,7 +91,7 @@ struct Waiting {
     keep: Remedy,
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// A walk of the check through one share.
 pub(super) struct Walk<'a> {
     core: &'a Core,
     pub seen: CheckProgress,

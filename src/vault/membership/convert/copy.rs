@@ -18,7 +18,7 @@ use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{Attr, Caller, NodeId, OpenFlags, SetAttr, SetXattr};
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// A copy of a folder into the share that will take its place.
 pub(super) struct Copy<'a> {
     pub from: &'a Core,
     pub to: &'a Core,

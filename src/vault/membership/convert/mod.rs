@@ -62,7 +62,7 @@ const LISTINGS_ASKED: Duration = Duration::from_millis(10);
 /// A share that was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareMade {
-    /// Its id.
+    /// Id of the share.
     pub share: [u8; 32],
     /// Name of the former folder, beside the share, if an interruption has left it and its contents
     /// differ from the share's.
