@@ -65,7 +65,7 @@ impl Registered {
         self.path.with_extension(SOCKET)
     }
 
-    /// Reports to whoever waits for this process that some writes failed.
+    /// Tells the command that waits for this process that some writes failed.
     pub fn leave_failure(&self, message: &str) -> io::Result<()> {
         std::fs::write(self.path.with_extension(FAILED), message)
     }

@@ -24,8 +24,8 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
     };
     match error {
         Error::Io { op, path, source } => {
-// For errors about a name the stored path is the parent's, which means nothing to the user,
-// who gave the plain path.
+            // For errors about a name the stored path is the parent's. The user gave the plain path
+            // and does not know the stored one.
             let about_names = [libc::EEXIST, libc::ENOTEMPTY, libc::ENOENT, libc::ENOTDIR, libc::EISDIR];
             let is_about_names = source.raw_os_error().is_some_and(|errno| about_names.contains(&errno));
             let place = plain.filter(|_| is_about_names).map_or_else(|| asked(&path), |plain| Shown(plain).to_string());

@@ -170,8 +170,8 @@ impl MountOptions {
         split(list).iter().try_for_each(|option| self.set(option))
     }
 
-    /// Whether the options go together. The kernel asks nobody whether a device may be opened but
-    /// itself: where it leaves permissions to the daemon, whoever gets as far as a device has it.
+    /// Checks that the options fit together. The kernel alone decides whether a device may be
+    /// opened: if it leaves permissions to the daemon, every user who reaches a device can open it.
     ///
     /// # Errors
     /// `dev` in a mount that others may enter and where the daemon decides.
@@ -382,8 +382,8 @@ mod tests {
 
     #[test]
     fn devices_are_not_for_everybody() {
-        // FUSE is not asked about them: without `default_permissions` a device of mode 0600 opened
-        // for whoever could reach it.
+        // The kernel does not ask the daemon about them: without `default_permissions` every user
+        // who reached a device of mode 0600 could open it.
         for (list, fits) in [
             ("allow_other,no_default_permissions,dev", false),
             ("allow_other,no_default_permissions,dev,nodev", true),

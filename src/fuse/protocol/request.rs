@@ -245,8 +245,8 @@ fn set_attr(fixed: &[u8]) -> Result<SetAttr> {
     let perm = given(fattr::MODE).then(|| u32_at(fixed, at::mode) & 0o7777);
     let uid = given(fattr::UID).then(|| u32_at(fixed, at::uid));
     let gid = given(fattr::GID).then(|| u32_at(fixed, at::gid));
-    // The kernel says so where a caller without CAP_FSETID truncates; a change of owner, which
-    // clears both bits whoever makes it, it leaves to us altogether.
+    // The kernel sets this flag if a caller without CAP_FSETID truncates. A change of owner always
+    // clears both bits, and the kernel leaves that to the daemon.
     let kill_suid_sgid =
         perm.is_none() && (given(fattr::KILL_SUIDGID) || uid.is_some() || gid.is_some());
     Ok(SetAttr {

@@ -170,8 +170,8 @@ pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
 }
 
 impl VaultLock {
-    /// Takes the lock anew where somebody has removed its file; `None` while that is there, or the
-    /// store does not tell.
+    /// Takes the lock again if another program has removed its file. Returns `None` if the file is
+    /// there, or if the store does not tell.
     pub fn taken_anew(&self, random: &dyn Random) -> Option<Inner<Attempt>> {
         match is_there(&*self.root, &*self.file) {
             Ok(false) => Some(take(&self.root, self.how, random)),

@@ -139,10 +139,10 @@ impl Vault {
 
     /// Remembers from now on, in the database at `path`, what is seen and done here; the path
     /// belongs to this share alone. With `survey` the vault is compared with the memory in the
-    /// background, and what is not as it was is logged. Gives how many things were noticed
+    /// background, and differences are logged. Returns how many things were noticed
     /// [`SETTLE`](crate::vault::SETTLE) ago or earlier, are not accepted, and are no removals that
-    /// another client may have made. The memory is one of the vault's own share: what is in nested
-    /// shares is remembered by who opens those alone.
+    /// another client may have made. The memory covers the vault's own share: nested shares
+    /// are remembered when they are opened on their own.
     ///
     /// # Errors
     /// The database cannot be opened or made. The vault can be used without.
