@@ -1,4 +1,4 @@
-//! SIGTERM, SIGINT and SIGHUP, which one thread waits for.
+//! SIGTERM, SIGINT and SIGHUP, which one thread waits for, and SIGXFSZ, which no thread takes.
 //!
 //! Rule: they are blocked before the first thread starts. Every thread inherits the mask, so none
 //! is killed by them.

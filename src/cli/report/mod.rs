@@ -198,7 +198,7 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::MountPointDead(path) => {
             let place = word(path.as_os_str().as_bytes());
-            format!("remove it with `kithfs umount {place}`, then mount again; synced data is intact")
+            format!("remove it with `kithfs umount {place}`, then mount again: the mount finds what was synced")
         }
         Error::MountPoint { source, .. } if source.kind() == io::ErrorKind::Other => "is /proc mounted?".to_owned(),
         Error::MountPoint { .. } => "the mount point must be a directory that you may enter and write to".to_owned(),
@@ -262,7 +262,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Invitation { source: InvitationError::OtherPerson, .. } => {
             "name the invited identity with --identity FILE; `kithfs identity show` shows yours".to_owned()
         }
-        Error::Invitation { source: InvitationError::Format(_), .. } => "ask for the file again; it was changed in transit".to_owned(),
+        Error::Invitation { source: InvitationError::Format(_), .. } => "ask for the file again; it may have been changed in transit".to_owned(),
         Error::Invitation { .. } => "do not use this share; ask the inviting admin over another channel".to_owned(),
         Error::InviterChanged { name, .. } => {
             format!("find out which key is right, then: kithfs contact verify {}", word(name.as_bytes()))

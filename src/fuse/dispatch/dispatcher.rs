@@ -9,6 +9,7 @@
 //! * A panic of an operation is answered with `EIO`; the thread goes on.
 
 use std::collections::HashMap;
+use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -68,8 +69,24 @@ fn guarded<T>(name: impl FnOnce() -> String, run: impl FnOnce() -> Result<T>) ->
 
 /// The name of a call, without its arguments: those may hold plain names of files.
 fn name_of(call: &Call<'_>) -> String {
-    let text = format!("{call:?}");
-    text.chars().take_while(char::is_ascii_alphabetic).collect()
+    let mut name = Leading(String::new());
+    let _ = write!(name, "{call:?}"); // fails where the name ends
+    name.0
+}
+
+/// Keeps the letters at the beginning of a text and refuses the rest, which may be plaintext.
+struct Leading(String);
+
+impl fmt::Write for Leading {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for letter in text.chars() {
+            if !letter.is_ascii_alphabetic() {
+                return Err(fmt::Error);
+            }
+            self.0.push(letter);
+        }
+        Ok(())
+    }
 }
 
 fn put_opened(out: &mut Vec<u8>, opened: Opened, options: &ServeOptions) {

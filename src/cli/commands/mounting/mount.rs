@@ -134,7 +134,7 @@ fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
             Some("every user with write access to the vault's directory".to_owned())
         }
         perm if perm & 0o020 != 0 && (!is_own_group || has_acl()) => Some(format!(
-            "group {gid} or others with write access to the vault's directory by an ACL"
+            "group {gid}, or others by an ACL, with write access to the vault's directory"
         )),
         _ => None,
     })
