@@ -169,8 +169,10 @@ pub(crate) struct Parts {
 
 impl Core {
     pub fn new(parts: Parts) -> Inner<Self> {
+        // Before the parts are taken apart: on failure they are dropped in their own order, the
+        // journal before the lock.
+        let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_directory());
         let Parts { root, keys, random, journal, cache, mode, lock, trust } = parts;
-        let nodes = Nodes::new(&root.stat_self()?, keys.root_directory());
         let names = NameLock::new((mode.shared && !mode.read_only).then(|| root.clone()));
         Ok(Core {
             root,

@@ -74,7 +74,7 @@ pub(crate) struct DirtyChunk {
 
 /// How long after a truncation a read past the new end is delayed. The kernel needs microseconds to
 /// process the reply, unless its thread is not scheduled.
-const CUT_KNOWN: Duration = Duration::from_millis(50);
+const CUT_KNOWN: Duration = Duration::from_millis(200);
 
 /// How [`OpenFile::load`] treats the stored file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -235,7 +235,8 @@ impl Core {
         let was = state.size;
         let truncated = self.truncate_state(open, &mut state, size);
         match &truncated {
-            Ok(()) if size < was => state.cut_at = Some(Instant::now()),
+            // A file that is opened to be truncated counts as empty before that.
+            Ok(()) if size < was || size == 0 => state.cut_at = Some(Instant::now()),
             Ok(()) => {}
             Err(fault) => self.note_half_done(open, &mut state, was, fault),
         }

@@ -171,6 +171,6 @@ fn a_reader_beside_truncations_gets_no_zeros() {
             "a zero that nobody has written"
         );
     };
-    beside(&[&read, &read], || (0..300).for_each(|_| write()));
+    beside(&[&read, &read], || (0..100).for_each(|_| write()));
     mount.unmount();
 }
