@@ -6,8 +6,8 @@
 #   --program FILE   packs this program instead of building one
 #   --revision N     revision of the packages (default 1)
 #
-# The program is built without the paths of this machine in it. The same sources, toolchain and SOURCE_DATE_EPOCH (default: the time of the
-# last commit) give the same bytes: see scripts/reproduce.sh. deb needs dpkg-dev, rpm needs rpm.
+# The program is built without the paths of this machine in it, and every file has the time SOURCE_DATE_EPOCH (default: that of the last
+# commit), so that two builds can be compared: see scripts/reproduce.sh. deb needs dpkg-dev, rpm needs rpm.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."

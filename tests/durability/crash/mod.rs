@@ -155,8 +155,8 @@ impl Bed {
         let output = self.command(KITHFS).arg("fsck").arg(vault).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
-        // A store may keep the length of a file that was never synced and not its header, which
-        // reads as zeros then. `fsck` cannot tell that from damage yet.
+        // A file that was never synced may be torn (docs/DURABILITY.md): XFS keeps its length and
+        // not its header. Whether every acknowledged file is whole, `verify` finds out.
         let is_without_header =
             |line: &str| line.contains("file header begins with the wrong bytes");
         let faults = String::from_utf8_lossy(&output.stdout);
