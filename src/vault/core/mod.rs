@@ -34,6 +34,7 @@ use self::vault_lock::VaultLock;
 use crate::crypto::Random;
 use crate::store::Dir;
 use crate::vault::durability::journal::Journal;
+use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Error, Fault, Inner};
 use crate::vault::file::Context;
 use crate::vault::file::block_cache::BlockCache;
@@ -81,8 +82,8 @@ pub(crate) struct Mode {
     pub access_times: bool,
     /// See [`crate::vault::OpenOptions::caller_caches`].
     pub caller_caches: bool,
-    /// Concurrent openers may have the vault open for writing too.
-    pub shared: bool,
+    /// Which daemons may have the vault open for writing.
+    pub writers: Writers,
     pub is_root_user: bool,
 }
 
@@ -173,7 +174,8 @@ impl Core {
         // journal before the lock.
         let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_directory());
         let Parts { root, keys, random, journal, cache, mode, lock, trust } = parts;
-        let names = NameLock::new((mode.shared && !mode.read_only).then(|| root.clone()));
+        let names =
+            NameLock::new((mode.writers.share_names() && !mode.read_only).then(|| root.clone()));
         Ok(Core {
             root,
             keys,

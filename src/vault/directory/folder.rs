@@ -429,7 +429,7 @@ impl Core {
         let id = match parent.identify(&*dir, &link.stored, &link.name) {
             // Another daemon has renamed it since its lookup here.
             Err(Fault::Corrupt(Corruption::MovedDirectory))
-                if self.mode.shared && !self.stands_at(node, &link) =>
+                if self.mode.writers.share_names() && !self.stands_at(node, &link) =>
             {
                 return Err(Fault::Os(libc::ESTALE));
             }

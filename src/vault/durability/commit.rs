@@ -29,6 +29,7 @@ use crate::format::signature::Authorship;
 use crate::format::table::HOLE;
 use crate::store::{Allocate, File};
 use crate::vault::durability::journal::Journal;
+use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Corruption, Fault, Inner, is_no_descriptor, is_no_space};
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
@@ -55,8 +56,8 @@ pub(crate) struct Committer<'a> {
     /// Returns a new cache key for the blocks of a shortened file: the old ones are never found
     /// again.
     pub next_serial: &'a dyn Fn() -> u64,
-    /// Concurrent openers may commit to the file too, if a lock is lost.
-    pub shared: bool,
+    /// Which daemons may commit to the file too, if a lock is lost.
+    pub writers: Writers,
 }
 
 impl Committer<'_> {
@@ -379,9 +380,7 @@ impl Committer<'_> {
         let mut patches = places.clone();
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
             places.push(patch(block.offset, &block.bytes));
-            if self.shared {
-                // The store may have a block of a daemon that died in a commit, instead of the one
-                // that this block was derived from.
+            if self.writers.record_whole_blocks() {
                 patches.push(patch(block.offset, &block.bytes));
             } else {
                 // The rest of a live block is in the store already, durable or in an earlier
@@ -408,8 +407,9 @@ impl Committer<'_> {
         let applied = appended.and_then(|ticket| {
             *recorded = true;
             state.header_under_way = true;
-            if self.shared && self.is_overtaken(file, &base).unwrap_or(true) {
-                // The flush of the record may have lasted as long as the machine was suspended.
+            if self.writers.check_again_before_applying()
+                && self.is_overtaken(file, &base).unwrap_or(true)
+            {
                 // Nothing was written in place, and nothing will be.
                 self.journal.applied(ticket);
                 return Err(Fault::Os(libc::ESTALE));

@@ -2,3 +2,4 @@
 
 pub(super) mod commit;
 pub(super) mod journal;
+pub(super) mod writers;

@@ -37,11 +37,9 @@ impl Core {
                     attr.size = self.shown_size(inode, stat.size);
                 }
                 if let Some(open) = open {
-                    if self.mode.shared {
-                        // If it cannot be read now, the previous state is shown; a read reports the
-                        // error.
-                        let _ = self.freshen(&open);
-                    }
+                    // If it cannot be read now, the previous state is shown; a read reports the
+                    // error.
+                    let _ = self.mode.writers.adopt(self, &open);
                     let state = open.state.read();
                     attr.size = state.size;
                     if let Some(mtime) = state.mtime.shown() {
@@ -110,11 +108,16 @@ impl Core {
                         return match (open, other) {
                             (Some(open), _) => self.attr(node, &open.file.stat()?, None),
                             // The kernel repeats the lookup of a retired node's name.
-                            (None, Err(e)) if !self.mode.shared && !is_retired() => Err(e.into()),
+                            (None, Err(e)) if !self.mode.writers.share_names() && !is_retired() => {
+                                Err(e.into())
+                            }
                             (None, _) => Err(Fault::Os(libc::ESTALE)),
                         };
                     }
-                    other if self.mode.shared && (other.is_ok() || is_gone(&other)) => {
+                    other
+                        if self.mode.writers.share_names()
+                            && (other.is_ok() || is_gone(&other)) =>
+                    {
                         return Err(Fault::Os(libc::ESTALE));
                     }
                     // Another directory has just taken its place; a program that is listing it

@@ -65,7 +65,7 @@ impl Core {
     /// Another daemon may be about to create an entry of the name, for which it has found the
     /// sidecar.
     fn tidy(&self, names: NameReadGuard<'_>, folder: &Folder, stored: &[u8]) {
-        if !self.mode.shared || stored.first() != Some(&LONG) {
+        if !self.mode.writers.share_names() || stored.first() != Some(&LONG) {
             return folder.tidy(stored);
         }
         drop(names);
@@ -241,9 +241,7 @@ impl Core {
         );
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
-        if self.mode.shared
-            && let Err(fault) = self.guard_fresh(&open)
-        {
+        if let Err(fault) = self.mode.writers.guard_created(self, &open) {
             let _ = self.release(&open, flags);
             self.nodes.forget(node, 1);
             return Err(fault);
@@ -303,7 +301,7 @@ impl Core {
         self.inode_changed(node);
         let stat = folder.dir.stat(stored.entry())?;
         let first = dir.stat(&from.stored)?;
-        if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.mode.shared {
+        if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.mode.writers.share_names() {
             // Over sftp the two names appear as two inodes. Each would be opened as a file of its
             // own, and writes through one would look like damage through the other.
             folder.dir.unlink(stored.entry())?;

@@ -32,7 +32,7 @@ impl Core {
     ) -> Inner<bool> {
         let dir = from.dir.open_dir(stored)?;
         let (_, bare) = Self::is_empty(&*dir)?;
-        if bare && !self.mode.shared {
+        if bare && !self.mode.writers.share_names() {
             return Ok(false); // it takes the id of its new place; only another daemon could learn that too late
         }
         let (place, id, _) = from.identify(&*dir, stored, name)?;
@@ -297,7 +297,7 @@ impl Core {
             return self.commit(&open, Durability::Synced);
         }
         let inode = (stat.dev, stat.ino);
-        if !self.mode.shared && self.journal.has_lost(inode) {
+        if self.mode.writers.own_all_bytes() && self.journal.has_lost(inode) {
             self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?; // it cannot be opened meanwhile
         }
         drop(files);

@@ -57,7 +57,7 @@ impl Core {
                     let _ = self.refresh(&self.membership.trust);
                     continue;
                 }
-                Err(fault) if self.mode.shared => fault,
+                Err(fault) if self.mode.writers.share_names() => fault,
                 other => return other,
             };
             match &fault {

@@ -54,8 +54,8 @@ impl Core {
     /// Flushes every open file whose fresh bytes have waited for most of `age`, after which they
     /// are committed. Makes files durable that have been committed without a flush for twice `age`.
     pub fn flush_due(&self, age: Duration) {
-        if self.mode.read_only || self.mode.shared {
-            return; // with concurrent openers, a file counts as durable from its first commit
+        if self.mode.read_only || self.mode.writers.commit_durably() {
+            return;
         }
         let files: Vec<_> =
             self.open.files.lock().values().map(|shared| shared.file.clone()).collect();

@@ -45,8 +45,7 @@ impl Core {
         if flags.write || flags.truncate {
             self.check_writable()?;
         }
-        // A file that is truncated must not have another writer.
-        let flags = OpenFlags { write: flags.write || self.mode.shared && flags.truncate, ..flags };
+        let flags = self.mode.writers.open_flags(flags);
         let file = self.acquire(node, flags)?;
         if flags.truncate {
             let truncated = self.truncate(&file, 0);
@@ -58,7 +57,7 @@ impl Core {
         let alone = self.open.files.lock().get(&node).is_some_and(|s| s.handles == 1);
         let cached = self.nodes.cached(node).ok();
         let keep_cache = !flags.truncate
-            && !self.mode.shared
+            && self.mode.writers.know_all_opens()
             && (!alone
                 || cached
                     .zip(file.cached())
@@ -74,7 +73,10 @@ impl Core {
 
     /// Returns whether an open now must bypass the kernel's writeback cache.
     pub fn is_direct(&self, flags: OpenFlags) -> bool {
-        flags.write && self.mode.caller_caches && !self.mode.shared && self.is_low()
+        flags.write
+            && self.mode.caller_caches
+            && self.mode.writers.know_all_opens()
+            && self.is_low()
     }
 
     /// Remembers the authenticated size of a file whose ciphertext is longer than that size
@@ -88,9 +90,11 @@ impl Core {
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let (file, _) = self.open.file_handle(handle)?;
-        if self.mode.shared {
-            return self.read_shared(&file, offset, buf);
-        }
+        self.mode.writers.read(self, &file, offset, buf)
+    }
+
+    /// Reads a file that no other daemon writes.
+    pub fn read_own(&self, file: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let read = file.read(&self.context(), offset, buf)?;
         // A short part of the last page does not mean that the kernel knows another end.
         let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
@@ -311,9 +315,7 @@ impl Core {
 
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
         let (open, _) = self.open.file_handle(handle)?;
-        if self.mode.shared {
-            self.retry(false, || self.freshen(&open), open.node)?;
-        }
+        self.mode.writers.adopt_whole(self, &open)?;
         open.state.read().seek(&*open.file, &self.context(), offset, what)
     }
 
@@ -326,8 +328,7 @@ impl Core {
     ) -> Inner<Sought> {
         let (open, _) = self.open.file_handle(handle)?;
         let has_writers = self.open.files.lock().get(&open.node).is_some_and(|s| s.writers > 0);
-        // With concurrent openers, nothing is cached.
-        if self.mode.shared || !has_writers {
+        if !self.mode.writers.know_all_opens() || !has_writers {
             return self.seek_data_hole(handle, offset, what).map(Sought::At);
         }
         let state = open.state.read();

@@ -5,6 +5,7 @@ pub(super) mod concurrent;
 mod flush;
 pub(super) mod handles;
 pub(super) mod space;
+mod writers;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,16 +15,15 @@ use std::time::Duration;
 
 use crate::format::name::is_control;
 use crate::format::signature::Authorship;
-use crate::store::{Access, File, Kind, Lock, Stat};
+use crate::store::{Access, File, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
-use crate::vault::core::name_lock::open_to_lock;
 use crate::vault::core::open_table::Shared;
 use crate::vault::directory::names::Said;
 use crate::vault::durability::commit::{Committer, Durability};
 use crate::vault::error::{Fault, Inner, is_no_descriptor};
 use crate::vault::file::cached::Cached;
-use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::file::{FileState, OpenFile};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
@@ -39,12 +39,7 @@ impl Core {
 
     fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let open = self.join_or_load(node, flags)?;
-        let checked = match self.mode.shared {
-            true if flags.truncate => Ok(()),
-            true => self.freshen(&open),
-            false => self.check_still_there(&open),
-        };
-        if let Err(fault) = checked {
+        if let Err(fault) = self.mode.writers.check_opened(self, &open, flags) {
             let _ = self.release(&open, flags);
             return Err(fault);
         }
@@ -65,9 +60,7 @@ impl Core {
                 self.leave_behind(&open);
                 return Err(Fault::Os(libc::ESTALE));
             }
-            if self.mode.shared && flags.write {
-                self.guard(&shared.file)?;
-            }
+            self.mode.writers.guard_again(self, &shared.file, flags)?;
             shared.handles += 1;
             shared.writers += usize::from(flags.write);
             return Ok(shared.file.clone());
@@ -103,18 +96,7 @@ impl Core {
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let mut guard = None;
-        if self.mode.shared && flags.write {
-            let handle = open_to_lock(&*dir, &link.stored)?;
-            let its = handle.stat()?;
-            if (its.dev, its.ino) != (stat.dev, stat.ino) {
-                return Err(Fault::Os(libc::ESTALE));
-            }
-            if !handle.try_lock(Lock::Exclusive)? {
-                return Err(Fault::Os(libc::EBUSY));
-            }
-            guard = Some(handle);
-        }
+        let guard = self.mode.writers.guard_stored(&*dir, &link.stored, &stat, flags)?;
         let mut waits = false;
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
@@ -124,20 +106,14 @@ impl Core {
             waits = self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
         }
         let mut latched = None;
-        if !flags.truncate
-            && (!self.mode.shared || flags.write)
+        if self.mode.writers.may_rewrite(flags)
             && let Err(fault) = self.journal.write_lost((stat.dev, stat.ino), &file)
         {
             // The contents can be read as long as no commit is based on them.
             latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
         }
         let file = self.journal.overlay(file)?;
-        let how = match flags {
-            OpenFlags { truncate: true, .. } => Load::Truncate,
-            // With concurrent openers, another daemon may be about to write the first header.
-            OpenFlags { write: true, .. } if !self.mode.shared => Load::Write,
-            _ => Load::Read,
-        };
+        let how = self.mode.writers.load(flags);
         let loaded = OpenFile::load(node, file, &self.context(), self.next_serial(), how);
         if loaded.is_err() {
             self.journal.keep_repair((stat.dev, stat.ino));
@@ -215,10 +191,7 @@ impl Core {
             self.remember_commit(open.node);
         }
         let paths = RefCell::new(Some(self.namespace.paths.read()));
-        let name = match self.mode.shared || !state.changed && durability == Durability::Ordered {
-            true => self.nodes.link(open.node).ok(),
-            false => self.check_not_replaced(open, state)?,
-        };
+        let name = self.mode.writers.name_to_commit(self, open, state, durability)?;
         let path = || {
             let path = self.record_path(open, name.as_ref())?;
             if path.is_none() {
@@ -228,8 +201,7 @@ impl Core {
             Ok(path)
         };
         state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
-        let _pinned =
-            if self.mode.shared { Some(self.begin_shared_commit(open, state)?) } else { None };
+        let _pinned = self.mode.writers.begin_commit(self, open, state)?;
         let committed =
             self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.context());
@@ -237,7 +209,7 @@ impl Core {
             self.note_lost(open, state);
         }
         committed?;
-        if self.mode.shared { self.end_shared_commit(open, state) } else { Ok(()) }
+        self.mode.writers.end_commit(self, open, state)
     }
 
     fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
@@ -245,7 +217,7 @@ impl Core {
             context: self.context(),
             journal: &self.journal,
             next_serial,
-            shared: self.mode.shared,
+            writers: self.mode.writers,
         }
     }
 
@@ -261,7 +233,7 @@ impl Core {
         loop {
             let mut files = self.open.files.lock();
             let Some(shared) = files.get_mut(&open.node) else { break };
-            let last_writer = self.mode.shared && flags.write && shared.writers == 1;
+            let last_writer = self.mode.writers.end_guard(flags, shared.writers);
             if (shared.handles == 1 || last_writer)
                 && !self.mode.read_only
                 && !self.closed.load(Ordering::Acquire)
@@ -383,7 +355,7 @@ impl Core {
     /// lead to in the store. Another program has overwritten its header, or replaced the file at a
     /// name, or a directory above it. An open does not contain the name that it used, so one such
     /// name is enough; the next lookup finds the present object.
-    fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
+    pub fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
         let state = open.state.read();
         if state.latched.is_some() {
             return Ok(()); // a caller that uses the handle gets the error
@@ -454,7 +426,11 @@ impl Core {
     /// the file; `None` if programs have removed all of them. Fails with `ESTALE`, permanently, if
     /// another program has removed or replaced the file in the store, or has overwritten its
     /// header: the commit would go to an inode without a name, or mix two versions.
-    fn check_not_replaced(&self, open: &OpenFile, state: &mut FileState) -> Inner<Option<Link>> {
+    pub fn check_not_replaced(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+    ) -> Inner<Option<Link>> {
         // A newly created file is checked from its second commit on.
         if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
             return Ok(self.nodes.link(open.node).ok());
@@ -576,7 +552,7 @@ impl Core {
             self.check_depth(link.parent, &link.stored)?; // a directory above may have been moved
         }
         if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
-            && (!self.mode.shared || self.leads_to(&path, open.inode))
+            && self.mode.writers.trust_path(self, &path, open)
         {
             return Ok(Some(path));
         }
@@ -613,7 +589,7 @@ impl Core {
     /// removals are checked first.
     fn is_removed(&self, open: &OpenFile) -> bool {
         self.nodes.last_stat(open.node).is_some_and(|stat| stat.nlink == 0)
-            || self.mode.shared && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
+            || self.mode.writers.removed(open)
     }
 
     /// Commits every open file that has been dirty for `age`.

@@ -147,7 +147,7 @@ impl Core {
 
     /// Returns whether nothing relies on bytes beyond the committed end of a file.
     fn may_be_cut(&self, state: &FileState) -> bool {
-        !self.mode.shared && !state.waits && !self.journal.others_wait()
+        self.mode.writers.own_all_bytes() && !state.waits && !self.journal.others_wait()
     }
 
     /// Commits a file for the last time: if there is no room for all of its growth, as much as
@@ -293,7 +293,7 @@ impl Core {
         let Open::File { file: open, flags, direct } = self.open.handle(handle)? else {
             return Ok(false);
         };
-        if !flags.write || direct || self.mode.shared {
+        if !flags.write || direct || !self.mode.writers.know_all_opens() {
             return Ok(false); // the kernel caches no writes
         }
         let grows = {

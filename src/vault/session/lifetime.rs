@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use crate::crypto::Random;
 use crate::format::layout::Layout;
 use crate::roster::Identity;
-use crate::store::{Dir, Lock};
+use crate::store::Dir;
 use crate::vault::core::vault_lock;
 use crate::vault::core::{Core, Mode, Parts};
 use crate::vault::durability::commit::Durability;
 use crate::vault::durability::journal::Journal;
+use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::file::block_cache::BlockCache;
 use crate::vault::keyring::keys::ShareKeys;
@@ -48,11 +49,13 @@ pub(in crate::vault) fn open_core(
     let read_only = options.read_only
         || !keys.signing.may_write()
         || store.is_read_only().map_err(|e| at(e.into()))?;
-    let shared = options.lock == LockMode::Shared;
-    let how = if shared { Lock::Shared } else { Lock::Exclusive };
+    let writers = match options.lock {
+        LockMode::Shared => Writers::Concurrent,
+        LockMode::Exclusive | LockMode::None => Writers::Exclusive,
+    };
     let lock = match options.lock {
         LockMode::Exclusive | LockMode::Shared if !read_only => {
-            match vault_lock::take(&store, how, &OsRandom).map_err(at)? {
+            match vault_lock::take(&store, writers.vault_lock(), &OsRandom).map_err(at)? {
                 vault_lock::Attempt::Held(lock) => Some(lock),
                 vault_lock::Attempt::Taken(holder) => {
                     return Err(Error::InUse { path: shown.to_path_buf(), holder });
@@ -70,10 +73,10 @@ pub(in crate::vault) fn open_core(
         journal_key,
         vault_lock::machine(&descriptor.share_id()),
         read_only,
-        shared,
+        writers,
     );
     if lock.is_some()
-        && !shared
+        && writers.leave_journals_only_by_crashes()
         && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
     {
         return Err(Error::InUse { path: shown.to_path_buf(), holder });
@@ -104,7 +107,7 @@ pub(in crate::vault) fn open_core(
             read_only,
             access_times: options.access_times,
             caller_caches: options.caller_caches,
-            shared,
+            writers,
             is_root_user: rustix::process::geteuid().is_root(),
         },
         lock,

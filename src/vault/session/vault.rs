@@ -240,7 +240,7 @@ impl Vault {
 
     /// Returns whether concurrent openers may have it open for writing.
     pub fn is_shared(&self) -> bool {
-        self.core().mode.shared
+        !self.core().mode.writers.know_all_opens()
     }
 
     /// Returns whether nothing may be changed.

@@ -292,8 +292,12 @@ impl Journal {
     /// Cuts the bytes beyond the ends of the files. The caller has emptied the journal, and
     /// excludes further commits to them.
     pub(super) fn cut_refused(&self) {
-        for (inode, path) in
-            self.refused.paths.lock().drain().filter(|_| !self.shared && !self.others_wait())
+        for (inode, path) in self
+            .refused
+            .paths
+            .lock()
+            .drain()
+            .filter(|_| self.writers.own_all_bytes() && !self.others_wait())
         {
             let cut = (|| {
                 let file = self.open_path(&path)?;

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::made::{Files, Log, Made};
-use super::{CREATED, Journal, RESTS, rested, write_zeros};
+use super::{CREATED, Journal, write_zeros};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use crate::store::{Access, Lock, SetTime, Timestamp};
 use crate::vault::error::Inner;
@@ -316,10 +316,9 @@ impl Journal {
             if !unfinished && own.is_none() || self.may_be_used_elsewhere(&name, &*file)? {
                 continue;
             }
-            // In a vault with concurrent openers, possibly of the same identity, a journal that is
-            // locked is in use or being read.
             let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
-            if self.shared && (!file.try_lock(how)? || unfinished && rested(&*file)? < RESTS)
+            if self.writers.hold_journal(&*file, how)?
+                || unfinished && self.writers.may_create_journal(&*file)?
                 || !self.take(&*file)?
             {
                 continue;

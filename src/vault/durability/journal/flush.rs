@@ -70,7 +70,7 @@ impl Journal {
         files
             .into_values()
             .flatten()
-            .filter(|_| !self.shared)
+            .filter(|_| self.writers.own_all_bytes())
             .try_for_each(|file| write_again(&*file))
     }
 }

@@ -50,6 +50,7 @@ use self::state::{Inode, Running, State, Tracked};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 use crate::store::{Allocate, Dir, File, Timestamp};
+use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::keyring::keys::ShareKeys;
 
@@ -82,8 +83,8 @@ pub(crate) struct Journal {
     /// In a vault that is open read-only: the files named by journals, with the changes that a
     /// replay would have made.
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
-    /// Concurrent openers may have the vault open too, with their own journals.
-    shared: bool,
+    /// Which daemons may have the vault open, each with its own journals.
+    writers: Writers,
     /// A journal of another identity with records was there when the vault was opened; this
     /// identity cannot read which files it names.
     others_wait: AtomicBool,
@@ -103,7 +104,7 @@ impl Journal {
         key: JournalKey,
         host: String,
         read_only: bool,
-        shared: bool,
+        writers: Writers,
     ) -> Self {
         let cipher = RecordCipher::new(keys.suite, key.expose());
         let state = State {
@@ -139,7 +140,7 @@ impl Journal {
             lost: Lost::default(),
             created: Arc::default(),
             overlaid,
-            shared,
+            writers,
             others_wait: AtomicBool::new(false),
             refused: Refused::default(),
         }

@@ -48,7 +48,9 @@ impl Journal {
     /// files that were brought up to date; see the module documentation for read-only vaults.
     pub fn replay(&self) -> Inner<usize> {
         self.others_wait.store(
-            !self.shared && self.overlaid.is_none() && self.others_have_records()?,
+            self.writers.leave_journals_only_by_crashes()
+                && self.overlaid.is_none()
+                && self.others_have_records()?,
             Ordering::Relaxed,
         );
         let (mut count, mut files) = (self.replay_created()?, HashMap::new());
@@ -91,7 +93,9 @@ impl Journal {
                 }
                 // Only now is the end of every file known. Bytes beyond it are cut only if no
                 // concurrent opener has a record of the file or has it open.
-                for file in files.values().filter(|_| !self.shared && !self.others_wait()) {
+                for file in
+                    files.values().filter(|_| self.writers.own_all_bytes() && !self.others_wait())
+                {
                     if let Err(fault) = self.cut_residue(&**file) {
                         tracing::warn!(
                             errno = fault.errno(),
@@ -215,12 +219,9 @@ impl Journal {
         {
             Ok(file) => file,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
-            Err(e) if self.shared && e.raw_os_error() == Some(libc::EACCES) => {
-                return Ok(Redone::default());
-            } // belongs to another user
+            Err(e) if self.writers.leave_journal(&e) => return Ok(Redone::default()),
             Err(e) => return Err(e.into()),
         };
-        let is_held = |how| Ok::<_, Fault>(self.shared && !file.try_lock(how)?);
         let shown = String::from_utf8_lossy(name).into_owned();
         let mut head = vec![0; RECORDS_AT as usize];
         let read = file.read_at(&mut head, 0)?;
@@ -228,7 +229,8 @@ impl Journal {
             Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => head,
             // A journal whose creation was interrupted by a crash has no records yet.
             _ if head[..read].iter().all(|b| *b == 0) => {
-                let is_made = self.shared && (is_held(Lock::Shared)? || rested(&*file)? < RESTS);
+                let is_made = self.writers.hold_journal(&*file, Lock::Shared)?
+                    || self.writers.may_create_journal(&*file)?;
                 if self.overlaid.is_none() && !is_made {
                     self.root.unlink(name)?;
                 }
@@ -244,9 +246,8 @@ impl Journal {
         }
         // In a vault with concurrent openers, possibly of the same identity, a journal that is
         // locked is in use.
-        if is_held(if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive })?
-            || !self.take(&*file)?
-        {
+        let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
+        if self.writers.hold_journal(&*file, how)? || !self.take(&*file)? {
             return Ok(Redone::default());
         }
         let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();

@@ -111,7 +111,7 @@ impl Vault {
             let at = self.shares().raw(attr.node).map_err(|fault| fault.at(OP, PathBuf::new))?;
             let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
             at.core.check_writable().map_err(explain)?;
-            if at.core.mode.shared {
+            if !at.core.mode.writers.know_all_opens() {
                 // This daemon does not see what other daemons have open in the folder.
                 return Err(explain(Fault::Os(libc::EBUSY)));
             }

@@ -1,0 +1,94 @@
+//! Which daemons may write to a vault at the same time, and what follows from that.
+//!
+//! Rules that hold here
+//! * Every decision that depends on other daemons is a method of [`Writers`], and nothing else
+//!   tests for them. Those that need an open share are in [`crate::vault::open_files`].
+
+use std::io;
+
+use super::journal::{RESTS, rested};
+use crate::store::{File, Lock};
+use crate::vault::error::Inner;
+
+/// The daemons that may write to a vault at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// This one alone.
+    Exclusive,
+    /// Several, which lock files and names in the store; see `docs/SHARED.md`.
+    Concurrent,
+}
+
+impl Writers {
+    /// Returns how the vault's lock is held.
+    pub fn vault_lock(self) -> Lock {
+        match self {
+            Writers::Exclusive => Lock::Exclusive,
+            Writers::Concurrent => Lock::Shared,
+        }
+    }
+
+    /// Returns whether names in the store change at any time by other daemons, so that changes of
+    /// names are locked there.
+    pub fn share_names(self) -> bool {
+        self == Writers::Concurrent
+    }
+
+    /// Returns whether this daemon knows all programs that have a file open for writing, so that
+    /// the kernel may cache its contents.
+    pub fn know_all_opens(self) -> bool {
+        self == Writers::Exclusive
+    }
+
+    /// Returns whether no other daemon writes to a file that is not open here, or relies on bytes
+    /// that a file's header does not count.
+    pub fn own_all_bytes(self) -> bool {
+        self == Writers::Exclusive
+    }
+
+    /// Returns whether a file counts as durable from its first commit on, because other daemons see
+    /// its contents.
+    pub fn commit_durably(self) -> bool {
+        self == Writers::Concurrent
+    }
+
+    /// Returns whether a record contains whole blocks: the store may have a block of a daemon that
+    /// died in a commit, instead of the one that a changed block was derived from.
+    pub fn record_whole_blocks(self) -> bool {
+        self == Writers::Concurrent
+    }
+
+    /// Returns whether the header is checked again once a record is durable: its flush may have
+    /// lasted as long as the machine was suspended, and the file's lock may be lost.
+    pub fn check_again_before_applying(self) -> bool {
+        self == Writers::Concurrent
+    }
+
+    /// Returns whether another daemon holds a journal. Without concurrent writers, a locked journal
+    /// is being read, for a short time.
+    pub(super) fn hold_journal(self, journal: &dyn File, how: Lock) -> Inner<bool> {
+        match self {
+            Writers::Exclusive => Ok(false),
+            Writers::Concurrent => Ok(!journal.try_lock(how)?),
+        }
+    }
+
+    /// Returns whether another daemon may be creating a journal that has no head yet.
+    pub(super) fn may_create_journal(self, journal: &dyn File) -> Inner<bool> {
+        match self {
+            Writers::Exclusive => Ok(false),
+            Writers::Concurrent => Ok(rested(journal)? < RESTS),
+        }
+    }
+
+    /// Returns whether a journal that cannot be opened is another user's, who replays it.
+    pub(super) fn leave_journal(self, error: &io::Error) -> bool {
+        self == Writers::Concurrent && error.raw_os_error() == Some(libc::EACCES)
+    }
+
+    /// Returns whether a journal that another identity or another machine has left counts as one of
+    /// a crash, and not as one in use.
+    pub fn leave_journals_only_by_crashes(self) -> bool {
+        self == Writers::Exclusive
+    }
+}

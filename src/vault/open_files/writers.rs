@@ -1,0 +1,169 @@
+//! What opens, reads and commits do for the sake of other daemons.
+
+use std::sync::Arc;
+
+use crate::store::{Dir, File, Lock, Stat};
+use crate::vault::core::Core;
+use crate::vault::core::inodes::Link;
+use crate::vault::core::name_lock::open_to_lock;
+use crate::vault::durability::commit::Durability;
+use crate::vault::durability::writers::Writers;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::types::OpenFlags;
+
+impl Writers {
+    /// Returns the flags with which a file is really opened: a file that is truncated must not have
+    /// a writer in another daemon.
+    pub fn open_flags(self, flags: OpenFlags) -> OpenFlags {
+        match self {
+            Writers::Exclusive => flags,
+            Writers::Concurrent => OpenFlags { write: flags.write || flags.truncate, ..flags },
+        }
+    }
+
+    /// Checks a file that was just opened, or was open already, against the store.
+    pub fn check_opened(self, core: &Core, open: &OpenFile, flags: OpenFlags) -> Inner<()> {
+        match self {
+            Writers::Exclusive => core.check_still_there(open),
+            Writers::Concurrent if flags.truncate => Ok(()),
+            Writers::Concurrent => core.freshen(open),
+        }
+    }
+
+    /// Guards a file that is open already, for an open with these flags.
+    pub fn guard_again(self, core: &Core, open: &OpenFile, flags: OpenFlags) -> Inner<()> {
+        match self {
+            Writers::Concurrent if flags.write => core.guard(open),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the guard for an open of the file `stored`, which was found to be `stat`.
+    pub fn guard_stored(
+        self,
+        dir: &dyn Dir,
+        stored: &[u8],
+        stat: &Stat,
+        flags: OpenFlags,
+    ) -> Inner<Option<Arc<dyn File>>> {
+        if self == Writers::Exclusive || !flags.write {
+            return Ok(None);
+        }
+        let handle = open_to_lock(dir, stored)?;
+        let its = handle.stat()?;
+        if (its.dev, its.ino) != (stat.dev, stat.ino) {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        if !handle.try_lock(Lock::Exclusive)? {
+            return Err(Fault::Os(libc::EBUSY));
+        }
+        Ok(Some(handle))
+    }
+
+    /// Guards a file that was just created.
+    pub fn guard_created(self, core: &Core, open: &OpenFile) -> Inner<()> {
+        match self {
+            Writers::Exclusive => Ok(()),
+            Writers::Concurrent => core.guard_fresh(open),
+        }
+    }
+
+    /// Returns whether the close of a handle with these flags, one of `writers` that write, ends
+    /// the guard of its file, so that the file is committed although it stays open.
+    pub fn end_guard(self, flags: OpenFlags, writers: usize) -> bool {
+        self == Writers::Concurrent && flags.write && writers == 1
+    }
+
+    /// Returns how an open treats the stored file.
+    pub fn load(self, flags: OpenFlags) -> Load {
+        match self {
+            _ if flags.truncate => Load::Truncate,
+            Writers::Exclusive if flags.write => Load::Write,
+            // Another daemon may be about to write the first header.
+            _ => Load::Read,
+        }
+    }
+
+    /// Returns whether an open with these flags may write again what a failed flush has lost.
+    pub fn may_rewrite(self, flags: OpenFlags) -> bool {
+        !flags.truncate && (self == Writers::Exclusive || flags.write)
+    }
+
+    /// Reads the contents that are committed now, with this daemon's changes.
+    pub fn read(self, core: &Core, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
+        match self {
+            Writers::Exclusive => core.read_own(open, offset, buf),
+            Writers::Concurrent => core.read_shared(open, offset, buf),
+        }
+    }
+
+    /// Adopts a commit of another daemon.
+    pub fn adopt(self, core: &Core, open: &OpenFile) -> Inner<()> {
+        match self {
+            Writers::Exclusive => Ok(()),
+            Writers::Concurrent => core.freshen(open),
+        }
+    }
+
+    /// Like [`Writers::adopt`]: waits for a commit that is in progress.
+    pub fn adopt_whole(self, core: &Core, open: &OpenFile) -> Inner<()> {
+        match self {
+            Writers::Exclusive => Ok(()),
+            Writers::Concurrent => core.retry(false, || core.freshen(open), open.node),
+        }
+    }
+
+    /// Returns a name that leads to the file, for the commit of a state that is based on the stored
+    /// one; fails if the store has another state. Concurrent writers check that in
+    /// [`Writers::begin_commit`].
+    pub fn name_to_commit(
+        self,
+        core: &Core,
+        open: &OpenFile,
+        state: &mut FileState,
+        durability: Durability,
+    ) -> Inner<Option<Link>> {
+        match self {
+            Writers::Exclusive if state.changed || durability == Durability::Synced => {
+                core.check_not_replaced(open, state)
+            }
+            _ => Ok(core.nodes.link(open.node).ok()),
+        }
+    }
+
+    /// Called before a commit. The result keeps names as they are while it lives.
+    pub fn begin_commit(
+        self,
+        core: &Core,
+        open: &OpenFile,
+        state: &mut FileState,
+    ) -> Inner<Option<Arc<dyn File>>> {
+        match self {
+            Writers::Exclusive => Ok(None),
+            Writers::Concurrent => core.begin_shared_commit(open, state),
+        }
+    }
+
+    /// Called after a commit.
+    pub fn end_commit(self, core: &Core, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        match self {
+            Writers::Exclusive => Ok(()),
+            Writers::Concurrent => core.end_shared_commit(open, state),
+        }
+    }
+
+    /// Returns whether the stored path of an open file, as the table of nodes has it, leads to the
+    /// file.
+    pub fn trust_path(self, core: &Core, path: &[u8], open: &OpenFile) -> bool {
+        match self {
+            Writers::Exclusive => true,
+            Writers::Concurrent => core.leads_to(path, open.inode),
+        }
+    }
+
+    /// Returns whether another daemon may have removed the file's last name.
+    pub fn removed(self, open: &OpenFile) -> bool {
+        self == Writers::Concurrent && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
+    }
+}
