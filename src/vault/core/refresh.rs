@@ -9,29 +9,13 @@
 
 use std::time::Instant;
 
-use crate::roster::{Pin, RosterError};
+use crate::roster::Pin;
 use crate::vault::core::Core;
 use crate::vault::error::{Error, Inner, Result};
 use crate::vault::share::enter;
-use crate::vault::share::enter::Vouched;
+use crate::vault::share::enter::{Unentered, Vouched};
 use crate::vault::share::seen::manifests;
 use crate::vault::share::trust::Trust;
-
-/// Returns whether the epoch may have ended although the roster could not be adopted: a manifest
-/// cannot be read, a head that counts cannot be opened, or there are more manifests and heads than
-/// the limit.
-fn may_have_ended(error: &Error) -> bool {
-    if let Error::Io { path, .. } = error {
-        return path
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(enter::MANIFEST));
-    }
-    let Error::Share { path, source } = error else { return false };
-    let many = source
-        .downcast_ref()
-        .is_some_and(|source| matches!(source, RosterError::TooLong | RosterError::TooMany(_)));
-    path.as_os_str() == "+slots" || many
-}
 
 impl Core {
     /// Looks for new manifests and adopts them; returns whether there were any.
@@ -77,7 +61,9 @@ impl Core {
                 }
                 Ok(true)
             }
-            Err(error) => {
+            Err(unentered) => {
+                let may_have_ended = matches!(unentered, Unentered::Unknown(_));
+                let error = Error::from(unentered);
                 if matches!(error, Error::NoAccess { .. }) {
                     tracing::error!(
                         "{}: this identity is no longer a member; it can read only what it could read before",
@@ -87,7 +73,7 @@ impl Core {
                     seen.manifests = manifests;
                 } else {
                     seen.changed = None; // retried, however old the change is
-                    if may_have_ended(&error) {
+                    if may_have_ended {
                         self.keys.signing.freeze(false);
                     }
                 }

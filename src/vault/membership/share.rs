@@ -161,13 +161,13 @@ impl Share {
             share: Some(self.core.keys.share),
             head: self.core.membership.seen.lock().head,
         };
-        enter::enter(
+        Ok(enter::enter(
             &*self.core.root,
             self.core.keys.signing.identity(),
             self.vault.shares().trust(),
             &vouched,
             &shown,
-        )
+        )?)
     }
 
     /// Returns the descriptor, which invitations name.

@@ -314,6 +314,7 @@ impl Shares {
         let seen = crate::vault::share::seen::manifests(&*store).map_err(explain)?;
         let vouched = Vouched { share: Some(junction.share), head: None };
         let entered = enter::enter(&*store, &self.identity, &self.options.trust, &vouched, &shown)
+            .map_err(Error::from)
             .and_then(|entered| {
                 if entered.descriptor.signed {
                     Ok(entered)

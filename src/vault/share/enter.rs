@@ -245,6 +245,41 @@ impl Entered {
     }
 }
 
+/// Why a share was not entered.
+#[derive(Debug)]
+pub(crate) enum Unentered {
+    /// The head that counts is unknown, so the epoch may have ended: a manifest cannot be read, a
+    /// head that counts cannot be opened, or there are more manifests and heads than the limit.
+    Unknown(Error),
+    /// Any other reason.
+    Other(Error),
+}
+
+impl From<Error> for Unentered {
+    fn from(error: Error) -> Self {
+        Unentered::Other(error)
+    }
+}
+
+impl From<Unentered> for Error {
+    fn from(unentered: Unentered) -> Self {
+        match unentered {
+            Unentered::Unknown(error) | Unentered::Other(error) => error,
+        }
+    }
+}
+
+impl Unentered {
+    fn of_roster(error: RosterError) -> Self {
+        match error {
+            RosterError::TooLong | RosterError::TooMany(_) => {
+                Unentered::Unknown(share_error(MANIFEST, error))
+            }
+            other => Unentered::Other(share_error(MANIFEST, other)),
+        }
+    }
+}
+
 /// Reads and verifies the manifests of a share, one at a time, and keeps those that count.
 /// Manifests under a wrong name, or without a valid signature, take no memory.
 pub(crate) fn standing(
@@ -252,7 +287,7 @@ pub(crate) fn standing(
     descriptor: &ShareDescriptor,
     pin: Option<&Pin>,
     shown: &Path,
-) -> Result<Standing> {
+) -> std::result::Result<Standing, Unentered> {
     let at = |name: &[u8]| shown.join(String::from_utf8_lossy(name).into_owned());
     let number = |name: &[u8]| -> Option<u32> {
         let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
@@ -267,7 +302,7 @@ pub(crate) fn standing(
     if numbered.len() > MANIFESTS_MAX {
         // Omitting some would let a writer of the directory choose which: for example, the removal
         // of a member.
-        return Err(share_error(MANIFEST, RosterError::TooLong));
+        return Err(Unentered::of_roster(RosterError::TooLong));
     }
     numbered.sort_unstable();
     let mut assembly = Assembly::new(descriptor);
@@ -289,7 +324,7 @@ pub(crate) fn standing(
                 );
                 continue;
             }
-            Err(fault) => return Err(fault.at("read", || at(name))),
+            Err(fault) => return Err(Unentered::Unknown(fault.at("read", || at(name)))),
         };
         let taken = Manifest::decode(&bytes).map_err(RosterError::from).and_then(|manifest| {
             if manifest.file_name().as_bytes() != &**name {
@@ -299,12 +334,14 @@ pub(crate) fn standing(
         });
         match taken {
             Ok(()) => {}
-            Err(RosterError::TooLong) => return Err(share_error(MANIFEST, RosterError::TooLong)),
+            Err(RosterError::TooLong) => {
+                return Err(Unentered::of_roster(RosterError::TooLong));
+            }
             Err(error) => ignored.push((index, error)),
         }
     }
     let Standing { heads, ignored: rivals, pinned } =
-        assembly.finish(pin).map_err(|e| share_error(MANIFEST, e))?;
+        assembly.finish(pin).map_err(Unentered::of_roster)?;
     ignored.extend(rivals);
     Ok(Standing { heads, ignored, pinned })
 }
@@ -391,7 +428,7 @@ pub(crate) fn enter(
     trust: &Trust,
     vouched: &Vouched,
     shown: &Path,
-) -> Result<Entered> {
+) -> std::result::Result<Entered, Unentered> {
     let descriptor = descriptor(store, shown)?;
     let share = descriptor.share_id();
     let unknown =
@@ -408,14 +445,15 @@ pub(crate) fn enter(
     };
     let vouched = vouched.share;
     if !descriptor.signed && descriptor.founder != identity.public() {
-        return Err(Error::NoAccess { path: shown.to_path_buf() }); // an unsigned share has one owner
+        return Err(Error::NoAccess { path: shown.to_path_buf() }.into()); // an unsigned share has one owner
     }
     if vouched.is_some_and(|id| id != share) {
         return Err(Error::Untrusted {
             path: shown.to_path_buf(),
             share,
             founder: descriptor.founder,
-        });
+        }
+        .into());
     }
     let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();
     if !proven && !trust.first_use {
@@ -423,7 +461,8 @@ pub(crate) fn enter(
             path: shown.to_path_buf(),
             share,
             founder: descriptor.founder,
-        });
+        }
+        .into());
     }
     let Standing { heads: rosters, ignored, pinned } =
         standing(store, &descriptor, pin.as_ref(), shown)?;
@@ -439,7 +478,8 @@ pub(crate) fn enter(
             path: shown.to_path_buf(),
             share,
             founder: descriptor.founder,
-        });
+        }
+        .into());
     }
     for (_, reason) in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
@@ -463,9 +503,11 @@ pub(crate) fn enter(
     }
     match refused {
         Some(RosterError::NotMember) if heads.is_empty() => {
-            return Err(Error::NoAccess { path: shown.to_path_buf() });
+            return Err(Error::NoAccess { path: shown.to_path_buf() }.into());
         }
-        Some(other) if heads.is_empty() => return Err(share_error(b"+slots", other)),
+        Some(other) if heads.is_empty() => {
+            return Err(Unentered::Unknown(share_error(b"+slots", other)));
+        }
         Some(other) => {
             tracing::warn!("{}: one of its heads cannot be opened: {other}", shown.display())
         }
