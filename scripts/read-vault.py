@@ -441,8 +441,9 @@ def conflict_splits(name: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
-PASSPHRASE, RECOVERY_CODE, KEY_FILE = 1, 2, 3
-SLOT_KINDS = {"passphrase": PASSPHRASE, "recovery code": RECOVERY_CODE, "key file": KEY_FILE}
+PASSPHRASE, RECOVERY_CODE, KEY_FILE, AGE = 1, 2, 3, 4
+SLOT_KINDS = {"passphrase": PASSPHRASE, "recovery code": RECOVERY_CODE, "key file": KEY_FILE, "age recipient": AGE}
+AGE_MAGIC = b"age-encryption.org/v1\n"
 
 
 def from_bits(bits: str) -> bytes:
@@ -508,6 +509,7 @@ class IdentitySlot:
     sealed: bytes
     label: bytes
     head: bytes  # bytes 0 to 56
+    age_file: bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -548,25 +550,87 @@ def parse_identity_file(data: bytes) -> tuple[int, bytes, list[IdentitySlot]]:
             raise Fault("flags", f"slot {number} is of a kind that this reader does not know")
         length = within(at.number(1), 0, 64, "the length of a slot's label")
         created, memory, passes, lanes = at.number(8), at.number(4), at.number(4), at.number(4)
+        age_length = 0
+        if kind == AGE:
+            age_length, memory = within(memory, 22, 8192, "the length of an age file"), 0
         salt = at.take(32)
         head = data[start:start + 56]
         sealed = at.take(72)
         name = at.take(length)
         text(name, "the label of a slot")
+        age_file = at.take(age_length)
+        if kind == AGE and not age_file.startswith(AGE_MAGIC):
+            raise Fault("magic", f"slot {number}: the age file begins with the wrong bytes")
         if kind == PASSPHRASE:
             within(memory, 32 << 10, 4 << 20, "the memory of a passphrase in KiB")
             within(passes, 1, 64, "the passes of a passphrase")
             within(lanes, 1, 16, "the lanes of a passphrase")
         elif memory or passes or lanes:
             raise Fault("flags", f"slot {number}: reserved bytes are not zero")
-        slots.append(IdentitySlot(number, kind, created, memory, passes, lanes, salt, sealed, name, head))
+        slots.append(IdentitySlot(number, kind, created, memory, passes, lanes, salt, sealed, name, head, age_file))
     at.end()
     ascending([slot.id for slot in slots], "the slots of the identity")
     within(sum(slot.memory * slot.passes for slot in slots), 0, (4 << 20) * 64, "memory x passes of all passphrases")
     return suite, public, slots
 
 
+def age_identity(line: str) -> X25519PrivateKey:
+    """A native age identity: bech32 with the prefix AGE-SECRET-KEY-, over 32 bytes."""
+    prefix, _, symbols = line.lower().rpartition("1")
+    if prefix != "age-secret-key-" or any(symbol not in BECH32 for symbol in symbols) or len(symbols) != 58:
+        raise NoAccess("this reader opens age slots with native X25519 identities only (AGE-SECRET-KEY-1...)")
+    values = [BECH32.index(symbol) for symbol in symbols]
+    check = 1
+    for value in [ord(c) >> 5 for c in prefix] + [0] + [ord(c) & 31 for c in prefix] + values:
+        top = check >> 25
+        check = (check & 0x1FFFFFF) << 5 ^ value
+        for i, constant in enumerate((0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)):
+            check ^= constant if top >> i & 1 else 0
+    bits = "".join(f"{value:05b}" for value in values[:-6])
+    if check != 1 or "1" in bits[256:]:
+        raise NoAccess("the age identity has a typing error")
+    return X25519PrivateKey.from_private_bytes(from_bits(bits[:256]))
+
+
+def open_age_file(data: bytes, identity: X25519PrivateKey) -> bytes | None:
+    """The contents of an age file of one chunk (c2sp.org/age); None if no stanza of it is for the identity."""
+    def derive(key: bytes, salt: bytes, info: bytes) -> bytes:
+        return hmac_module.digest(extract(salt, key), info + b"\1", "sha256")
+
+    def unpadded(text: bytes) -> bytes:
+        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+
+    end = data.find(b"\n---")
+    line_end = data.find(b"\n", end + 1)
+    if end < 0 or line_end < 0:
+        return None
+    stanzas: list[tuple[list[bytes], bytes]] = []
+    for line in data[len(AGE_MAGIC):end].split(b"\n"):
+        if line.startswith(b"-> "):
+            stanzas.append((line[3:].split(b" "), b""))
+        elif stanzas:
+            stanzas[-1] = (stanzas[-1][0], stanzas[-1][1] + line)
+    own = identity.public_key().public_bytes(*RAW)
+    for arguments, body in stanzas:
+        if arguments[0] != b"X25519" or len(arguments) != 2:
+            continue
+        try:
+            share = unpadded(arguments[1])
+            shared = identity.exchange(X25519PublicKey.from_public_bytes(share))
+            wrap = derive(shared, share + own, b"age-encryption.org/v1/X25519")
+            file_key = ChaCha20Poly1305(wrap).decrypt(bytes(12), unpadded(body), None)
+            mac = hmac_module.digest(derive(file_key, b"", b"header"), data[:end + 4], "sha256")
+            if len(file_key) != 16 or not hmac_module.compare_digest(mac, unpadded(data[end + 5:line_end])):
+                continue
+            payload = data[line_end + 1:]
+            return ChaCha20Poly1305(derive(file_key, payload[:16], b"payload")).decrypt(bytes(11) + b"\1", payload[16:], None)
+        except (ValueError, InvalidTag):
+            continue
+    return None
+
+
 def open_identity_file(data: bytes, kind: int, secret: bytes) -> Identity:
+    """For kind AGE the secret is the text of an age identity."""
     suite, public, slots = parse_identity_file(data)
     for slot in slots:
         if slot.kind != kind:
@@ -574,9 +638,14 @@ def open_identity_file(data: bytes, kind: int, secret: bytes) -> Identity:
         if kind == PASSPHRASE:
             key = argon2.low_level.hash_secret_raw(secret, slot.salt, time_cost=slot.passes, memory_cost=slot.memory,
                                                    parallelism=slot.lanes, hash_len=32, type=argon2.low_level.Type.ID, version=0x13)
+        elif kind == AGE:
+            contents = open_age_file(slot.age_file, age_identity(secret.decode()))
+            if contents is None or len(contents) != 32:
+                continue
+            key = expand(extract(slot.salt, contents), "age recipient")
         else:
             key = expand(extract(slot.salt, secret), "recovery code" if kind == RECOVERY_CODE else "key file")
-        associated = label("identity slot") + data[:11] + public + slot.head + slot.label
+        associated = label("identity slot") + data[:11] + public + slot.head + slot.label + slot.age_file
         try:
             identity = Identity(open_record(suite, key, slot.sealed, associated))
         except Fault:
@@ -584,7 +653,9 @@ def open_identity_file(data: bytes, kind: int, secret: bytes) -> Identity:
         if identity.public != public:
             raise Fault("unauthentic", "the identity file is damaged: its seed does not match its public keys")
         return identity
-    raise NoAccess("wrong secret: it opens no slot of its kind")
+    others = ", ".join(f"slot {slot.id}: {slot.label.decode() or 'no label'}" for slot in slots if slot.kind == AGE)
+    raise NoAccess("wrong secret: it opens no slot of its kind" +
+                   (f" (this reader opens age slots with native X25519 identities only; {others})" if kind == AGE and others else ""))
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------------
@@ -2354,6 +2425,12 @@ def secret_of(options: argparse.Namespace) -> tuple[int, bytes]:
     if options.key_file:
         with open(options.key_file, "rb") as file:
             return KEY_FILE, file.read()
+    if options.age_identity:
+        with open(options.age_identity, "rb") as file:
+            lines = [line for line in file.read().split(b"\n") if line.strip() and not line.startswith(b"#")]
+        if len(lines) != 1:
+            raise NoAccess("this reader needs a file with one age identity")
+        return AGE, lines[0].strip()
     if options.passphrase_file:
         with open(options.passphrase_file, "rb") as file:
             return PASSPHRASE, re.sub(rb"\r?\n\Z", b"", file.read())
@@ -2398,6 +2475,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--passphrase-file", metavar="FILE", help="a file with the passphrase; the default is to prompt for it")
     parser.add_argument("--recovery-code-file", metavar="FILE", help="a file with a recovery code, instead of the passphrase")
     parser.add_argument("--key-file", metavar="FILE", help="a key file, instead of the passphrase")
+    parser.add_argument("--age-identity", metavar="FILE", help="a native age identity (AGE-SECRET-KEY-1...), instead of the passphrase")
     parser.add_argument("--identity", metavar="FILE", help="an identity that is not in the vault")
     parser.add_argument("--memory", metavar="FILE", action="append", help="the file in which kithfs pins a share: it proves the share")
     parser.add_argument("--invitation", metavar="FILE", help="an invitation proves a share, with --fingerprint of the inviting admin")

@@ -176,9 +176,10 @@ def read_vector(reader, kind: str, given: dict[str, str], data: bytes) -> dict[s
         return {"epoch": header.epoch, "file-id": header.file_id, "size": header.size, "version": header.version, "root": header.root,
                 "oldest-epoch": header.oldest, "data": header.data} | ({"author": header.author, "signer": header.signer} if share.signed else {})
     if kind == "identity-file":
-        for name, slot in (("passphrase", r.PASSPHRASE), ("recovery-code", r.RECOVERY_CODE), ("key-file", r.KEY_FILE)):
+        for name, slot in (("passphrase", r.PASSPHRASE), ("recovery-code", r.RECOVERY_CODE), ("key-file", r.KEY_FILE), ("age-identity", r.AGE)):
             if name in given:
-                secret = r.recovery_code(given[name]) if slot == r.RECOVERY_CODE else known(name)
+                secret = (r.recovery_code(given[name]) if slot == r.RECOVERY_CODE
+                          else given[name].encode() if slot == r.AGE else known(name))
                 return {"public": r.open_identity_file(data, slot, secret).public}
         return {"public": r.parse_identity_file(data)[1]}
     if kind == "share-descriptor":

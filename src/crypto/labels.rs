@@ -81,6 +81,8 @@ labels! {
     RECOVERY_CODE = "recovery code";
     /// Slot key of a key file.
     KEY_FILE = "key file";
+    /// Slot key of the secret in an age file.
+    AGE_RECIPIENT = "age recipient";
 
     /// Checksum of a recovery code.
     RECOVERY_CHECK = "recovery check";

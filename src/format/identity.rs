@@ -1,6 +1,6 @@
 //! The identity file (`+identity` in a vault, `~/.config/kithfs/identity`): a public half, and
 //! slots that each wrap the same secret seed under a different lock. Layout only; `roster` opens
-//! the locks.
+//! the locks, and the age file of an age slot is opaque here.
 //!
 //! Rules: at most [`MAX_SLOTS`] slots, in ascending order of their ids; one encoding for each
 //! value. Argon2 parameters out of bounds are rejected here, before a passphrase is stretched with
@@ -38,10 +38,15 @@ const SLOT_SALT_AT: usize = SLOT_PARAMS_AT + 3 * 4;
 const SLOT_SEALED_AT: usize = SLOT_SALT_AT + 32;
 /// Length of a sealed seed: 72.
 pub const SEALED_SEED_LEN: usize = RECORD_OVERHEAD + 32;
-/// Length of a slot without its label: 128.
+/// Length of a slot without its label and age file: 128.
 pub const SLOT_LEN: usize = SLOT_SEALED_AT + SEALED_SEED_LEN;
+/// First line of an age file in its binary form.
+pub const AGE_MAGIC: &[u8] = b"age-encryption.org/v1\n";
+/// Longest age file of a slot, in bytes. A post-quantum recipient needs about 1,800, a hardware
+/// token a few hundred.
+pub const MAX_AGE_FILE: usize = 8192;
 /// Longest identity file.
-pub const MAX_LEN: usize = HEADER_LEN + MAX_SLOTS * (SLOT_LEN + MAX_LABEL);
+pub const MAX_LEN: usize = HEADER_LEN + MAX_SLOTS * (SLOT_LEN + MAX_LABEL + MAX_AGE_FILE);
 
 /// The public half of an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +89,8 @@ pub enum SlotKind {
     RecoveryCode,
     /// The content of a key file.
     KeyFile,
+    /// An age identity: a native key, an SSH key, or one behind a plugin.
+    Age,
 }
 
 impl SlotKind {
@@ -93,6 +100,7 @@ impl SlotKind {
             Self::Passphrase(_) => 1,
             Self::RecoveryCode => 2,
             Self::KeyFile => 3,
+            Self::Age => 4,
         }
     }
 
@@ -102,6 +110,7 @@ impl SlotKind {
             Self::Passphrase(_) => "passphrase",
             Self::RecoveryCode => "recovery code",
             Self::KeyFile => "key file",
+            Self::Age => "age recipient",
         }
     }
 }
@@ -121,6 +130,8 @@ pub struct SlotRecord {
     pub salt: [u8; 32],
     /// The seed, sealed as a record under the slot's key.
     pub sealed: [u8; SEALED_SEED_LEN],
+    /// For [`SlotKind::Age`], the age file that contains the slot's secret; otherwise empty.
+    pub age_file: Vec<u8>,
 }
 
 /// Returns whether `text` is allowed as a label or a name: at most `max` bytes, no control
@@ -135,19 +146,20 @@ impl SlotRecord {
         match self.kind {
             SlotKind::Passphrase(p) => w.u32(p.memory_kib).u32(p.passes).u32(p.lanes),
             SlotKind::RecoveryCode | SlotKind::KeyFile => w.zeros(3 * 4),
+            SlotKind::Age => w.u32(self.age_file.len() as u32).zeros(2 * 4),
         };
         w.bytes(&self.salt);
     }
 
     /// Returns the associated data of this slot: the label of slots; magic, version, suite and
-    /// public half of the file; id, kind, parameters, salt, time and label of the slot. The number
-    /// of slots is not included, so adding one leaves the others valid.
+    /// public half of the file; id, kind, parameters, salt, time, label and age file of the slot.
+    /// The number of slots is not included, so adding one leaves the others valid.
     pub fn associated_data(&self, suite: Suite, public: &PublicIdentity) -> Vec<u8> {
-        let mut w = Writer::with_capacity(HEADER_LEN + SLOT_LEN + MAX_LABEL);
+        let mut w = Writer::with_capacity(HEADER_LEN + SLOT_LEN + MAX_LABEL + self.age_file.len());
         w.bytes(labels::IDENTITY_SLOT.as_bytes());
         w.bytes(&MAGIC).u16(VERSION).u8(suite.as_byte()).bytes(&public.to_bytes());
         self.write_clear(&mut w);
-        w.bytes(self.label.as_bytes());
+        w.bytes(self.label.as_bytes()).bytes(&self.age_file);
         w.into_vec()
     }
 
@@ -156,6 +168,7 @@ impl SlotRecord {
         if id == 0 || label_len > MAX_LABEL {
             return Err(r.error(FormatErrorKind::Range));
         }
+        let mut age_len = None;
         let kind = match kind {
             1 => {
                 let params =
@@ -167,6 +180,15 @@ impl SlotRecord {
                 r.zeros(3 * 4)?;
                 if kind == 2 { SlotKind::RecoveryCode } else { SlotKind::KeyFile }
             }
+            4 => {
+                let len = r.u32()? as usize;
+                r.zeros(2 * 4)?;
+                if !(AGE_MAGIC.len()..=MAX_AGE_FILE).contains(&len) {
+                    return Err(r.error(FormatErrorKind::Range));
+                }
+                age_len = Some(len);
+                SlotKind::Age
+            }
             unknown => return Err(r.error(FormatErrorKind::Flags(u32::from(unknown)))),
         };
         let (salt, sealed) = (r.array()?, r.array()?);
@@ -175,7 +197,12 @@ impl SlotRecord {
         if !label_allowed(label, MAX_LABEL) {
             return Err(r.error(FormatErrorKind::Encoding));
         }
-        Ok(Self { id, kind, label: label.to_owned(), created, salt, sealed })
+        let label = label.to_owned();
+        let age_file = r.bytes(age_len.unwrap_or(0))?.to_vec();
+        if age_len.is_some() && !age_file.starts_with(AGE_MAGIC) {
+            return Err(r.error(FormatErrorKind::Magic));
+        }
+        Ok(Self { id, kind, label, created, salt, sealed, age_file })
     }
 }
 
@@ -194,7 +221,7 @@ pub struct IdentityRecord {
 fn total_work(slots: &[SlotRecord]) -> u64 {
     let work = |slot: &SlotRecord| match slot.kind {
         SlotKind::Passphrase(params) => params.work(),
-        SlotKind::RecoveryCode | SlotKind::KeyFile => 0,
+        SlotKind::RecoveryCode | SlotKind::KeyFile | SlotKind::Age => 0,
     };
     slots.iter().map(work).sum()
 }
@@ -216,7 +243,7 @@ impl IdentityRecord {
             .bytes(&self.public.to_bytes());
         for slot in &self.slots {
             slot.write_clear(&mut w);
-            w.bytes(&slot.sealed).bytes(slot.label.as_bytes());
+            w.bytes(&slot.sealed).bytes(slot.label.as_bytes()).bytes(&slot.age_file);
         }
         w.into_vec()
     }
@@ -266,7 +293,14 @@ mod tests {
             created: 1_700_000_000,
             salt: [7; 32],
             sealed: [8; SEALED_SEED_LEN],
+            age_file: if kind == SlotKind::Age { age_file(40) } else { Vec::new() },
         }
+    }
+
+    fn age_file(len: usize) -> Vec<u8> {
+        let mut file = AGE_MAGIC.to_vec();
+        file.resize(len, b'x');
+        file
     }
 
     fn sample() -> IdentityRecord {
@@ -277,6 +311,7 @@ mod tests {
                 slot(1, SlotKind::Passphrase(Argon2Params::MIN), "at home"),
                 slot(2, SlotKind::RecoveryCode, ""),
                 slot(9, SlotKind::KeyFile, "stick, grün"),
+                slot(10, SlotKind::Age, "token"),
             ],
         }
     }
@@ -288,7 +323,7 @@ mod tests {
             (HEADER_LEN, SLOT_LEN, SLOT_PARAMS_AT, SLOT_SALT_AT, SLOT_SEALED_AT),
             (76, 128, 12, 24, 56)
         );
-        assert_eq!(bytes.len(), HEADER_LEN + 3 * SLOT_LEN + 7 + "stick, grün".len());
+        assert_eq!(bytes.len(), HEADER_LEN + 4 * SLOT_LEN + 7 + "stick, grün".len() + 5 + 40);
         assert_eq!(IdentityRecord::decode(&bytes).unwrap(), sample());
         assert!(bytes.len() <= MAX_LEN);
     }
@@ -306,6 +341,15 @@ mod tests {
         assert_eq!(kind(&|r| r.slots[0].id = 0), FormatErrorKind::Range);
         assert_eq!(kind(&|r| r.slots[0].label = "a\nb".into()), FormatErrorKind::Encoding);
         assert_eq!(kind(&|r| r.slots[0].label = "x".repeat(MAX_LABEL + 1)), FormatErrorKind::Range);
+        assert_eq!(
+            kind(&|r| r.slots[3].age_file = age_file(MAX_AGE_FILE + 1)),
+            FormatErrorKind::Range
+        );
+        assert_eq!(
+            kind(&|r| r.slots[3].age_file.truncate(AGE_MAGIC.len() - 1)),
+            FormatErrorKind::Range
+        );
+        assert_eq!(kind(&|r| r.slots[3].age_file[0] ^= 1), FormatErrorKind::Magic);
         assert_eq!(kind(&|r| r.public.exchange[31] |= 0x80), FormatErrorKind::Encoding);
         assert_eq!(
             kind(&|r| r.slots = (1..=33).map(|id| slot(id, SlotKind::KeyFile, "")).collect()),

@@ -49,6 +49,16 @@ pub enum IdentityError {
         /// Fewest bytes that a key file may have.
         min: usize,
     },
+    /// An age file that is too long, or not in the binary form.
+    #[error(
+        "age file of {len} bytes cannot be a slot: it must be in the binary form and have at most {max} bytes"
+    )]
+    BadAgeFile {
+        /// Its bytes.
+        len: usize,
+        /// Most bytes that an age file may have.
+        max: usize,
+    },
     /// Argon2 could not be run.
     #[error(transparent)]
     Password(#[from] PasswordError),

@@ -17,8 +17,8 @@ use crate::crypto::random::Random;
 use crate::crypto::record::RecordCipher;
 use crate::crypto::suite::Suite;
 use crate::format::identity::{
-    IdentityRecord, MAX_LABEL, MAX_SLOTS, PublicIdentity, SEALED_SEED_LEN, SlotKind, SlotRecord,
-    label_allowed,
+    AGE_MAGIC, IdentityRecord, MAX_AGE_FILE, MAX_LABEL, MAX_SLOTS, PublicIdentity, SEALED_SEED_LEN,
+    SlotKind, SlotRecord, label_allowed,
 };
 
 /// Shortest key file, in bytes.
@@ -32,6 +32,13 @@ pub enum Secret {
     RecoveryCode(RecoveryCode),
     /// The whole content of a key file.
     KeyFile(Zeroizing<Vec<u8>>),
+    /// The secret in one age file. This room does not know age: the caller encrypts and decrypts.
+    Age {
+        /// The age file, which the slot stores.
+        file: Vec<u8>,
+        /// Its contents.
+        secret: Zeroizing<[u8; 32]>,
+    },
 }
 
 impl Secret {
@@ -41,24 +48,30 @@ impl Secret {
             Self::Passphrase(_) => "passphrase",
             Self::RecoveryCode(_) => "recovery code",
             Self::KeyFile(_) => "key file",
+            Self::Age { .. } => "age recipient",
         }
     }
 
-    /// Derives the key of a slot of `kind`; `None` if this secret is of another kind.
-    fn slot_key(&self, kind: SlotKind, salt: &[u8; 32]) -> Result<Option<SlotKey>, IdentityError> {
+    /// Derives the key of a slot; `None` if this secret is of another kind, or that of another age
+    /// file.
+    fn slot_key(&self, slot: &SlotRecord) -> Result<Option<SlotKey>, IdentityError> {
+        let salt = &slot.salt;
         let direct = |label: &Label, secret: &[u8]| {
             SlotKey::from_bytes(*expand(&extract(salt, secret), label, &[]))
         };
-        Ok(match (self, kind) {
+        Ok(match (self, slot.kind) {
             (Self::Passphrase(bytes), SlotKind::Passphrase(params)) => {
                 Some(stretch(&params, salt, bytes)?)
             }
-            // Both of these are random already, or as random as their owner chose: stretching would
+            // All of these are random already, or as random as their owner chose: stretching would
             // not add to it.
             (Self::RecoveryCode(code), SlotKind::RecoveryCode) => {
                 Some(direct(&labels::RECOVERY_CODE, code.expose()))
             }
             (Self::KeyFile(content), SlotKind::KeyFile) => Some(direct(&labels::KEY_FILE, content)),
+            (Self::Age { file, secret }, SlotKind::Age) if *file == slot.age_file => {
+                Some(direct(&labels::AGE_RECIPIENT, &**secret))
+            }
             _ => None,
         })
     }
@@ -68,6 +81,9 @@ impl Secret {
             Self::Passphrase(bytes) if bytes.is_empty() => Err(IdentityError::EmptyPassphrase),
             Self::KeyFile(content) if content.len() < MIN_KEY_FILE => {
                 Err(IdentityError::ShortKeyFile { len: content.len(), min: MIN_KEY_FILE })
+            }
+            Self::Age { file, .. } if file.len() > MAX_AGE_FILE || !file.starts_with(AGE_MAGIC) => {
+                Err(IdentityError::BadAgeFile { len: file.len(), max: MAX_AGE_FILE })
             }
             _ => Ok(()),
         }
@@ -97,6 +113,8 @@ pub struct SlotInfo<'a> {
     pub label: &'a str,
     /// When it was created, in seconds since 1970.
     pub created: u64,
+    /// The age file of an age slot; empty for the other kinds.
+    pub age_file: &'a [u8],
 }
 
 /// An identity file, locked.
@@ -146,6 +164,7 @@ impl IdentityFile {
             kind: slot.kind,
             label: &slot.label,
             created: slot.created,
+            age_file: &slot.age_file,
         })
     }
 
@@ -180,7 +199,7 @@ impl IdentityFile {
         slot: &SlotRecord,
         secret: &Secret,
     ) -> Result<Option<Identity>, IdentityError> {
-        let Some(key) = secret.slot_key(slot.kind, &slot.salt)? else { return Ok(None) };
+        let Some(key) = secret.slot_key(slot)? else { return Ok(None) };
         let aad = slot.associated_data(self.record.suite, &self.record.public);
         let opened =
             RecordCipher::new(self.record.suite, key.expose()).open_record(&aad, &slot.sealed);
@@ -270,6 +289,7 @@ impl IdentityFile {
             return Err(IdentityError::BadLabel);
         }
         new.secret.check()?;
+        let mut age_file = Vec::new();
         let kind = match new.secret {
             Secret::Passphrase(_) => {
                 new.params.validate()?;
@@ -277,6 +297,10 @@ impl IdentityFile {
             }
             Secret::RecoveryCode(_) => SlotKind::RecoveryCode,
             Secret::KeyFile(_) => SlotKind::KeyFile,
+            Secret::Age { file, .. } => {
+                age_file.clone_from(file);
+                SlotKind::Age
+            }
         };
         let mut salt = [0; 32];
         random.fill(&mut salt);
@@ -288,11 +312,10 @@ impl IdentityFile {
             created: new.created,
             salt,
             sealed,
+            age_file,
         };
-        let key = new
-            .secret
-            .slot_key(kind, &salt)?
-            .ok_or(IdentityError::NoSuchKind(new.secret.kind_name()))?;
+        let key =
+            new.secret.slot_key(&slot)?.ok_or(IdentityError::NoSuchKind(new.secret.kind_name()))?;
         let aad = slot.associated_data(self.record.suite, &self.record.public);
         slot.sealed.copy_from_slice(
             &RecordCipher::new(self.record.suite, key.expose()).seal_record(
@@ -340,6 +363,11 @@ mod tests {
         Secret::KeyFile(Zeroizing::new(vec![byte; len]))
     }
 
+    fn age(text: &str, byte: u8) -> Secret {
+        let file = [AGE_MAGIC, text.as_bytes()].concat();
+        Secret::Age { file, secret: Zeroizing::new([byte; 32]) }
+    }
+
     fn slot<'a>(secret: &'a Secret, label: &'a str) -> NewSlot<'a> {
         NewSlot { secret, params: Argon2Params::MIN, label, created: NOW }
     }
@@ -366,9 +394,12 @@ mod tests {
                 file.add_slot(&identity, &slot(&Secret::RecoveryCode(code), ""), &random).unwrap(),
                 3
             );
+            assert_eq!(file.add_slot(&identity, &slot(&age("a", 4), "token"), &random).unwrap(), 4);
             let file = IdentityFile::decode(&file.encode()).unwrap();
             let code = Secret::RecoveryCode(RecoveryCode::parse(&written).unwrap());
-            for (secret, id) in [(key_file(1, 32), 1), (passphrase("open"), 2), (code, 3)] {
+            for (secret, id) in
+                [(key_file(1, 32), 1), (passphrase("open"), 2), (code, 3), (age("a", 4), 4)]
+            {
                 let (opened, slot) = file.unlock_with_slot(&secret).unwrap();
                 assert_eq!((opened.public(), slot), (identity.public(), id));
                 assert_eq!(opened.seed().expose(), identity.seed().expose());
@@ -377,8 +408,12 @@ mod tests {
                 .slots()
                 .map(|slot| (slot.id, slot.kind.name(), slot.label.to_owned(), slot.created))
                 .collect();
-            let expected =
-                [(1, "key file", "stick"), (2, "passphrase", "p"), (3, "recovery code", "")];
+            let expected = [
+                (1, "key file", "stick"),
+                (2, "passphrase", "p"),
+                (3, "recovery code", ""),
+                (4, "age recipient", "token"),
+            ];
             assert_eq!(listed, expected.map(|(id, kind, label)| (id, kind, label.to_owned(), NOW)));
         }
     }
@@ -400,6 +435,30 @@ mod tests {
             Err(IdentityError::WrongSecret("passphrase"))
         ));
         assert!(matches!(IdentityFile::decode(&file.encode()[1..]), Err(IdentityError::Format(_))));
+    }
+
+    /// The storage host can put any age file into a slot: one that a token opens too, but that
+    /// contains another secret, or one whose ciphertext it has changed.
+    #[test]
+    fn an_age_slot_opens_only_with_its_own_age_file() {
+        let (mut file, identity, random) = with_key_file(Suite::Aes256Gcm);
+        file.add_slot(&identity, &slot(&age("one", 1), ""), &random).unwrap();
+        file.add_slot(&identity, &slot(&age("two", 2), ""), &random).unwrap();
+        assert_eq!(file.unlock_with_slot(&age("two", 2)).unwrap().1, 3);
+        for wrong in [age("one", 2), age("two", 1)] {
+            assert!(matches!(
+                file.unlock(&wrong),
+                Err(IdentityError::WrongSecret("age recipient"))
+            ));
+        }
+        assert!(matches!(
+            file.unlock(&age("three", 1)),
+            Err(IdentityError::NoSuchKind("age recipient"))
+        ));
+        let mut record = file.record.clone();
+        record.slots[1].age_file.push(b'x');
+        let file = IdentityFile { record };
+        assert!(matches!(file.unlock(&age("onex", 1)), Err(IdentityError::WrongSecret(_))));
     }
 
     #[test]
@@ -424,8 +483,7 @@ mod tests {
         let mut record = IdentityRecord { public: attacker.public(), ..file.record.clone() };
         let file = IdentityFile { record: record.clone() };
         assert!(matches!(file.unlock(&key_file(1, 32)), Err(IdentityError::WrongSecret(_))));
-        let key =
-            key_file(1, 32).slot_key(SlotKind::KeyFile, &record.slots[0].salt).unwrap().unwrap();
+        let key = key_file(1, 32).slot_key(&record.slots[0]).unwrap().unwrap();
         let aad = record.slots[0].associated_data(record.suite, &record.public);
         let sealed =
             RecordCipher::new(record.suite, key.expose()).seal_record(&random, &aad, &[5; 32]);
@@ -483,6 +541,17 @@ mod tests {
     fn what_cannot_be_a_slot_is_refused_and_changes_nothing() {
         let (mut file, identity, random) = with_key_file(Suite::Aes256Gcm);
         let before = file.encode();
+        for bad in [vec![], b"-----BEGIN AGE ENCRYPTED FILE-----".to_vec(), {
+            let mut long = AGE_MAGIC.to_vec();
+            long.resize(MAX_AGE_FILE + 1, 0);
+            long
+        }] {
+            let bad = Secret::Age { file: bad, secret: Zeroizing::new([0; 32]) };
+            assert!(matches!(
+                file.add_slot(&identity, &slot(&bad, ""), &random),
+                Err(IdentityError::BadAgeFile { .. })
+            ));
+        }
         let stranger = Identity::generate(&random);
         let open = passphrase("x");
         let hostile = NewSlot {

@@ -58,7 +58,7 @@ impl Cost {
                 memory_kib: cost.memory_kib.max(params.memory_kib),
                 work: cost.work.saturating_add(params.work()),
             },
-            SlotKind::RecoveryCode | SlotKind::KeyFile => cost,
+            SlotKind::RecoveryCode | SlotKind::KeyFile | SlotKind::Age => cost,
         })
     }
 

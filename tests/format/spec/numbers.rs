@@ -182,6 +182,11 @@ fn bounds_in_the_text() {
     ));
     says(format!("number of slots, 1 to {}", identity::MAX_SLOTS));
     says(format!("length of the label, 0 to {}", identity::MAX_LABEL));
+    says(format!(
+        "length of the age file, {} to {}",
+        identity::AGE_MAGIC.len(),
+        identity::MAX_AGE_FILE
+    ));
     says(format!("{} bytes. It never changes", share::DESCRIPTOR_LEN));
     says(format!("n, number of slots and of members, 1 to {}", members::MAX_MEMBERS));
     says(format!("length of the name, at most {}", members::MAX_NAME));

@@ -36,11 +36,15 @@ pub fn structures() -> Vec<Structure> {
         created: 0x0203_0405,
         salt: [6; 32],
         sealed: [7; 72],
+        age_file: Vec::new(),
     };
-    let identity =
-        IdentityRecord { suite: Suite::ChaCha20Poly1305, public: public(0x30), slots: vec![slot] };
+    let age_file = b"age-encryption.org/v1\nrest".to_vec();
+    let age_slot = SlotRecord { kind: SlotKind::Age, age_file: age_file.clone(), ..slot.clone() };
+    let record =
+        |slots| IdentityRecord { suite: Suite::ChaCha20Poly1305, public: public(0x30), slots };
+    let (identity, with_age) = (record(vec![slot]), record(vec![age_slot]));
     let both: [u8; 64] = std::array::from_fn(|i| if i < 32 { 0x30 } else { 0x31 });
-    let slot_fields: [&[u8]; 10] = [
+    let slot_fields: [&[u8]; 11] = [
         &[2, 1],
         &[1],
         &[4],
@@ -51,7 +55,11 @@ pub fn structures() -> Vec<Structure> {
         &[6; 32],
         &[7; 72],
         b"home",
+        b"",
     ];
+    let mut age_fields = slot_fields;
+    (age_fields[1], age_fields[4]) = (&[4], &[26, 0, 0, 0]);
+    (age_fields[5], age_fields[6], age_fields[10]) = (&[0; 4], &[0; 4], &age_file);
 
     let descriptor = ShareDescriptor {
         suite: Suite::Aes256Gcm,
@@ -177,6 +185,7 @@ pub fn structures() -> Vec<Structure> {
             &[b"kithiden", &[1, 0], &[2], &[1], &both, &slot_fields.concat()],
         ),
         structure("slot of an identity", &identity.encode()[76..], &slot_fields),
+        structure("slot of an identity", &with_age.encode()[76..], &age_fields),
         structure(
             "share descriptor",
             descriptor.encode(),
@@ -217,10 +226,12 @@ fn slots_of_an_identity_open_as_the_page_says() {
     let code = RecoveryCode::generate(&Counting::from(0));
     let code_bytes: [u8; 20] = count(0);
     let key_file = [5u8; 40];
+    let age_file = b"age-encryption.org/v1\nrest";
     let secrets = [
         Secret::Passphrase(Zeroizing::new(b"open".to_vec())),
         Secret::RecoveryCode(code),
         Secret::KeyFile(Zeroizing::new(key_file.to_vec())),
+        Secret::Age { file: age_file.to_vec(), secret: Zeroizing::new([9; 32]) },
     ];
     for suite in Suite::ALL {
         for (kind, secret) in (1u8..).zip(&secrets) {
@@ -233,14 +244,18 @@ fn slots_of_an_identity_open_as_the_page_says() {
             let key = match kind {
                 1 => *stretch(&Argon2Params::MIN, salt, b"open").unwrap().expose(),
                 2 => expand(&extract(salt, &code_bytes), "recovery code", &[]),
-                _ => expand(&extract(salt, &key_file), "key file", &[]),
+                3 => expand(&extract(salt, &key_file), "key file", &[]),
+                _ => expand(&extract(salt, &[9; 32]), "age recipient", &[]),
             };
+            let behind = if kind == 4 { &age_file[..] } else { b"" };
+            assert_eq!(&slot[128..], [b"mine", behind].concat());
             let aad = [
                 &label("identity slot")[..],
                 &bytes[..11],
                 &identity.public().to_bytes(),
                 &slot[..56],
                 b"mine",
+                behind,
             ]
             .concat();
             assert_eq!(record_open(suite, &key, &aad, &slot[56..128]), seed);

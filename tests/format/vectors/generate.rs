@@ -1563,6 +1563,7 @@ fn identity_file() -> Make {
         created: 1_700_000_000,
         salt: [id as u8; 32],
         sealed: [8; SEALED_SEED_LEN],
+        age_file: if kind == SlotKind::Age { age_file() } else { Vec::new() },
     };
     let min = Argon2Params::MIN;
     let record = |slots| IdentityRecord { suite: AES, public: public(0x30), slots }.encode();
@@ -1592,7 +1593,7 @@ fn identity_file() -> Make {
         "flags",
         "A kind of lock that is not known.",
         &none,
-        &with(&good, 78, 4),
+        &with(&good, 78, 5),
     );
     make.bad(
         "control-character",
@@ -1661,6 +1662,8 @@ fn identity_file() -> Make {
         &with(&record(vec![slot(1, SlotKind::KeyFile, "")]), 90, 1),
     );
 
+    age_slots(&mut make, &|slots| record(slots), &slot);
+
     for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
         let identity = Identity::from_seed(IdentitySeed::from_bytes([3; 32]));
         let key_file = Secret::KeyFile(Zeroizing::new(vec![5; 32]));
@@ -1717,6 +1720,99 @@ fn identity_file() -> Make {
         );
     }
     make
+}
+
+/// An age file that `age` 1.3.2 made: the bytes 60 to 7f, for the identity [`AGE_IDENTITY`].
+const AGE_FILE: &str = "6167652d656e6372797074696f6e2e6f72672f76310a2d3e2058323535313920527436514266542f667857\
+     4c6a5458366359385558737a6a4c325659535866344e33517a6f575137776e380a62596c43464b526f6a74\
+     6e694d59546a483158397a716f486a77593275735859786e52384a7555544e68380a2d2d2d207767784358\
+     6f51687a6f5a6d624c394c6335356e736c76796c3579716a4f36754b4c556c744c324f43664d0a4294d67f\
+     b479c74e7cb5461770cff135e42d786dd736b4e85d786491c411c9e2870e8e7caa5c8ffd1cdcfb19e72502\
+     d78dca7a3ec394371bbd47ded4ea0c826d";
+
+const AGE_IDENTITY: &str =
+    "AGE-SECRET-KEY-1KNUCQ3F6F84X6YLCXRSVUQZ804NS464ASWXFRWM35KSKCPHQ9VFQYZUMPM";
+
+fn age_file() -> Vec<u8> {
+    hex::decode(AGE_FILE).unwrap()
+}
+
+/// Slots with an age file. A scenario names the identity, for readers that know age, and the
+/// contents of the file, for readers that leave that to a library.
+fn age_slots(
+    make: &mut Make,
+    record: &dyn Fn(Vec<SlotRecord>) -> Vec<u8>,
+    slot: &dyn Fn(u16, SlotKind, &str) -> SlotRecord,
+) {
+    let none = Vec::new();
+    let one = slot(3, SlotKind::Age, "token");
+    let good = record(vec![slot(2, SlotKind::RecoveryCode, ""), one.clone()]);
+    make.ok("age-slot", "A slot for an age recipient, not opened.", &none, &good);
+    let of = |file: Vec<u8>| record(vec![SlotRecord { age_file: file, ..one.clone() }]);
+    make.bad(
+        "age-file-short",
+        "range",
+        "An age file shorter than its first line.",
+        &none,
+        &of(age_file()[..21].to_vec()),
+    );
+    let mut long = age_file();
+    long.resize(8193, 0);
+    make.bad("age-file-long", "range", "An age file of 8,193 bytes.", &none, &of(long));
+    let armored = b"-----BEGIN AGE ENCRYPTED FILE-----\n".to_vec();
+    make.bad("age-file-armored", "magic", "An age file in its text form.", &none, &of(armored));
+    make.bad(
+        "age-with-passes",
+        "flags",
+        "Parameters of a passphrase in a slot of another kind.",
+        &none,
+        &with(&of(age_file()), 76 + 16, 1),
+    );
+    make.bad(
+        "age-file-cut",
+        "truncated",
+        "The length of the age file is one too many.",
+        &none,
+        &with(&of(age_file()), 76 + 12, age_file().len() as u8 + 1),
+    );
+    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
+        let identity = Identity::from_seed(IdentitySeed::from_bytes([3; 32]));
+        let opened = |secret| -> (Inputs, Vec<u8>) {
+            let inputs = vec![
+                ("age-identity", AGE_IDENTITY.to_owned()),
+                ("age-secret", hex::encode(count::<32>(0x60))),
+            ];
+            let secret = Secret::Age { file: age_file(), secret: Zeroizing::new(secret) };
+            let new =
+                NewSlot { secret: &secret, params: Argon2Params::MIN, label: "token", created: 7 };
+            let file = IdentityFile::new(suite, &identity, &new, &Counting::from(1)).unwrap();
+            (inputs, file.encode())
+        };
+        let (inputs, bytes) = opened(count(0x60));
+        make.ok(&format!("{name}-by-age"), "Opened by an age identity.", &inputs, &bytes);
+        make.bad(
+            &format!("{name}-age-flipped"),
+            "unauthentic",
+            "One bit of the contents of the age file is flipped.",
+            &inputs,
+            &flipped(&bytes, bytes.len() - 20),
+        );
+        make.bad(
+            &format!("{name}-age-label"),
+            "unauthentic",
+            "Another label.",
+            &inputs,
+            &flipped(&bytes, 76 + 128),
+        );
+        let (inputs, bytes) = opened(count(0x61));
+        make.bad(
+            &format!("{name}-age-other-secret"),
+            "unauthentic",
+            "The age file contains another secret than that of the slot.",
+            &inputs,
+            &bytes,
+        );
+    }
 }
 
 fn share_descriptor() -> Make {

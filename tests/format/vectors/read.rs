@@ -364,14 +364,21 @@ fn journal_record(scenario: &Scenario) -> Outcome {
     Ok(all)
 }
 
-/// With an input `key-file` or `passphrase` the file must also be unlocked.
+/// With an input `key-file`, `passphrase` or `age-secret` the file must also be unlocked.
 fn identity_file(scenario: &Scenario) -> Outcome {
     let record = IdentityRecord::decode(&scenario.bytes).map_err(kind)?;
     let secret = |name: &str| {
         scenario.inputs.get(name).map(|value| Zeroizing::new(hex::decode(value).unwrap()))
     };
-    let secret =
-        secret("key-file").map(Secret::KeyFile).or(secret("passphrase").map(Secret::Passphrase));
+    let age = |contents: Zeroizing<Vec<u8>>| {
+        let slot = record.slots.iter().find(|slot| slot.kind == SlotKind::Age).unwrap();
+        let secret = Zeroizing::new(<[u8; 32]>::try_from(&contents[..]).unwrap());
+        Secret::Age { file: slot.age_file.clone(), secret }
+    };
+    let secret = secret("key-file")
+        .map(Secret::KeyFile)
+        .or(secret("passphrase").map(Secret::Passphrase))
+        .or(secret("age-secret").map(age));
     if let Some(secret) = secret {
         match IdentityFile::decode(&scenario.bytes).unwrap().unlock(&secret) {
             Ok(identity) => assert_eq!(identity.public(), record.public),
@@ -386,6 +393,7 @@ fn identity_file(scenario: &Scenario) -> Outcome {
             SlotKind::Passphrase(p) => {
                 format!("passphrase memory {} passes {} lanes {}", p.memory_kib, p.passes, p.lanes)
             }
+            SlotKind::Age => format!("age recipient [{}]", hex::encode(&slot.age_file)),
             other => other.name().to_owned(),
         };
         all.insert(

@@ -271,7 +271,7 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
         .map(|slot| {
             let params = match slot.kind {
                 SlotKind::Passphrase(params) => Some(params),
-                SlotKind::RecoveryCode | SlotKind::KeyFile => None,
+                SlotKind::RecoveryCode | SlotKind::KeyFile | SlotKind::Age => None,
             };
             Slot {
                 slot: slot.id,

@@ -192,6 +192,7 @@ static IDENTITY: LazyLock<IdentityFixture> = LazyLock::new(|| {
         Secret::Passphrase(Zeroizing::new(b"correct horse".to_vec())),
         Secret::RecoveryCode(copy),
         Secret::KeyFile(Zeroizing::new(KEY_FILE.to_vec())),
+        age_secret(),
     ];
     let slot = |secret| NewSlot { secret, params: CHEAP, label: "at home", created: 1_700_000_000 };
     let mut file = IdentityFile::new(Suite::Aes256Gcm, &identity, &slot(&secrets[0]), &random)
@@ -201,6 +202,11 @@ static IDENTITY: LazyLock<IdentityFixture> = LazyLock::new(|| {
     }
     IdentityFixture { public: identity.public(), code, bytes: file.encode() }
 });
+
+fn age_secret() -> Secret {
+    let file = b"age-encryption.org/v1\nopaque to this room".to_vec();
+    Secret::Age { file, secret: Zeroizing::new([7; 32]) }
+}
 
 /// An identity file, parsed and unlocked by what needs no stretching.
 pub fn identity_file(data: &[u8]) {
@@ -214,7 +220,8 @@ pub fn identity_file(data: &[u8]) {
     }
     let Ok(file) = IdentityFile::decode(data) else { return };
     let code = RecoveryCode::parse(&IDENTITY.code.text()).expect("its own text");
-    for secret in [Secret::RecoveryCode(code), Secret::KeyFile(Zeroizing::new(KEY_FILE.to_vec()))] {
+    let key_file = Secret::KeyFile(Zeroizing::new(KEY_FILE.to_vec()));
+    for secret in [Secret::RecoveryCode(code), key_file, age_secret()] {
         if let Ok(identity) = file.unlock(&secret) {
             assert_eq!(identity.public(), IDENTITY.public);
             assert_eq!(file.public(), IDENTITY.public);
