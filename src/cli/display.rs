@@ -86,6 +86,15 @@ pub fn path(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
 }
 
+/// Shows a path below the user's home directory as `~/...`, as the user would type it.
+pub fn short_path(path: &Path) -> String {
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    match home.as_deref().and_then(|home| path.strip_prefix(home).ok()) {
+        Some(rest) if !rest.as_os_str().is_empty() => format!("~/{}", self::path(rest)),
+        _ => self::path(path).to_string(),
+    }
+}
+
 /// Returns a path or name as one word of a command line, for hints that users copy: quoted if a
 /// shell needs it. A name that cannot be shown unchanged is shown with [`Shown`], and cannot be
 /// copied.
@@ -150,6 +159,11 @@ pub fn count(number: impl Into<u64>, one: &str) -> String {
         (number, None) if one.ends_with('s') => format!("{number} {one}es"),
         (number, None) => format!("{number} {one}s"),
     }
+}
+
+/// Says how many attempts are left.
+pub fn left(attempts: u32) -> String {
+    format!("{} left", count(attempts, "attempt"))
 }
 
 /// Returns a number of bytes for people: `512 B`, `1.5 KiB`, `20 MiB`.

@@ -6,6 +6,7 @@ mod support;
 mod bench;
 mod command_line;
 mod concurrent_people;
+mod first_hour;
 mod identity;
 mod people;
 mod rollback;

@@ -11,5 +11,6 @@ pub mod memfs;
 pub mod mounted;
 pub mod people;
 pub mod raw;
+pub mod terminal;
 pub mod turn;
 pub mod vaults;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use super::terminal::Terminal;
 use super::turn::{self, Turn};
 
 /// The program under test.
@@ -136,6 +137,19 @@ impl Person {
     /// The program, started by this person.
     pub fn kithfs(&self, args: &[&str]) -> Command {
         self.command(&self.program, args)
+    }
+
+    /// Starts the program at a terminal, without a passphrase file.
+    pub fn at_terminal(&self, args: &[&str]) -> Terminal {
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg("--wait").arg(&self.program).args(args);
+        command.current_dir(self.home()).env("HOME", self.home());
+        command
+            .env_remove("KITHFS_PASSPHRASE_FILE")
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_STATE_HOME")
+            .env_remove("XDG_RUNTIME_DIR");
+        Terminal::start(command)
     }
 
     fn ends_with(&self, args: &[&str], code: i32) -> Output {

@@ -16,7 +16,7 @@ use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secrets::identity::{self, Place};
 use crate::cli::secrets::new_identity::NewIdentity;
-use crate::cli::secrets::source::{Environment, Source};
+use crate::cli::secrets::source::{Environment, Opens, Source};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
 use crate::roster::Identity;
@@ -31,11 +31,11 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     let owner = match &args.identity {
         Some(path) => {
             let locked = Place::named(path)?.read()?;
-            let given = locked.ask(&source, path)?;
+            let given = locked.ask(&source, &identity::opens(path))?;
             Owner::Other(locked.unlock(given)?.0)
         }
         None => {
-            let secret = identity::new_secret(source.read_new(&args.vault)?)?;
+            let secret = identity::new_secret(source.read_new(&Opens::Vault(args.vault.clone()))?)?;
             Owner::Own(NewIdentity::make(
                 suite,
                 &secret,

@@ -13,11 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::cli::display::{self, short_path};
 use crate::cli::error::Error;
-use crate::cli::report::{Failure, of_identity};
+use crate::cli::exit::Exit;
+use crate::cli::report::{Failure, note, of_identity};
 use crate::cli::secrets::kdf;
-use crate::cli::secrets::source::{Given, SecretBytes, Source};
-use crate::cli::user::directories;
+use crate::cli::secrets::source::{ATTEMPTS, Given, Opens, SecretBytes, Source};
+use crate::cli::terminal::progress::Busy;
+use crate::cli::user::{directories, own_name};
 use crate::crypto::Argon2Params;
 use crate::format::identity::MAX_LEN;
 use crate::roster::{Identity, IdentityFile, NewSlot, RecoveryCode, RecoveryTextError, Secret};
@@ -150,25 +153,54 @@ pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Fail
     }
 }
 
+/// Returns how a prompt names the identity file at `path`.
+pub fn opens(path: &Path) -> Opens {
+    match directories::identity() {
+        Ok(own) if own == path => {
+            Opens::YourIdentity(own_name::chosen().unwrap_or_else(|| short_path(path)))
+        }
+        _ => Opens::Identity(path.to_owned()),
+    }
+}
+
 impl Locked {
-    /// Gets the secret that unlocks it. `name` identifies it in the prompt.
+    /// Gets the secret that unlocks it; a prompt names it as `opens`.
     ///
     /// # Errors
     /// Those of [`Source::read`] and of [`kdf::allow`], before anything is stretched.
-    pub fn ask(&self, source: &Source, name: &Path) -> Result<Given, Failure> {
-        let given = source.read(name)?;
+    pub fn ask(&self, source: &Source, opens: &Opens) -> Result<Given, Failure> {
+        let given = source.read(opens)?;
         if matches!(given, Given::Passphrase { .. }) {
             kdf::allow(&self.file, &self.place.path)?;
         }
         Ok(given)
     }
 
-    /// Unlocks it with the given secret; also returns the slot number.
+    /// Unlocks it with the given secret; also returns the slot number. A secret that was typed is
+    /// asked for again if it does not match, [`ATTEMPTS`] times in all.
     ///
     /// # Errors
     /// The secret opens no slot; a mistyped recovery code is reported as one.
     pub fn unlock(&self, given: Given) -> Result<(Identity, u16), Failure> {
+        let (mut given, mut left) = (given, ATTEMPTS);
+        loop {
+            left -= 1;
+            let prompt = given.prompt().filter(|_| left > 0);
+            match (self.unlock_once(given), prompt) {
+                (Err(failure), Some(prompt)) if failure.exit == Exit::WrongSecret => {
+                    failure.print();
+                    note(display::left(left));
+                    given = prompt.ask()?;
+                }
+                (done, _) => return done,
+            }
+        }
+    }
+
+    fn unlock_once(&self, given: Given) -> Result<(Identity, u16), Failure> {
         let Candidates { secrets, mistyped } = candidates(given)?;
+        let is_stretched = secrets.iter().any(|secret| matches!(secret, Secret::Passphrase(_)));
+        let _busy = is_stretched.then(|| Busy::new("checking the passphrase"));
         let mut failure = None;
         for secret in &secrets {
             match self.file.unlock_with_slot(secret) {
@@ -197,8 +229,8 @@ fn candidates(given: Given) -> Result<Candidates, Failure> {
     Ok(match given {
         Given::KeyFile(bytes) => only(Secret::KeyFile(bytes.into_inner())),
         Given::RecoveryCode(bytes) => only(Secret::RecoveryCode(recovery_code(&bytes)?)),
-        Given::Passphrase { bytes, typed: false } => only(Secret::Passphrase(bytes.into_inner())),
-        Given::Passphrase { bytes, typed: true } => {
+        Given::Passphrase { bytes, typed: None } => only(Secret::Passphrase(bytes.into_inner())),
+        Given::Passphrase { bytes, typed: Some(_) } => {
             let code = recovery_code(&bytes);
             let passphrase = Secret::Passphrase(bytes.into_inner());
             match code {

@@ -4,3 +4,4 @@ pub mod identity;
 pub mod kdf;
 pub mod new_identity;
 pub mod source;
+pub mod strength;

@@ -14,6 +14,7 @@ use crate::cli::report::{Failure, note, of_identity};
 use crate::cli::secrets::identity;
 use crate::cli::secrets::identity::Place;
 use crate::cli::secrets::kdf;
+use crate::cli::terminal::progress::Busy;
 use crate::cli::terminal::stdout::Out;
 use crate::crypto::Suite;
 use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
@@ -39,6 +40,7 @@ impl NewIdentity {
         path: &Path,
     ) -> Result<NewIdentity, Failure> {
         let failed = |error| of_identity(error, path);
+        let busy = Busy::new("making a key of the passphrase");
         let owner = Identity::generate(&OsRandom);
         // Only a passphrase is stretched, so only then is a measurement worth a second.
         let params = if matches!(secret, Secret::Passphrase(_)) {
@@ -52,6 +54,7 @@ impl NewIdentity {
         let code = RecoveryCode::generate(&OsRandom);
         let recovery = Secret::RecoveryCode(RecoveryCode::parse(&code.text())?);
         file.add_slot(&owner, &identity::new_slot(&recovery, params), &OsRandom).map_err(failed)?;
+        drop(busy);
         kdf::note_cost(&file);
         Ok(NewIdentity { identity: owner, file, code })
     }

@@ -9,6 +9,7 @@
 //!   `kithfs.passphrase`, then the terminal.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
@@ -19,7 +20,10 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::cli::args::slots::NewSecret;
 use crate::cli::args::{PassphraseArgs, PresentSecret};
+use crate::cli::display::{self, short_path};
 use crate::cli::error::Error;
+use crate::cli::report::note;
+use crate::cli::secrets::strength;
 
 /// Length limit of a passphrase or key file, in bytes.
 pub const SECRET_MAX: usize = 64 * 1024;
@@ -51,14 +55,63 @@ pub enum Given {
     Passphrase {
         /// The bytes.
         bytes: SecretBytes,
-        /// Whether it was typed at the terminal.
-        typed: bool,
+        /// The prompt at which it was typed, for another attempt; `None` if it was not typed.
+        typed: Option<Prompt>,
     },
     /// A recovery code.
     RecoveryCode(SecretBytes),
     /// The contents of a key file.
     KeyFile(SecretBytes),
 }
+
+impl Given {
+    /// Returns the prompt at which the secret was typed.
+    pub fn prompt(&self) -> Option<Prompt> {
+        match self {
+            Given::Passphrase { typed, .. } => typed.clone(),
+            Given::RecoveryCode(_) | Given::KeyFile(_) => None,
+        }
+    }
+}
+
+/// What a secret opens, as a prompt names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// A vault, by its own identity.
+    Vault(PathBuf),
+    /// An identity file that the user named.
+    Identity(PathBuf),
+    /// The user's identity, under the name that others see, or its path.
+    YourIdentity(String),
+}
+
+impl fmt::Display for Opens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Opens::Vault(path) => write!(f, "the vault {}", short_path(path)),
+            Opens::Identity(path) => write!(f, "the identity {}", short_path(path)),
+            Opens::YourIdentity(name) => write!(f, "your identity ({name})"),
+        }
+    }
+}
+
+/// A question for a secret at the terminal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt(Opens);
+
+impl Prompt {
+    /// Asks for the passphrase, without echo.
+    ///
+    /// # Errors
+    /// Those of reading the terminal; nothing was typed.
+    pub fn ask(self) -> Result<Given, Error> {
+        let bytes = non_empty(ask(&format!("Passphrase of {}: ", self.0))?)?;
+        Ok(Given::Passphrase { bytes, typed: Some(self) })
+    }
+}
+
+/// How often a secret can be typed at the terminal before a command gives up.
+pub const ATTEMPTS: u32 = 3;
 
 /// The source of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,32 +192,32 @@ impl Source {
         }
     }
 
-    /// Gets the secret of something that exists. `of` names it in the prompt.
-    pub fn read(&self, of: &Path) -> Result<Given, Error> {
-        let prompt =
-            || format!("Passphrase (or recovery code) of {}: ", crate::cli::display::path(of));
-        self.read_with(&mut || ask(&prompt()))
+    /// Gets the secret of something that exists; a prompt names it as `opens`.
+    ///
+    /// # Errors
+    /// Those of the source; the secret is empty.
+    pub fn read(&self, opens: &Opens) -> Result<Given, Error> {
+        self.read_with(|| Prompt(opens.clone()).ask())
     }
 
-    /// Gets the secret of something new. The terminal asks for it twice.
-    pub fn read_new(&self, of: &Path) -> Result<Given, Error> {
-        let prompt = format!("New passphrase of {}: ", crate::cli::display::path(of));
-        self.read_with(&mut || {
-            let first = ask(&prompt)?;
-            if first.expose().is_empty() {
-                return Ok(first);
-            }
-            let again = ask("Repeat the passphrase: ")?;
-            if first.expose() == again.expose() { Ok(first) } else { Err(Error::PassphrasesDiffer) }
-        })
+    /// Gets the secret of something new, and warns of a weak passphrase. The terminal asks twice.
+    ///
+    /// # Errors
+    /// Those of the source; the secret is empty; what was typed differed three times.
+    pub fn read_new(&self, opens: &Opens) -> Result<Given, Error> {
+        let given = self.read_with(|| {
+            let typed = ask_twice(&opens.to_string(), &mut ask, &mut strength::report)?;
+            Ok(Given::Passphrase { bytes: non_empty(typed)?, typed: Some(Prompt(opens.clone())) })
+        })?;
+        if let Given::Passphrase { bytes, typed: None } = &given {
+            strength::warn_if_weak(bytes.expose());
+        }
+        Ok(given)
     }
 
-    fn read_with(
-        &self,
-        terminal: &mut dyn FnMut() -> Result<SecretBytes, Error>,
-    ) -> Result<Given, Error> {
+    fn read_with(&self, terminal: impl FnOnce() -> Result<Given, Error>) -> Result<Given, Error> {
         let passphrase =
-            |bytes: SecretBytes| Ok(Given::Passphrase { bytes: line(bytes)?, typed: false });
+            |bytes: SecretBytes| Ok(Given::Passphrase { bytes: line(bytes)?, typed: None });
         match self {
             Source::File(file) => passphrase(from_file("read passphrase file", file)?),
             Source::Descriptor(number) => passphrase(from_descriptor(*number)?),
@@ -180,10 +233,37 @@ impl Source {
             Source::RecoveryCodeFile(file) => {
                 Ok(Given::RecoveryCode(line(from_file("read recovery code file", file)?)?))
             }
-            Source::Terminal => {
-                Ok(Given::Passphrase { bytes: non_empty(terminal()?)?, typed: true })
-            }
+            Source::Terminal => terminal(),
         }
+    }
+}
+
+/// Asks for a new passphrase and for its repetition. An empty repetition begins again, so that
+/// the user can choose another one after the judgement of the first.
+fn ask_twice(
+    of: &str,
+    ask: &mut dyn FnMut(&str) -> Result<SecretBytes, Error>,
+    judge: &mut dyn FnMut(&[u8]),
+) -> Result<SecretBytes, Error> {
+    let mut left = ATTEMPTS;
+    loop {
+        let first = ask(&format!("New passphrase of {of}: "))?;
+        if first.expose().is_empty() {
+            return Err(Error::EmptySecret("passphrase"));
+        }
+        judge(first.expose());
+        let again = ask("Repeat it (or press Enter to choose another one): ")?;
+        if first.expose() == again.expose() {
+            return Ok(first);
+        }
+        if again.expose().is_empty() {
+            continue;
+        }
+        left -= 1;
+        if left == 0 {
+            return Err(Error::PassphrasesDiffer);
+        }
+        note(format_args!("{}; {}", Error::PassphrasesDiffer, display::left(left)));
     }
 }
 
@@ -289,13 +369,13 @@ mod tests {
 
     use super::*;
 
-    fn no_terminal() -> Result<SecretBytes, Error> {
+    fn no_terminal() -> Result<Given, Error> {
         Err(Error::NoTerminal)
     }
 
     fn passphrase(source: &Source) -> Result<Vec<u8>, Error> {
-        match source.read_with(&mut no_terminal)? {
-            Given::Passphrase { bytes, typed: false } => Ok(bytes.expose().to_vec()),
+        match source.read_with(no_terminal)? {
+            Given::Passphrase { bytes, typed: None } => Ok(bytes.expose().to_vec()),
             _ => panic!("not a passphrase that was read"),
         }
     }
@@ -371,21 +451,46 @@ mod tests {
     fn a_key_file_keeps_every_byte() {
         let file = file(b"key\n");
         let given = Source::KeyFile(file.path().into())
-            .read_with(&mut no_terminal)
+            .read_with(no_terminal)
             .unwrap_or_else(|_| panic!("it can be read"));
         assert!(matches!(given, Given::KeyFile(bytes) if bytes.expose() == b"key\n"));
-        let empty = Source::KeyFile("/dev/null".into()).read_with(&mut no_terminal);
+        let empty = Source::KeyFile("/dev/null".into()).read_with(no_terminal);
         assert!(matches!(empty, Err(Error::EmptySecret("key file"))));
     }
 
     #[test]
-    fn what_is_typed_may_be_a_recovery_code() {
-        let typed = |text: &'static str| {
-            Source::Terminal.read_with(&mut || Ok(SecretBytes(Zeroizing::new(text.into()))))
+    fn without_a_terminal_nothing_is_asked() {
+        assert!(matches!(Source::Terminal.read_with(no_terminal), Err(Error::NoTerminal)));
+    }
+
+    #[test]
+    fn a_new_passphrase_is_typed_twice() {
+        let typed = |lines: &[&'static str]| {
+            let (mut lines, mut judged) = (lines.to_vec().into_iter(), Vec::new());
+            let outcome = ask_twice(
+                "the vault v",
+                &mut |_| Ok(SecretBytes(Zeroizing::new(lines.next().expect("a line").into()))),
+                &mut |bytes| judged.push(bytes.to_vec()),
+            );
+            assert_eq!(lines.next(), None, "a line was not asked for");
+            (outcome.map(|bytes| bytes.expose().to_vec()), judged.len())
         };
-        assert!(matches!(typed("x"), Ok(Given::Passphrase { typed: true, .. })));
-        assert!(matches!(typed(""), Err(Error::EmptySecret(_))));
-        assert!(matches!(Source::Terminal.read_with(&mut no_terminal), Err(Error::NoTerminal)));
+        assert_eq!(typed(&["one", "one"]).0.unwrap(), b"one");
+        assert!(matches!(typed(&[""]).0, Err(Error::EmptySecret(_))));
+        // Another one was chosen after the first was called weak.
+        let (chosen, judged) = typed(&["weak", "", "strong", "strong"]);
+        assert_eq!((chosen.unwrap(), judged), (b"strong".to_vec(), 2));
+        assert_eq!(typed(&["one", "two", "one", "one"]).0.unwrap(), b"one");
+        let differing = ["one", "two", "one", "two", "one", "two"];
+        assert!(matches!(typed(&differing).0, Err(Error::PassphrasesDiffer)));
+    }
+
+    #[test]
+    fn a_prompt_names_what_the_secret_opens() {
+        let shown = |opens: Opens| opens.to_string();
+        assert_eq!(shown(Opens::Vault("/srv/v".into())), "the vault /srv/v");
+        assert_eq!(shown(Opens::Identity("/srv/i".into())), "the identity /srv/i");
+        assert_eq!(shown(Opens::YourIdentity("Ann".into())), "your identity (Ann)");
     }
 
     #[test]

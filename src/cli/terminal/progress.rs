@@ -1,5 +1,5 @@
-//! Progress on a terminal: a bar if the total is known, else a counter. Nothing is shown if stderr
-//! is not a terminal.
+//! Progress on a terminal: a bar if the total is known, else a counter or a spinner. Nothing is
+//! shown if stderr is not a terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -58,6 +58,33 @@ impl Progress {
 }
 
 impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A spinner beside the name of a step that takes a moment.
+pub struct Busy {
+    bar: ProgressBar,
+}
+
+impl Busy {
+    /// Shows it until it is dropped.
+    pub fn new(step: &'static str) -> Busy {
+        let bar = if is_shown() {
+            ProgressBar::new_spinner()
+        } else {
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+        };
+        bar.set_message(step);
+        if is_shown() {
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        Busy { bar }
+    }
+}
+
+impl Drop for Busy {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

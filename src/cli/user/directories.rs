@@ -34,6 +34,14 @@ pub fn identity() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("identity"))
 }
 
+/// Returns the path of the file with the name that others see.
+///
+/// # Errors
+/// No directory is set in the environment.
+pub fn own_name() -> Result<PathBuf, Error> {
+    Ok(dir("XDG_CONFIG_HOME", ".config")?.join("name"))
+}
+
 /// Returns the path of the contacts file.
 ///
 /// # Errors

@@ -2,5 +2,6 @@
 
 pub mod contacts;
 pub mod directories;
+pub mod own_name;
 pub mod rollback_memory;
 pub mod share_memory;

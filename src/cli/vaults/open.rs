@@ -10,8 +10,8 @@ use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::local::Object;
 use crate::cli::report::{Failure, in_vault};
-use crate::cli::secrets::identity::{self, Locked};
-use crate::cli::secrets::source::{Environment, Given, Source};
+use crate::cli::secrets::identity::{self, Locked, Place};
+use crate::cli::secrets::source::{Environment, Given, Opens, Source};
 use crate::cli::user::rollback_memory;
 use crate::cli::user::share_memory::Shares;
 use crate::store::Dir;
@@ -121,9 +121,14 @@ impl Found {
     /// There is no identity, or the secret is not available.
     pub fn ask(&self, args: &OpenArgs) -> Result<(Locked, Given), Failure> {
         let locked = identity::find(args.identity.as_deref(), &self.store, &self.dir)?;
-        // The prompt for a vault's own identity names the vault.
         let source = Source::choose_present(&args.secret, &Environment::of_process());
-        let given = locked.ask(&source, args.identity.as_deref().unwrap_or(&self.dir))?;
+        // The prompt for a vault's own identity names the vault.
+        let own = Place::in_vault(&self.store, &self.dir).path;
+        let opens = match &locked.place.path {
+            path if args.identity.is_none() && *path == own => Opens::Vault(self.dir.clone()),
+            path => identity::opens(path),
+        };
+        let given = locked.ask(&source, &opens)?;
         Ok((locked, given))
     }
 

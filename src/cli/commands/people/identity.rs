@@ -45,7 +45,7 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
         return Err(Error::IdentityExists(path).into());
     }
     let source = Source::choose(&args.secret, &Environment::of_process());
-    let secret = identity::new_secret(source.read_new(&path)?)?;
+    let secret = identity::new_secret(source.read_new(&identity::opens(&path))?)?;
     let made = NewIdentity::make(Suite::preferred(aes_in_hardware()), &secret, &args.kdf, &path)?;
     directories::make_parent(&path)?;
     made.write_new(&path)?;
@@ -67,7 +67,8 @@ pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Fai
     if is_ours_alone(&locked) {
         return Ok(locked.file.public());
     }
-    let given = locked.ask(&Source::choose_present(secret, &Environment::of_process()), path)?;
+    let source = Source::choose_present(secret, &Environment::of_process());
+    let given = locked.ask(&source, &identity::opens(path))?;
     Ok(locked.unlock(given)?.0.public())
 }
 

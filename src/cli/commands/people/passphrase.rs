@@ -25,7 +25,8 @@ use crate::cli::report::{Failure, note, of_identity};
 use crate::cli::secrets::identity::{self, Locked, Place};
 use crate::cli::secrets::kdf;
 use crate::cli::secrets::new_identity::print_code;
-use crate::cli::secrets::source::{Environment, Source};
+use crate::cli::secrets::source::{Environment, Opens, Source};
+use crate::cli::terminal::progress::Busy;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open;
 use crate::crypto::Argon2Params;
@@ -56,8 +57,8 @@ pub trait Owner: Args {
     /// It does not exist or cannot be read.
     fn read(&self) -> Result<Locked, Failure>;
 
-    /// Returns the name in the prompt: the vault's for its own identity, else the file's.
-    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path;
+    /// Returns what a prompt names: the vault for its own identity, else the identity at `path`.
+    fn opens(&self, path: &Path) -> Opens;
 }
 
 impl Owner for SlotsOf {
@@ -75,8 +76,8 @@ impl Owner for SlotsOf {
         }
     }
 
-    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path {
-        self.vault.as_deref().unwrap_or(path)
+    fn opens(&self, path: &Path) -> Opens {
+        self.vault.clone().map_or_else(|| identity::opens(path), Opens::Vault)
     }
 }
 
@@ -85,8 +86,8 @@ impl Owner for OwnIdentity {
         Place::named(&self.path()?)?.read()
     }
 
-    fn asked_by<'a>(&'a self, path: &'a Path) -> &'a Path {
-        path
+    fn opens(&self, path: &Path) -> Opens {
+        identity::opens(path)
     }
 }
 
@@ -104,7 +105,7 @@ impl Unlocked {
     fn open(of: &impl Owner, present: &PresentSecret) -> Result<Unlocked, Failure> {
         let locked = of.read()?;
         let source = Source::choose_present(present, &Environment::of_process());
-        let given = locked.ask(&source, of.asked_by(&locked.place.path))?;
+        let given = locked.ask(&source, &of.opens(&locked.place.path))?;
         let (identity, slot) = locked.unlock(given)?;
         let Locked { place, file, .. } = locked;
         let before = file.encode();
@@ -173,7 +174,7 @@ fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
 
 fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
-    let name = args.of.asked_by(unlocked.path()).to_owned();
+    let opens = args.of.opens(unlocked.path());
     let mut code = None;
     let secret = if args.new_recovery_code {
         let code = code.insert(RecoveryCode::generate(&OsRandom));
@@ -183,14 +184,16 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
             .new_key_file
             .clone()
             .map_or_else(|| Source::choose_new(&args.new), Source::KeyFile);
-        identity::new_secret(source.read_new(&name)?)?
+        identity::new_secret(source.read_new(&opens)?)?
     };
+    let busy = Busy::new("making a key of the secret");
     let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
     let id = unlocked
         .file
         .add_slot(&unlocked.identity, &slot, &OsRandom)
         .map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
+    drop(busy);
     note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(unlocked.path())));
     if let Some(code) = code {
         note("this recovery code is not shown again: write it down and keep it elsewhere");
@@ -202,12 +205,14 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
 fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
     let old = which(&unlocked, args.slot)?;
-    let name = args.of.asked_by(unlocked.path()).to_owned();
-    let secret = identity::new_secret(Source::choose_new(&args.new).read_new(&name)?)?;
+    let opens = args.of.opens(unlocked.path());
+    let secret = identity::new_secret(Source::choose_new(&args.new).read_new(&opens)?)?;
+    let busy = Busy::new("making a key of the passphrase");
     let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
     let changed = unlocked.file.change_passphrase(&unlocked.identity, old, &slot, &OsRandom);
     let id = changed.map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
+    drop(busy);
     note(format_args!(
         "changed the passphrase of {}: slot {id} replaces slot {old}",
         shown(unlocked.path())
