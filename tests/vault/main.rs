@@ -12,6 +12,7 @@ mod concurrent_model;
 mod lock_model;
 mod model;
 mod names;
+mod naming_model;
 mod rollback;
 mod sizes;
 mod stores;
