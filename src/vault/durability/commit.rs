@@ -21,7 +21,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::DATA_START;
@@ -34,7 +33,8 @@ use crate::vault::error::{Corruption, Fault, Inner, is_no_descriptor, is_no_spac
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
 use crate::vault::file::mtime::now;
-use crate::vault::file::{Committed, Context, FileState, OpenFile, RIDE_MAX};
+use crate::vault::file::phase::{Committed, Pending, Phase, Tail, Unflushed};
+use crate::vault::file::{Context, FileState, OpenFile, RIDE_MAX};
 
 /// Maximum number of patches that are written with one call.
 const RUN_MAX: usize = 256;
@@ -70,7 +70,7 @@ impl Committer<'_> {
         path: &dyn Fn() -> Inner<Option<Vec<u8>>>,
         durability: Durability,
     ) -> Inner<()> {
-        if state.void {
+        if state.phase == Phase::Void {
             // There is nothing to commit; but a successful fsync promises that the file can be
             // read.
             return if durability == Durability::Synced { state.check_known() } else { Ok(()) };
@@ -80,7 +80,7 @@ impl Committer<'_> {
         let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
         if result.is_err() {
             state.note_refusal(&*open.file);
-            state.waits = self.journal.is_doubtful(open.inode);
+            state.note_doubt(self.journal.is_doubtful(open.inode));
         }
         if let Err(fault) = &result
             && (recorded || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
@@ -100,19 +100,19 @@ impl Committer<'_> {
         recorded: &mut bool,
     ) -> Inner<()> {
         let file = &open.file;
-        if !state.changed {
+        let Some(changes) = state.changes else {
             if durability == Durability::Synced
-                && (!state.durable || state.needs_sync || state.mtime_set)
+                && (state.phase.is_unflushed() || state.unflushed.inode || state.unflushed.mtime)
             {
                 // No replay may set the time of an earlier record again.
                 self.journal.settle(Some(open.inode))?;
                 // Chunks left by a failed write do not have the segments that the header refers to.
                 drop(state.take_dirty_from(0));
-                state.punch.clear();
+                state.pending.punch.clear();
                 self.sync_all(state, open, recorded)?;
             }
             return Ok(());
-        }
+        };
         if !self.context.keys.signing.may_write() {
             // The right to write was revoked while the file was open: nobody would accept the
             // signature.
@@ -121,7 +121,7 @@ impl Committer<'_> {
         let layout = self.context.keys.layout;
         let chunks = state.chunks(&layout);
         let shorter = chunks < state.root.chunks;
-        if !state.cut {
+        if !changes.cut {
             state.renew_dirty(&**file, &self.context)?; // otherwise done before it was cut
         }
         let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
@@ -129,7 +129,7 @@ impl Committer<'_> {
         drop(tables);
         let header = state.header(&self.context, planned.root);
         let data: &[u8] = state.small.as_ref().map_or(&[], |d| d);
-        let author = state.by.filter(|_| !state.rewritten).map(|by| by.author);
+        let author = state.by.filter(|_| !changes.rewritten).map(|by| by.author);
         let header_bytes =
             self.context.keys.seal_header(&header, data, author, self.context.random);
         let cipher_len = layout.cipher_len(state.size);
@@ -137,19 +137,19 @@ impl Committer<'_> {
 
         // The first header of a file that was just created.
         let is_made = state.committed.is_none()
-            && !state.replaced
+            && !state.phase.replaces()
             && state.size == 0
             && state.backing_len == 0;
         let made = match is_made && durability == Durability::Ordered {
             true => path().or_else(without_long_path)?,
             false => None,
         };
-        let path = if state.durable && !state.nameless { path()? } else { None };
-        if state.durable && !state.nameless && path.is_none() {
+        let path = if state.phase == Phase::Durable { path()? } else { None };
+        if state.phase == Phase::Durable && path.is_none() {
             // No record can name it, so it is written straight, but only once the removal of its
             // name is durable: otherwise a crash could restore the name.
             self.journal.flush_store()?;
-            state.nameless = true;
+            state.phase = Phase::Nameless;
         }
         match path {
             Some(path) => self.journaled(
@@ -174,14 +174,14 @@ impl Committer<'_> {
                     &mut touched,
                 );
                 // The shortening cannot be reverted any more.
-                *recorded |= touched && state.cut;
+                *recorded |= touched && changes.cut;
                 written?;
                 if let Some(made) = made {
                     self.journal.created(made, state.file_id, &header_bytes, now());
                 }
                 // A record may rely on data written without one only after a flush.
-                state.needs_sync = true;
-                state.straight_since.get_or_insert_with(Instant::now);
+                state.unflushed.inode = true;
+                state.phase = state.phase.after_commit_in_place();
                 if durability == Durability::Synced {
                     self.sync_all(state, open, recorded)?;
                 }
@@ -205,12 +205,8 @@ impl Committer<'_> {
     fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
         self.flush(|| open.file.sync_all(), open, recorded)?;
         self.journal.created_is_durable(&state.file_id);
-        state.durable = true;
-        state.straight_since = None;
-        state.replaced = false;
-        state.needs_sync = false;
-        state.mtime_set = false;
-        state.unsynced = false;
+        state.phase = state.phase.after_flush();
+        state.unflushed = Unflushed::default();
         Ok(())
     }
 
@@ -273,7 +269,7 @@ impl Committer<'_> {
             reserve(&**file, 0, header.len() as u64)?;
         }
         *touched |= state.committed.is_some();
-        state.header_under_way = true;
+        Committed::begin_next(&mut state.committed);
         for (offset, bytes) in guarded {
             file.write_at(bytes, offset)?;
         }
@@ -338,7 +334,7 @@ impl Committer<'_> {
         let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
             return Err(Fault::Corrupt(Corruption::Other("is durable but has no header")));
         };
-        if state.freed {
+        if state.pending.frees {
             // Places that earlier records write may become free with this commit, and may then be
             // filled without a record.
             self.journal.settle(Some(open.inode))?;
@@ -346,20 +342,20 @@ impl Committer<'_> {
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
         // If fresh bytes have to be flushed anyway, fresh blocks are flushed with them; otherwise a
         // few are put into the record, for a single flush.
-        let flush = state.unsynced || state.needs_sync || fresh > RIDE_MAX;
-        let flush_fresh = flush && !state.waits && !self.context.others_wait;
+        let flush = state.unflushed.data || state.unflushed.inode || fresh > RIDE_MAX;
+        let flush_fresh = flush && state.tail != Tail::ReliedOn && !self.context.others_wait;
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
         if flush {
             for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
             // A record is useless if the file that it amends, or its name, can be lost.
-            if state.needs_sync {
+            if state.unflushed.inode {
                 self.sync_all(state, open, recorded)?
             } else {
                 self.flush(|| file.sync_data(), open, recorded)?
             }
-            state.unsynced = false;
+            state.unflushed.data = false;
         }
         let mtime = state.mtime.of(&**file)?;
         self.allocate(state, &**file, blocks, header, flush_fresh)?;
@@ -406,7 +402,7 @@ impl Committer<'_> {
         let appended = self.journal.append(&record, open.inode, file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
-            state.header_under_way = true;
+            Committed::begin_next(&mut state.committed);
             if self.writers.check_again_before_applying()
                 && self.is_overtaken(file, &base).unwrap_or(true)
             {
@@ -448,7 +444,7 @@ impl Committer<'_> {
         });
         drop(record);
         state.dirty = dirty;
-        state.mtime_set &= applied.is_err();
+        state.unflushed.mtime &= applied.is_err();
         applied
     }
 
@@ -525,10 +521,9 @@ impl Committer<'_> {
         state.version += 1;
         if self.context.keys.signed() {
             let own = self.context.keys.signing.own();
-            let author = state.by.filter(|_| !state.rewritten).map_or(own, |by| by.author);
+            let author = state.by.filter(|_| !state.is_rewritten()).map_or(own, |by| by.author);
             state.by = Some(Authorship { author, signer: own });
         }
-        state.rewritten = false;
         state.committed = Some(Committed {
             hash: header_hash(&header[..self.context.keys.layout.header()]),
             end: if state.small.is_some() {
@@ -538,6 +533,7 @@ impl Committer<'_> {
             },
             len: cipher_len,
             size: state.size,
+            is_being_replaced: false,
         });
         for (level, j, block) in index {
             self.context.cache.put_block(state.serial, level, j, block);
@@ -553,18 +549,11 @@ impl Committer<'_> {
                 );
             }
         }
-        state.header_under_way = false;
         debug_assert!(root.chunks != 0 || root.hash == HOLE);
-        state.changed = false;
-        state.freed = false;
-        state.surplus = false;
-        state.waits = false;
-        state.cut = false;
-        state.punch.clear();
-        state.pending_bytes = 0;
-        state.riding_bytes = 0;
+        state.changes = None;
+        state.pending = Pending::default();
+        state.tail = Tail::Empty;
         state.backing_len = cipher_len;
-        state.dirty_since = None;
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
+use super::phase::{Pending, Phase};
 use super::{Context, DirtyChunk, FileState, Longer, resize_zeroizing};
 use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{HOLE, Segment};
@@ -46,13 +47,9 @@ impl FileState {
             small: self.small.clone(),
             dirty: BTreeMap::new(),
             tail: None,
-            pending_bytes: self.pending_bytes,
-            riding_bytes: self.riding_bytes,
-            freed: self.freed,
-            changed: self.changed,
-            rewritten: self.rewritten,
+            pending: Pending { punch: Vec::new(), ..self.pending.clone() },
+            changes: self.changes,
             mtime: self.mtime,
-            dirty_since: self.dirty_since,
         };
         if let Some(small) = &mut self.small {
             small.truncate(size as usize);
@@ -96,7 +93,8 @@ impl FileState {
                 )?;
                 tail = Some((last, s, plain));
             }
-            (longer.pending_bytes, longer.riding_bytes) = (self.pending_bytes, self.riding_bytes);
+            (longer.pending.bytes, longer.pending.riding) =
+                (self.pending.bytes, self.pending.riding);
             let mut chunk = self.dirty.remove(&last).expect("made dirty above");
             if let Some((_, _, plain)) = &tail {
                 let kept = Zeroizing::new(plain[..len].to_vec());
@@ -112,24 +110,22 @@ impl FileState {
             longer.tail = tail;
         }
         self.size = size;
-        self.freed = true;
-        self.cut = true;
+        self.pending.frees = true;
         self.touch();
+        self.mark().cut = true;
         Ok(longer)
     }
 
     /// Reverts a [`FileState::shorten`] of which the store has accepted nothing.
     pub fn restore(&mut self, file: &dyn File, context: &Context, longer: Longer) {
-        self.cut = false;
         self.size = longer.size;
         self.small = longer.small;
         self.dirty.extend(longer.dirty);
-        (self.pending_bytes, self.riding_bytes) = (longer.pending_bytes, longer.riding_bytes);
-        (self.freed, self.changed, self.rewritten) =
-            (longer.freed, longer.changed, longer.rewritten);
-        (self.mtime, self.dirty_since) = (longer.mtime, longer.dirty_since);
+        let punch = std::mem::take(&mut self.pending.punch);
+        self.pending = Pending { punch, ..longer.pending };
+        (self.changes, self.mtime) = (longer.changes, longer.mtime);
         if let Some((k, s, plain)) = longer.tail
-            && !self.durable
+            && self.phase != Phase::Durable
             && let Some(mut chunk) = self.dirty.remove(&k)
         {
             // In a file that is written in place, the shorter segment may already be stored.
@@ -153,23 +149,23 @@ impl FileState {
     pub fn discard(&mut self, serial: u64) {
         self.take_dirty_from(0);
         self.serial = serial;
-        self.replaced |= self.durable;
-        self.durable = false;
+        self.phase = self.phase.after_discard();
         self.committed = None;
         self.root = Root { hash: HOLE, chunks: 0 };
         self.small = Some(Zeroizing::new(Vec::new()));
         self.size = 0;
-        self.riding_bytes = 0;
-        self.punch.clear();
+        self.pending.riding = 0;
+        self.pending.punch.clear();
         self.touch();
     }
 
     pub(super) fn clear_segment(&mut self, chunk: &mut DirtyChunk, s: usize) {
         // Records of the small form may have written to the place of the first chunk.
-        self.freed |= chunk.live[s] || self.committed.as_ref().is_some_and(|c| c.end > DATA_START);
+        self.pending.frees |=
+            chunk.live[s] || self.committed.as_ref().is_some_and(|c| c.end > DATA_START);
         chunk.table.set(s, Segment::HOLE, None);
         if let Some(old) = chunk.pending.remove(&s) {
-            self.pending_bytes -= old.len();
+            self.pending.bytes -= old.len();
         }
     }
 
@@ -177,7 +173,7 @@ impl FileState {
         let taken = self.dirty.split_off(&k);
         let pending: usize =
             taken.values().flat_map(|chunk| chunk.pending.values()).map(|b| b.len()).sum();
-        self.pending_bytes -= pending.min(self.pending_bytes);
+        self.pending.bytes -= pending.min(self.pending.bytes);
         taken
     }
 
@@ -232,7 +228,7 @@ impl FileState {
             let mut chunk = self.dirty.remove(&k).expect("made dirty above");
             let segments =
                 ((at % chunk_size) / S) as usize..((until - k * chunk_size).div_ceil(S)) as usize;
-            self.punch.push((k, segments.clone()));
+            self.pending.punch.push((k, segments.clone()));
             for s in segments {
                 self.clear_segment(&mut chunk, s);
             }
@@ -248,7 +244,7 @@ impl FileState {
 
     /// Returns the number of bytes punched since the last commit whose blocks the store still has.
     pub fn punched(&self) -> u64 {
-        self.punch.iter().map(|(_, segments)| (segments.len() * SEGMENT) as u64).sum()
+        self.pending.punch.iter().map(|(_, segments)| (segments.len() * SEGMENT) as u64).sum()
     }
 
     /// Returns the ciphertext ranges that the next commit turns into holes: punched and not written
@@ -258,7 +254,7 @@ impl FileState {
             self.dirty.get(&k).is_some_and(|chunk| chunk.table.segments[s].len == 0)
         };
         let mut holes: Vec<(u64, u64)> = Vec::new();
-        for (k, segments) in &self.punch {
+        for (k, segments) in &self.pending.punch {
             for s in segments.clone().filter(|s| is_hole(*k, *s)) {
                 let at = layout.segment_offset(*k, s);
                 match holes.last_mut() {

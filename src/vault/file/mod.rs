@@ -11,12 +11,12 @@ pub(super) mod cached;
 pub(super) mod hash_tree;
 mod length;
 pub(super) mod mtime;
+pub(super) mod phase;
 mod read;
 pub(super) mod seal;
 mod write;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -38,6 +38,7 @@ use crate::vault::file::block_cache::{BlockCache, Counted};
 use crate::vault::file::cached::Cached;
 use crate::vault::file::hash_tree::{Root, Tree};
 use crate::vault::file::mtime::{Mtime, now};
+use crate::vault::file::phase::{Changes, Committed, KernelView, Pending, Phase, Tail, Unflushed};
 use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
 use crate::vault::types::NodeId;
 
@@ -81,7 +82,7 @@ const CUT_KNOWN: Duration = Duration::from_millis(200);
 pub(crate) enum Load {
     /// An empty ciphertext is an error.
     Read,
-    /// An empty ciphertext is opened, for a program that may truncate it: see [`FileState::void`].
+    /// An empty ciphertext is opened, for a program that may truncate it: see [`Phase::Void`].
     Write,
     /// The contents are about to be discarded: nothing is read, and the file counts as empty.
     Truncate,
@@ -97,18 +98,6 @@ pub(crate) struct ChunkLook {
     pub older: bool,
 }
 
-/// The header in the store.
-pub(crate) struct Committed {
-    /// BLAKE3 hash of its bytes.
-    pub hash: [u8; 32],
-    /// End of the bytes that the header seals: itself, in the small form with the data.
-    pub end: u64,
-    /// Length of the ciphertext that it implies.
-    pub len: u64,
-    /// Size of the contents that it contains.
-    pub size: u64,
-}
-
 /// The state of an open file that its lock guards.
 pub(crate) struct FileState {
     /// Key of the file's blocks in the cache.
@@ -118,81 +107,31 @@ pub(crate) struct FileState {
     chunk_keys: OnceLock<(u32, [u8; 8], ChunkKeys)>,
     /// `None` until the first commit.
     pub committed: Option<Committed>,
-    /// A commit has begun to write the header and has not ended: part of it may be in place.
-    pub header_under_way: bool,
+    pub phase: Phase,
+    pub unflushed: Unflushed,
+    /// errno of a failure that persists until the last close.
+    pub latched: Option<i32>,
     pub root: Root,
     pub version: u64,
     pub oldest_epoch: u32,
     pub hint: Hint,
-    /// Whether the committed header may survive a crash, so that the places it refers to must not
-    /// be overwritten.
-    pub durable: bool,
-    /// When the first commit was made that no flush has followed.
-    pub straight_since: Option<Instant>,
-    /// It is durable that the file has no name any more.
-    pub nameless: bool,
-    /// Name, mode or contents may have changed since the inode was last flushed to the disk.
-    pub needs_sync: bool,
-    /// A program has set the modification time since the inode was last flushed. A journal record
-    /// contains it as well.
-    pub mtime_set: bool,
-    /// Plain size.
-    pub size: u64,
-    /// When a truncation last reduced the size.
-    pub cut_at: Option<Instant>,
-    /// Contents in the small form.
-    pub small: Option<Zeroizing<Vec<u8>>>,
-    pub dirty: BTreeMap<u64, DirtyChunk>,
-    /// The header has to be written.
-    pub changed: bool,
-    pub pending_bytes: usize,
-    /// Pending bytes whose place is fresh.
-    pub riding_bytes: usize,
-    /// Fresh bytes were written since the last flush of the file.
-    pub unsynced: bool,
-    /// Length of the file in the store.
-    pub backing_len: u64,
-    /// The store has refused a write: unreferenced bytes may be stored beyond the end.
-    pub surplus: bool,
-    /// A refused record may be in the journal all the same, and rely on places that count as fresh:
-    /// as with [`Context::others_wait`].
-    pub waits: bool,
-    pub mtime: Mtime,
-    pub dirty_since: Option<Instant>,
-    /// The ciphertext is empty: the file was never committed, or was truncated by another program.
-    /// Reads and writes fail until a program truncates the file, and a commit has nothing to do.
-    pub void: bool,
-    /// errno of a failure that persists until the last close.
-    pub latched: Option<i32>,
-    /// Chunks and their segments that become holes of the store after the commit, unless they are
-    /// written again before.
-    pub punch: Vec<(u64, Range<usize>)>,
-    /// The commit will free places to which the committed header refers.
-    pub freed: bool,
     /// Author of the contents by the committed header, in a signed share.
     pub by: Option<Authorship>,
-    /// The contents have changed since, so the next header names this identity as the author.
-    pub rewritten: bool,
-    /// Contents to which a durable header referred were discarded, and nothing is durable since:
-    /// the last close flushes.
-    pub replaced: bool,
-    /// The file was shortened, and the commit for it is in progress.
-    pub cut: bool,
+    /// Plain size.
+    pub size: u64,
+    /// Contents in the small form.
+    pub small: Option<Zeroizing<Vec<u8>>>,
+    pub mtime: Mtime,
+    pub dirty: BTreeMap<u64, DirtyChunk>,
+    /// `None` if there is nothing to commit.
+    pub changes: Option<Changes>,
+    pub pending: Pending,
+    /// Length of the file in the store.
+    pub backing_len: u64,
+    pub tail: Tail,
     /// The chunk up to which the places of tables and index blocks were reserved.
     pub reserved: u64,
-    /// The kernel may hold pages, or a size, that differ from this state: the end of the file as
-    /// the kernel has it. See `room.rs`.
-    pub astray: Option<u64>,
-    /// Dirty pages of the kernel were refused for lack of space: the errno, and the offset of the
-    /// first of them. Pages before it may still arrive.
-    pub refused: Option<(i32, u64)>,
-    /// The file has grown since it was opened.
-    pub grew: bool,
-    /// A program has written past the page cache, so the kernel does not know the time of the
-    /// write.
-    pub told_no_time: bool,
-    /// Second of the modification time that the file had when it was opened.
-    pub opened_second: i64,
+    pub kernel: KernelView,
     /// Memory of the changes, counted for the whole vault.
     counted: Counted,
 }
@@ -204,13 +143,10 @@ pub(crate) struct Longer {
     dirty: BTreeMap<u64, DirtyChunk>,
     /// The segment that was cut, by its chunk and number, in plain text.
     tail: Option<(u64, usize, Zeroizing<[u8; SEGMENT]>)>,
-    pending_bytes: usize,
-    riding_bytes: usize,
-    freed: bool,
-    changed: bool,
-    rewritten: bool,
+    /// Without `punch`.
+    pending: Pending,
+    changes: Option<Changes>,
     mtime: Mtime,
-    dirty_since: Option<Instant>,
 }
 
 /// An open file.
@@ -225,7 +161,7 @@ pub(crate) struct OpenFile {
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
     pub inode_changed: AtomicBool,
-    /// Whether [`FileState::astray`] is set.
+    /// Whether [`KernelView::astray`] is set.
     pub astray: AtomicBool,
     /// With concurrent openers: the lock of the daemon that has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
@@ -248,43 +184,24 @@ impl OpenFile {
             file_id,
             chunk_keys: OnceLock::new(),
             committed: None,
-            header_under_way: false,
+            phase: Phase::Fresh { replaces: false },
+            unflushed: Unflushed { inode: true, ..Unflushed::default() },
+            latched: None,
             root: Root { hash: HOLE, chunks: 0 },
             version: 0,
             oldest_epoch: context.keys.current().number,
             hint,
-            durable: false,
-            straight_since: None,
-            nameless: false,
-            needs_sync: true,
-            mtime_set: false,
+            by: None,
             size: 0,
             small: Some(Zeroizing::new(Vec::new())),
-            dirty: BTreeMap::new(),
-            changed: true,
-            pending_bytes: 0,
-            riding_bytes: 0,
-            unsynced: false,
-            backing_len: 0,
-            surplus: false,
-            waits: false,
             mtime: Mtime::default(),
-            dirty_since: Some(Instant::now()),
-            void: false,
-            latched: None,
-            cut_at: None,
-            punch: Vec::new(),
-            freed: false,
-            by: None,
-            rewritten: true,
-            replaced: false,
-            cut: false,
+            dirty: BTreeMap::new(),
+            changes: Some(Changes { since: Instant::now(), rewritten: true, cut: false }),
+            pending: Pending::default(),
+            backing_len: 0,
+            tail: Tail::Empty,
             reserved: 0,
-            astray: None,
-            refused: None,
-            grew: false,
-            told_no_time: false,
-            opened_second: now().secs,
+            kernel: KernelView { opened_second: now().secs, ..KernelView::default() },
             counted: Counted::new(context.cache),
         };
         Arc::new(OpenFile {
@@ -328,10 +245,13 @@ impl OpenFile {
             );
             let mut state = open.state.write();
             state.backing_len = backing_len;
-            state.replaced = backing_len > 0;
+            state.phase = match void {
+                true => Phase::Void,
+                false => Phase::Fresh { replaces: backing_len > 0 },
+            };
             state.mtime = Mtime::loaded(context.caller_caches, stat.mtime);
             if void {
-                state.make_void();
+                state.changes = None;
             }
             drop(state);
             return Ok(open);
@@ -355,46 +275,28 @@ impl OpenFile {
                 end,
                 len: layout.cipher_len(header.size),
                 size: header.size,
+                is_being_replaced: false,
             }),
-            header_under_way: false,
+            phase: Phase::Durable,
+            // An earlier mount or a sync tool may have left it in the page cache only: the store
+            // does not show that.
+            unflushed: Unflushed { inode: true, ..Unflushed::default() },
+            latched: None,
             root: Root { hash: header.root, chunks },
             version: header.version,
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
-            durable: true,
-            straight_since: None,
-            nameless: false,
-            // An earlier mount or a sync tool may have left it in the page cache only: the store
-            // does not show that.
-            needs_sync: true,
-            mtime_set: false,
+            by,
             size: header.size,
             small: public.small.map(|_| data),
-            dirty: BTreeMap::new(),
-            changed: false,
-            pending_bytes: 0,
-            riding_bytes: 0,
-            unsynced: false,
-            backing_len,
-            surplus: false,
-            waits: false,
             mtime: Mtime::loaded(context.caller_caches, stat.mtime),
-            dirty_since: None,
-            void: false,
-            latched: None,
-            cut_at: None,
-            punch: Vec::new(),
-            freed: false,
-            by,
-            rewritten: false,
-            replaced: false,
-            cut: false,
+            dirty: BTreeMap::new(),
+            changes: None,
+            pending: Pending::default(),
+            backing_len,
+            tail: Tail::Empty,
             reserved: 0,
-            astray: None,
-            refused: None,
-            grew: false,
-            told_no_time: false,
-            opened_second: stat.mtime.secs,
+            kernel: KernelView { opened_second: stat.mtime.secs, ..KernelView::default() },
             counted: Counted::new(context.cache),
         };
         Ok(Arc::new(OpenFile {
@@ -413,7 +315,8 @@ impl OpenFile {
     /// is unknown, because a change is not committed, was refused, or is being committed now.
     pub fn cached(&self) -> Option<Cached> {
         let state = self.state.try_read()?;
-        let is_certain = !state.changed && state.latched.is_none() && state.astray.is_none();
+        let is_certain =
+            state.changes.is_none() && state.latched.is_none() && state.kernel.astray.is_none();
         let committed = state.committed.as_ref().filter(|_| is_certain);
         committed.map(|committed| Cached::state(state.size, &committed.hash))
     }
@@ -424,7 +327,7 @@ impl OpenFile {
     /// would get (`fuse_short_read` in Linux's `fs/fuse/file.c`). After a delay, it gets the end of
     /// the file.
     pub fn until_cut_is_known(&self) -> Option<Duration> {
-        let since = self.state.read().cut_at?.elapsed();
+        let since = self.state.read().kernel.cut_at?.elapsed();
         CUT_KNOWN.checked_sub(since).filter(|left| !left.is_zero())
     }
 
@@ -439,13 +342,15 @@ impl OpenFile {
 impl FileState {
     /// Fails if the kernel caches bytes of `offset..end` that were never committed.
     pub fn check_astray(&self, offset: u64, end: u64) -> Inner<()> {
-        match self.astray {
+        match self.kernel.astray {
             Some(believed)
                 if self.is_lost()
                     || offset < believed && end > self.size && believed > self.size =>
             {
                 Err(Fault::Os(
-                    self.latched.or(self.refused.map(|(errno, _)| errno)).unwrap_or(libc::EIO),
+                    self.latched
+                        .or(self.kernel.refused.map(|(errno, _)| errno))
+                        .unwrap_or(libc::EIO),
                 ))
             }
             _ => Ok(()),
@@ -454,15 +359,7 @@ impl FileState {
 
     /// Returns whether there are changes that will never reach the store.
     pub fn is_lost(&self) -> bool {
-        self.changed && self.latched.is_some()
-    }
-
-    /// Fails if pages before `end` were refused.
-    pub fn check_refused(&self, end: u64) -> Inner<()> {
-        match self.refused {
-            Some((errno, from)) if end > from => Err(Fault::Os(errno)),
-            _ => Ok(()),
-        }
+        self.changes.is_some() && self.latched.is_some()
     }
 
     pub fn tree<'a>(&self, file: &'a dyn File, context: &Context<'a>) -> Tree<'a> {
@@ -487,12 +384,15 @@ impl FileState {
 
     /// Fails if the ciphertext is empty, so that the contents are unknown.
     pub fn check_known(&self) -> Inner<()> {
-        if self.void { Err(Fault::Corrupt(Corruption::NeverCommitted)) } else { Ok(()) }
+        match self.phase {
+            Phase::Void => Err(Fault::Corrupt(Corruption::NeverCommitted)),
+            _ => Ok(()),
+        }
     }
 
-    /// See [`FileState::void`].
+    /// Makes the file one of which nothing is known: see [`Phase::Void`].
     pub fn make_void(&mut self) {
-        (self.void, self.changed, self.dirty_since) = (true, false, None);
+        (self.phase, self.changes) = (Phase::Void, None);
     }
 
     /// Returns the key for the salt of chunk `k`.
@@ -560,8 +460,7 @@ impl FileState {
     /// Notes a change of the contents.
     pub fn touch(&mut self) {
         self.mtime.touch();
-        self.rewritten = true;
-        self.mark();
+        self.mark().rewritten = true;
     }
 
     /// See [`Mtime::settle`].
@@ -573,21 +472,34 @@ impl FileState {
 
     /// Notes that the store has refused a write to the file, possibly after part of it.
     pub fn note_refusal(&mut self, file: &dyn File) {
-        self.surplus = true;
+        self.tail = self.tail.max(Tail::Surplus);
         if let Ok(stat) = file.stat_but_times() {
             self.backing_len = stat.size;
         }
     }
 
     /// Notes that a commit is due.
-    pub fn mark(&mut self) {
-        self.changed = true;
-        self.dirty_since.get_or_insert_with(Instant::now);
+    pub fn mark(&mut self) -> &mut Changes {
+        let none = || Changes { since: Instant::now(), rewritten: false, cut: false };
+        self.changes.get_or_insert_with(none)
+    }
+
+    /// Returns whether the contents have changed since the last commit.
+    pub fn is_rewritten(&self) -> bool {
+        self.changes.is_some_and(|changes| changes.rewritten)
+    }
+
+    /// Notes whether a refused record of the file may be in the journal all the same.
+    pub fn note_doubt(&mut self, is_doubtful: bool) {
+        match is_doubtful {
+            true => self.tail = Tail::ReliedOn,
+            false => self.tail = self.tail.min(Tail::Surplus),
+        }
     }
 
     /// Returns whether a commit is needed before further writes.
     pub fn is_full(&self) -> bool {
-        self.pending_bytes > PENDING_MAX || self.dirty.len() > DIRTY_CHUNKS_MAX
+        self.pending.bytes > PENDING_MAX || self.dirty.len() > DIRTY_CHUNKS_MAX
     }
 
     /// Counts the memory of the changes. Returns whether the changes of all files exceed the
@@ -595,7 +507,7 @@ impl FileState {
     pub fn count(&mut self, context: &Context) -> bool {
         // A changed chunk has its table in memory, in addition to its pending segments.
         let table = context.keys.layout.chunk() as usize / SEGMENT * size_of::<Segment>() + 2048;
-        let bytes = self.pending_bytes + self.dirty.len() * table;
+        let bytes = self.pending.bytes + self.dirty.len() * table;
         self.counted.set(bytes);
         bytes > 0 && context.cache.has_too_many_changes()
     }

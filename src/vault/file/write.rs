@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
+use super::phase::Tail;
 use super::{ChunkLook, Context, DirtyChunk, FileState, RIDE_MAX, resize_zeroizing};
 use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
@@ -157,8 +158,8 @@ impl FileState {
 
     pub(super) fn replace_dirty(&mut self, k: u64, chunk: DirtyChunk) {
         if let Some(old) = self.dirty.insert(k, chunk) {
-            self.pending_bytes -=
-                old.pending.values().map(|b| b.len()).sum::<usize>().min(self.pending_bytes);
+            self.pending.bytes -=
+                old.pending.values().map(|b| b.len()).sum::<usize>().min(self.pending.bytes);
         }
     }
 
@@ -199,8 +200,9 @@ impl FileState {
         let count = entries.len();
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = self.committed.as_ref().map_or(0, |c| c.end);
-        let rides = self.durable
-            && (self.waits || context.others_wait || self.riding_bytes + bytes.len() <= RIDE_MAX);
+        let relied_on = self.tail == Tail::ReliedOn || context.others_wait;
+        let rides = !self.phase.is_unflushed()
+            && (relied_on || self.pending.riding + bytes.len() <= RIDE_MAX);
         let live = std::mem::take(&mut chunk.live);
         let waits = |s: usize| live[s] || layout.segment_offset(k, s) < guarded_end;
         let mut refused = None;
@@ -210,11 +212,11 @@ impl FileState {
             if waits(s) || rides || hold || refused.is_some() {
                 let sealed = bytes.slice(at..bytes.len().min(at + SEGMENT));
                 if !waits(s) {
-                    self.riding_bytes += sealed.len();
+                    self.pending.riding += sealed.len();
                 }
-                self.pending_bytes += sealed.len();
+                self.pending.bytes += sealed.len();
                 if let Some(old) = chunk.pending.insert(s, sealed) {
-                    self.pending_bytes -= old.len();
+                    self.pending.bytes -= old.len();
                 }
                 let (entry, hash) = entries[s - first];
                 chunk.table.set(s, entry, hash);
@@ -227,7 +229,7 @@ impl FileState {
             }
             let part = &bytes[at..bytes.len().min((run - first) * SEGMENT)];
             let offset = layout.segment_offset(k, s);
-            self.unsynced = true;
+            self.unflushed.data = true;
             if let Err(e) = file.write_at(part, offset) {
                 // Not counted as length: bytes that did not fit may never be stored.
                 self.note_refusal(file);
@@ -237,7 +239,7 @@ impl FileState {
             self.backing_len = self.backing_len.max(offset + part.len() as u64);
             for t in s..run {
                 if let Some(old) = chunk.pending.remove(&t) {
-                    self.pending_bytes -= old.len();
+                    self.pending.bytes -= old.len();
                 }
                 let (entry, hash) = entries[t - first];
                 chunk.table.set(t, entry, hash);

@@ -98,7 +98,7 @@ impl Core {
             // Through the open file if there is one: it may have no name any more.
             match (&open, &link) {
                 (Some(open), _) => {
-                    if set.atime != SetTime::Omit || times && !open.state.read().changed {
+                    if set.atime != SetTime::Omit || times && open.state.read().changes.is_none() {
                         // A program sets both times; the kernel, for its cached writes, only the
                         // modification time. No replay may undo it.
                         self.journal.settle(Some(open.inode))?;
@@ -125,8 +125,9 @@ impl Core {
                     let mut state = open.state.write();
                     // The kernel sets the time of its cached writes before each fsync: that alone
                     // does not require a second flush.
-                    state.mtime_set |= set.mtime != SetTime::Omit;
-                    state.needs_sync |= owner || set.perm.is_some() || set.atime != SetTime::Omit;
+                    state.unflushed.mtime |= set.mtime != SetTime::Omit;
+                    state.unflushed.inode |=
+                        owner || set.perm.is_some() || set.atime != SetTime::Omit;
                 }
                 (None, Ok(link)) => {
                     let dir = self.dir(link.parent)?;

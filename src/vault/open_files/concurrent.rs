@@ -26,6 +26,7 @@ use crate::store::{Access, File, Lock};
 use crate::vault::core::Core;
 use crate::vault::core::name_lock::{ASKED, insist, open_to_lock};
 use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::file::phase::Phase;
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::types::NodeId;
 
@@ -146,7 +147,7 @@ impl Core {
     pub fn freshen(&self, open: &OpenFile) -> Inner<()> {
         let is_stale = |state: &FileState, hash: &[u8; 32]| {
             let committed = state.committed.as_ref();
-            !state.changed && committed.is_some_and(|committed| committed.hash != *hash)
+            state.changes.is_none() && committed.is_some_and(|committed| committed.hash != *hash)
         };
         let hash = self.header_in_store(open)?;
         if !is_stale(&open.state.read(), &hash) {
@@ -193,7 +194,7 @@ impl Core {
         state: &mut FileState,
     ) -> Inner<Option<Arc<dyn File>>> {
         let pinned = self.namespace.names.pin()?;
-        if !state.changed || state.latched.is_some() {
+        if state.changes.is_none() || state.latched.is_some() {
             return Ok(pinned);
         }
         let overtaken = match &state.committed {
@@ -210,9 +211,9 @@ impl Core {
     /// Called after a commit: from here on only a further commit overwrites data that others see,
     /// and the journal is empty of this file.
     pub fn end_shared_commit(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
-        if !state.durable && state.committed.is_some() {
-            state.durable = true;
-            state.needs_sync = true;
+        if state.phase.is_unflushed() && state.committed.is_some() {
+            state.phase = Phase::Durable;
+            state.unflushed.inode = true;
         }
         self.journal.settle(Some(open.inode))
     }

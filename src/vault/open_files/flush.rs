@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::vault::core::Core;
 use crate::vault::error::Fault;
+use crate::vault::file::phase::{Phase, Tail};
 use crate::vault::file::{FileState, OpenFile};
 use crate::vault::open_files::TURN;
 
@@ -33,19 +34,21 @@ enum Due {
 impl FileState {
     fn flush_due(&self, age: Duration) -> Due {
         // In the middle of a refused commit the file is in no consistent state.
-        let is_between = !self.durable && self.changed && self.surplus;
-        if self.nameless || self.latched.is_some() || is_between {
-            Due::Nothing
-        } else if !self.durable {
-            let is_old = self.committed.is_some()
-                && self.straight_since.is_some_and(|since| since.elapsed() >= age * 2);
-            if is_old { Due::Durable } else { Due::Nothing }
-        } else if self.unsynced
-            && self.dirty_since.is_some_and(|since| since.elapsed() >= age / 4 * 3)
-        {
-            Due::Bytes
-        } else {
-            Due::Nothing
+        let is_between = self.changes.is_some() && self.tail >= Tail::Surplus;
+        match self.phase {
+            _ if self.latched.is_some() => Due::Nothing,
+            Phase::Straight { since, .. }
+                if !is_between && self.committed.is_some() && since.elapsed() >= age * 2 =>
+            {
+                Due::Durable
+            }
+            Phase::Durable
+                if self.unflushed.data
+                    && self.changes.is_some_and(|c| c.since.elapsed() >= age / 4 * 3) =>
+            {
+                Due::Bytes
+            }
+            _ => Due::Nothing,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::vault::core::Core;
 use crate::vault::core::open_table::Open;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner, is_no_space};
+use crate::vault::file::phase::Phase;
 use crate::vault::file::seal::Ready;
 use crate::vault::file::{FileState, OpenFile};
 use crate::vault::types::{Fallocate, Handle, NodeId, OpenFlags, Opened, Sought};
@@ -64,7 +65,7 @@ impl Core {
                     .is_some_and(|(cached, now)| cached.has_pages_of(&now)));
         let (alone, void) = {
             let state = file.state.read();
-            (alone.then_some(state.size), state.void)
+            (alone.then_some(state.size), state.phase == Phase::Void)
         };
         let direct = void || self.is_direct(flags);
         let handle = self.open.put_handle(Open::File { file, flags, direct });
@@ -83,7 +84,7 @@ impl Core {
     /// requires: the next lookup returns it.
     pub fn note_size(&self, open: &OpenFile) {
         let state = open.state.read();
-        if !state.changed && self.shown_size(open.inode, state.backing_len) != state.size {
+        if state.changes.is_none() && self.shown_size(open.inode, state.backing_len) != state.size {
             self.open.sizes.lock().put(open.inode, (state.backing_len, state.size));
         }
     }
@@ -134,7 +135,7 @@ impl Core {
         let low = self.is_low(); // locks the table of open files: not with a file locked
         let mut state = open.state.write();
         let mut offset = if flags.append { state.size } else { offset };
-        state.check_refused(offset.saturating_add(data.len() as u64))?;
+        state.kernel.check_refused(offset.saturating_add(data.len() as u64))?;
         let size = state.size;
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;
         if low {
@@ -175,13 +176,13 @@ impl Core {
         if flags.sync {
             self.commit_state(&open, &mut state, Durability::Synced)?;
         }
-        state.grew |= state.size > size;
+        state.kernel.grew |= state.size > size;
         if direct {
             state.mtime.keep();
-            state.told_no_time = true;
+            state.kernel.lacks_time = true;
         }
         self.note_written(data.len());
-        let streams = state.durable && state.unsynced && data.len() >= STREAM;
+        let streams = !state.phase.is_unflushed() && state.unflushed.data && data.len() >= STREAM;
         drop(state);
         if streams {
             // The next commit flushes these bytes first. It does not wait if the disk has them by
@@ -200,7 +201,7 @@ impl Core {
             let mut state = open.state.write();
             state.settle_mtime();
             self.commit_state(&open, &mut state, Durability::Ordered)?;
-            return state.check_refused(u64::MAX);
+            return state.kernel.check_refused(u64::MAX);
         }
         open.state.read().check_latched()
     }
@@ -213,7 +214,7 @@ impl Core {
         let mut state = open.state.write();
         state.settle_mtime();
         self.commit_state(&open, &mut state, Durability::Synced)?;
-        state.check_refused(u64::MAX)
+        state.kernel.check_refused(u64::MAX)
     }
 
     pub fn release_handle(&self, handle: Handle) -> Inner<()> {
@@ -240,7 +241,7 @@ impl Core {
         let truncated = self.truncate_state(open, &mut state, size);
         match &truncated {
             // A file that is opened to be truncated counts as empty before that.
-            Ok(()) if size < was || size == 0 => state.cut_at = Some(Instant::now()),
+            Ok(()) if size < was || size == 0 => state.kernel.cut_at = Some(Instant::now()),
             Ok(()) => {}
             Err(fault) => self.note_half_done(open, &mut state, was, fault),
         }
@@ -248,15 +249,14 @@ impl Core {
     }
 
     fn truncate_state(&self, open: &Arc<OpenFile>, state: &mut FileState, size: u64) -> Inner<()> {
-        state.check_refused(u64::MAX)?;
+        state.kernel.check_refused(u64::MAX)?;
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
         }
-        if state.void {
+        if state.phase == Phase::Void {
             // Longer than nothing, the file becomes one of zeros, as if the program had created it:
             // see docs/DURABILITY.md.
             tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it is a new file now");
-            state.void = false;
             if let Err(fault) = self.throw_away(open, state) {
                 state.make_void();
                 return Err(fault);
@@ -369,7 +369,7 @@ impl Core {
             offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
         let mut state = open.state.write();
         state.check_latched()?;
-        state.check_refused(u64::MAX)?;
+        state.kernel.check_refused(u64::MAX)?;
         let context = self.context();
         let lengthens = |keep_size: bool, state: &FileState| !keep_size && end > state.size;
         match mode {
@@ -391,7 +391,7 @@ impl Core {
                 }
             }
         }
-        state.needs_sync = true;
+        state.unflushed.inode = true;
         if state.is_full() || state.punched() >= PUNCH_PENDING {
             self.commit_state(&open, &mut state, Durability::Ordered)?;
         }

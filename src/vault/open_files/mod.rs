@@ -23,6 +23,7 @@ use crate::vault::directory::names::Said;
 use crate::vault::durability::commit::{Committer, Durability};
 use crate::vault::error::{Fault, Inner, is_no_descriptor};
 use crate::vault::file::cached::Cached;
+use crate::vault::file::phase::Tail;
 use crate::vault::file::{FileState, OpenFile};
 use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::entries;
@@ -123,7 +124,8 @@ impl Core {
             self.check_cached(&file, &cached)?;
         }
         let mut state = file.state.write();
-        (state.latched, state.waits) = (latched, waits);
+        state.latched = latched;
+        state.note_doubt(waits);
         drop(state);
         *file.guard.lock() = guard;
         self.insert_open(&mut files, node, file.clone(), flags);
@@ -178,7 +180,7 @@ impl Core {
         state: &mut FileState,
         durability: Durability,
     ) -> Inner<()> {
-        if state.changed
+        if state.changes.is_some()
             && let Ok(link) = self.nodes.link(open.node)
             && let Some(directory) = self.nodes.directory(link.parent)
         {
@@ -187,7 +189,7 @@ impl Core {
                 state.hint.name = name;
             }
         }
-        if state.changed {
+        if state.changes.is_some() {
             self.remember_commit(open.node);
         }
         let paths = RefCell::new(Some(self.namespace.paths.read()));
@@ -200,7 +202,7 @@ impl Core {
             }
             Ok(path)
         };
-        state.needs_sync |= open.inode_changed.swap(false, Ordering::AcqRel);
+        state.unflushed.inode |= open.inode_changed.swap(false, Ordering::AcqRel);
         let _pinned = self.mode.writers.begin_commit(self, open, state)?;
         let committed =
             self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
@@ -240,8 +242,10 @@ impl Core {
             {
                 // A concurrent open, write and close during this commit was not the last one, and
                 // has left its change to it.
-                let Some((changed, latched)) =
-                    open.state.try_read().map(|state| (state.changed, state.latched.is_some()))
+                let Some((changed, latched)) = open
+                    .state
+                    .try_read()
+                    .map(|state| (state.changes.is_some(), state.latched.is_some()))
                 else {
                     drop(files);
                     drop(open.state.read());
@@ -267,7 +271,7 @@ impl Core {
                     drop(open.state.write());
                     continue;
                 };
-                if state.changed && state.latched.is_none() {
+                if state.changes.is_some() && state.latched.is_none() {
                     waits = self.keys.signing.waits();
                     // A task that still has a reference, such as the background, must not commit
                     // the file once it was opened again.
@@ -280,7 +284,7 @@ impl Core {
                 && open
                     .state
                     .try_read()
-                    .is_some_and(|state| !state.changed || state.latched.is_some())
+                    .is_some_and(|state| state.changes.is_none() || state.latched.is_some())
             {
                 self.unguard(open);
             }
@@ -304,7 +308,7 @@ impl Core {
 
     /// Notes a file beyond whose end the store may have bytes, accepted before it refused the rest.
     pub fn note_surplus(&self, open: &OpenFile) {
-        if open.state.try_read().is_none_or(|state| state.surplus)
+        if open.state.try_read().is_none_or(|state| state.tail >= Tail::Surplus)
             && let Some(path) = self.nodes.stored_path(open.node)
         {
             self.journal.refused.note(open.inode, path);
@@ -320,7 +324,7 @@ impl Core {
         let written_past = open
             .state
             .try_read()
-            .and_then(|state| state.told_no_time.then_some(state.opened_second));
+            .and_then(|state| state.kernel.lacks_time.then_some(state.kernel.opened_second));
         match open.cached() {
             Some(cached) => {
                 self.nodes.set_cached(open.node, cached, written_past);
@@ -376,7 +380,7 @@ impl Core {
     /// True if a commit failed while it wrote the header, because then it is unknown.
     fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
         match &state.committed {
-            Some(committed) if !state.header_under_way => {
+            Some(committed) if !committed.is_being_replaced => {
                 Ok(self.header_in(file)? == committed.hash)
             }
             _ => Ok(true),
@@ -540,7 +544,8 @@ impl Core {
     /// for it: the kernel closes files in the background.
     fn commit_last(&self, open: &OpenFile) -> Inner<()> {
         let mut state = open.state.write();
-        let durability = if state.replaced { Durability::Synced } else { Durability::Ordered };
+        let durability =
+            if state.phase.replaces() { Durability::Synced } else { Durability::Ordered };
         self.commit_what_fits(open, &mut state, durability)
     }
 
@@ -595,7 +600,7 @@ impl Core {
     /// Commits every open file that has been dirty for `age`.
     pub fn commit_due(&self, age: Duration) {
         let is_due =
-            |s: &FileState| s.changed && s.dirty_since.is_some_and(|since| since.elapsed() >= age);
+            |s: &FileState| s.changes.is_some_and(|changes| changes.since.elapsed() >= age);
         let mut busy = Vec::new();
         let files: Vec<_> = self.open.files.lock().values().map(|s| s.file.clone()).collect();
         for open in files {
@@ -630,7 +635,10 @@ impl Core {
             .get(&open.node)
             .is_some_and(|shared| shared.handles == 0 && Arc::ptr_eq(&shared.file, open));
         if unused
-            && open.state.try_read().is_some_and(|state| !state.changed || state.latched.is_some())
+            && open
+                .state
+                .try_read()
+                .is_some_and(|state| state.changes.is_none() || state.latched.is_some())
         {
             files.remove(&open.node);
             drop(files);

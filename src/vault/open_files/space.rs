@@ -25,6 +25,7 @@ use crate::vault::core::Core;
 use crate::vault::core::open_table::Open;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner, is_no_space};
+use crate::vault::file::phase::Tail;
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::types::{Forget, Handle, NodeId};
 
@@ -129,9 +130,10 @@ impl Core {
         if size >= state.size {
             return Ok(());
         }
-        let freed = state.freed;
+        let frees = state.pending.frees;
         state.shorten(&*open.file, &self.context(), size)?;
-        (state.cut, state.freed) = (false, freed);
+        state.mark().cut = false;
+        state.pending.frees = frees;
         state.reserved = state.reserved.min(state.chunks(&self.keys.layout));
         let len = self
             .keys
@@ -147,7 +149,9 @@ impl Core {
 
     /// Returns whether nothing relies on bytes beyond the committed end of a file.
     fn may_be_cut(&self, state: &FileState) -> bool {
-        self.mode.writers.own_all_bytes() && !state.waits && !self.journal.others_wait()
+        self.mode.writers.own_all_bytes()
+            && state.tail != Tail::ReliedOn
+            && !self.journal.others_wait()
     }
 
     /// Commits a file for the last time: if there is no room for all of its growth, as much as
@@ -190,7 +194,7 @@ impl Core {
     /// must already return an error.
     fn lead_astray(&self, open: &OpenFile, state: &mut FileState, end: u64) {
         if self.mode.caller_caches {
-            state.astray = Some(end.max(state.astray.unwrap_or(0)));
+            state.kernel.astray = Some(end.max(state.kernel.astray.unwrap_or(0)));
             open.astray.store(true, Ordering::Release);
             self.have_forgotten(open.node, Forget::Pages);
         }
@@ -238,13 +242,14 @@ impl Core {
         let size = state.size;
         // Committed data stays, and data accepted before counts.
         let from = offset.max(state.committed.as_ref().map_or(0, |committed| committed.size));
-        let (first, makes_room) = (state.refused.map_or(u64::MAX, |(_, first)| first), size > end);
+        let (first, makes_room) =
+            (state.kernel.refused.map_or(u64::MAX, |(_, first)| first), size > end);
         let until = if makes_room { from.max(end) } else { from };
         if is_no_space(errno)
             && state.latched.is_none()
             && self.take_back(&open, &mut state, from).is_ok()
         {
-            state.refused = Some((errno, first.min(until)));
+            state.kernel.refused = Some((errno, first.min(until)));
         } else {
             state.latched.get_or_insert(errno);
         }
@@ -256,7 +261,7 @@ impl Core {
     /// the stored state.
     pub fn leave_behind(&self, open: &OpenFile) {
         let mut state = open.state.write();
-        if let Some((errno, _)) = state.refused
+        if let Some((errno, _)) = state.kernel.refused
             && state.latched.is_none()
         {
             if self.has_name(open) {
@@ -299,8 +304,8 @@ impl Core {
         let grows = {
             let state = open.state.read();
             state.check_latched()?;
-            state.check_refused(u64::MAX)?;
-            state.grew
+            state.kernel.check_refused(u64::MAX)?;
+            state.kernel.grew
         };
         if !self.is_low() {
             return Ok(false);

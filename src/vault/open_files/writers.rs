@@ -125,7 +125,7 @@ impl Writers {
         durability: Durability,
     ) -> Inner<Option<Link>> {
         match self {
-            Writers::Exclusive if state.changed || durability == Durability::Synced => {
+            Writers::Exclusive if state.changes.is_some() || durability == Durability::Synced => {
                 core.check_not_replaced(open, state)
             }
             _ => Ok(core.nodes.link(open.node).ok()),

@@ -195,7 +195,7 @@ fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 pub(crate) fn surplus(core: &Core, open: &OpenFile) -> Inner<Option<u64>> {
     let state = open.state.read();
     let expected = core.keys.layout.cipher_len(state.size);
-    Ok((!state.changed && open.file.stat()?.size > expected).then_some(expected))
+    Ok((state.changes.is_none() && open.file.stat()?.size > expected).then_some(expected))
 }
 
 #[cfg(test)]

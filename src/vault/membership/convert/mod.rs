@@ -424,7 +424,8 @@ impl Place {
 /// Returns whether a file below the folder is being written. A file that is open for reading stays
 /// usable, as after a rename(2) over it.
 fn is_written_below(core: &Core, files: &HashMap<NodeId, Shared>, folder: NodeId) -> bool {
-    let is_written = |shared: &Shared| shared.writers > 0 || shared.file.state.read().changed;
+    let is_written =
+        |shared: &Shared| shared.writers > 0 || shared.file.state.read().changes.is_some();
     files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared))
 }
 

@@ -202,7 +202,7 @@ impl Pass<'_> {
             if !core.has_name(open) {
                 return Ok(0);
             }
-            if state.changed || !state.durable {
+            if state.changes.is_some() || state.phase.is_unflushed() {
                 core.commit_state(open, &mut state, Durability::Synced)?;
             }
             core.keys.current().number
