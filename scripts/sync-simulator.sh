@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Random programs on several machines that have one vault mounted for writing, and a simulated sync tool between them, beside a plain
+# directory as the reference: what is lost, hidden, without a name or refused is counted.
+#
+#     scripts/sync-simulator.sh [OPTION...]
+#
+#   --seeds N|A..B      sessions: the seeds 0 to N-1, or A to B-1 (default 50)
+#   --ops N             steps of each session (default 50)
+#   --tool NAME         syncthing, dropbox or nextcloud (default: all, in turns)
+#   --system NAME       kithfs (default), gocryptfs, or plain, which compares the reference with itself
+#   --shrink DIR        write the smallest failing part of each failing session into this directory
+#   --trace FILE        play this trace instead (tests/sync/trace.rs describes the form)
+#   --scenarios [NAME]  play the scenarios of tests/sync/scenarios.rs instead, or those with this in their name, and print their states
+#   --verbose           print also results of operations that differ without being a failure
+#
+# Each session has a trace that follows from its seed. Needs root, /dev/fuse and cargo; KITHFS names another program than the one that
+# cargo builds. gocryptfs is mounted with -sharedstorage and -badname '*', which shows most.
+set -euo pipefail
+case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+die() { echo "sync-simulator: $*" >&2; exit 1; }
+export KITHFS_SYNC_SEEDS=50 KITHFS_SYNC_OPS=50
+while [ $# -gt 0 ]; do
+    case $1 in
+        --verbose) export KITHFS_SYNC_VERBOSE=1 ;;
+        --scenarios)
+            export KITHFS_SYNC_SCENARIOS=all
+            case ${2-} in '' | -*) ;; *) KITHFS_SYNC_SCENARIOS=$2; shift ;; esac
+            ;;
+        --seeds | --ops | --tool | --system | --shrink | --trace)
+            [ $# -ge 2 ] || die "$1 needs a value"
+            variable=${1#--}
+            export "KITHFS_SYNC_${variable^^}=$2"
+            shift
+            ;;
+        *) die "unknown option $1 (see --help)" ;;
+    esac
+    shift
+done
+case ${KITHFS_SYNC_SYSTEM-} in gocryptfs) command -v gocryptfs >/dev/null || die "gocryptfs is not installed" ;; esac
+[ "$(id -u)" -eq 0 ] || die "needs root, for host names and mounts"
+[ -r /dev/fuse ] || die "there is no /dev/fuse"
+exec cargo test --locked --quiet --test sync -- --exact simulator::random_sessions_lose_nothing --nocapture

@@ -1,0 +1,724 @@
+//! Plays a trace on a system and on plain directories, each with a sync tool of its own, and counts
+//! what differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::system::{Machine, System};
+use super::tool::{self, Tool};
+use super::trace::{Action, Durable, How, LINE, Op, PAGE, Step, ToolKind, Trace, page, record};
+
+/// What went wrong, by kind.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Records that the plain directory of a machine has and its mount does not show.
+    pub lost: usize,
+    /// Entries that a mount shows under no name that a program has used.
+    pub nameless: usize,
+    /// Entries of a store that its mount does not list.
+    pub hidden: usize,
+    /// Mounts that were refused.
+    pub refused: usize,
+    /// Faults of a check, and alarms of the rollback memory.
+    pub alarms: usize,
+    /// Files with bytes that no program has written there.
+    pub wrong: usize,
+    /// Operations that failed with EIO or the like and were possible on the plain directory.
+    pub io_errors: usize,
+    /// Conflict copies of control files.
+    pub control: usize,
+    /// Steps of a scenario that did not come about.
+    pub unmet: usize,
+}
+
+impl Counts {
+    pub fn all(&self) -> [(&'static str, usize); 9] {
+        [
+            ("lost", self.lost),
+            ("nameless", self.nameless),
+            ("hidden", self.hidden),
+            ("refused", self.refused),
+            ("false alarms", self.alarms),
+            ("wrong bytes", self.wrong),
+            ("io errors", self.io_errors),
+            ("control copies", self.control),
+            ("unmet", self.unmet),
+        ]
+    }
+
+    pub fn is_zero(&self) -> bool {
+        *self == Counts::default()
+    }
+
+    /// The counts without those of these names.
+    pub fn except(mut self, names: &[&str]) -> Counts {
+        for name in names {
+            *self.count(name) = 0;
+        }
+        self
+    }
+
+    fn count(&mut self, name: &str) -> &mut usize {
+        match name {
+            "lost" => &mut self.lost,
+            "nameless" => &mut self.nameless,
+            "hidden" => &mut self.hidden,
+            "refused" => &mut self.refused,
+            "false alarms" => &mut self.alarms,
+            "wrong bytes" => &mut self.wrong,
+            "io errors" => &mut self.io_errors,
+            "control copies" => &mut self.control,
+            "unmet" => &mut self.unmet,
+            other => panic!("unknown count {other:?}"),
+        }
+    }
+
+    pub fn add(&mut self, other: &Counts) {
+        for (name, count) in other.all() {
+            *self.count(name) += count;
+        }
+    }
+}
+
+impl Display for Counts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> = self
+            .all()
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        if parts.is_empty() { write!(f, "nothing") } else { write!(f, "{}", parts.join(", ")) }
+    }
+}
+
+/// What came of a trace.
+#[derive(Default)]
+pub struct Outcome {
+    pub counts: Counts,
+    pub notes: Vec<String>,
+    /// Operations, and records, that the plain reference ended with.
+    pub operations: usize,
+    pub records: usize,
+    /// Operations that ended otherwise than on the plain directory, without an i/o error.
+    pub differing: usize,
+}
+
+/// The machines of one system, and the files that programs have open on them.
+pub struct Hosts {
+    machines: Vec<Machine>,
+    handles: BTreeMap<(usize, u32), File>,
+}
+
+/// The machines of one system, and the tool between them.
+pub struct Side {
+    pub hosts: Hosts,
+    pub tool: Box<dyn Tool>,
+}
+
+impl Side {
+    pub fn new(
+        system: System,
+        (machines, kind): (usize, ToolKind),
+        template: &Path,
+        dir: &Path,
+    ) -> Side {
+        let machines: Vec<Machine> =
+            (0..machines).map(|number| Machine::new(system, number, template, dir)).collect();
+        let stores = machines.iter().map(Machine::store).collect();
+        let tool = tool::tool(kind, stores);
+        Side { hosts: Hosts { machines, handles: BTreeMap::new() }, tool }
+    }
+}
+
+impl Hosts {
+    pub fn point(&self, machine: usize) -> PathBuf {
+        self.machines[machine].point()
+    }
+
+    /// Lets a program do something.
+    ///
+    /// # Errors
+    /// Those of the program's system calls; `NotConnected` if the machine is off.
+    pub fn run(&mut self, machine: usize, op: &Op) -> io::Result<()> {
+        if !self.machines[machine].is_up() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let root = self.machines[machine].point();
+        let at = |path: &str| root.join(path);
+        let finish = |file: &File, durable: &Durable| match durable {
+            Durable::No => Ok(()),
+            Durable::Fsync => file.sync_all(),
+        };
+        match op {
+            Op::Mkdir(path) => fs::create_dir(at(path)),
+            Op::Append(path, number, durable) => {
+                let mut file = OpenOptions::new().append(true).create(true).open(at(path))?;
+                file.write_all(&record(*number))?;
+                finish(&file, durable)
+            }
+            Op::Replace(path, number, durable) => {
+                let mut file = File::create(at(path))?;
+                file.write_all(&record(*number))?;
+                finish(&file, durable)
+            }
+            Op::Page(path, nth, number, durable) => {
+                let file =
+                    OpenOptions::new().write(true).create(true).truncate(false).open(at(path))?;
+                file.write_all_at(&page(*number), u64::from(*nth) * PAGE as u64)?;
+                finish(&file, durable)
+            }
+            Op::Open(path, handle) => {
+                let file = OpenOptions::new().append(true).read(true).open(at(path))?;
+                self.handles.insert((machine, *handle), file);
+                Ok(())
+            }
+            Op::Write(handle, number, durable) => {
+                let missing = || io::Error::from(io::ErrorKind::NotFound);
+                let mut file = self.handles.get(&(machine, *handle)).ok_or_else(missing)?;
+                file.write_all(&record(*number))?;
+                finish(file, durable)
+            }
+            Op::Close(handle) => {
+                self.handles.remove(&(machine, *handle));
+                Ok(())
+            }
+            Op::Rename(from, to) => fs::rename(at(from), at(to)),
+            Op::Unlink(path) => fs::remove_file(at(path)),
+            Op::Rmdir(path) => fs::remove_dir(at(path)),
+            Op::RemoveTree(path) => fs::remove_dir_all(at(path)),
+            Op::Stat(path) => fs::symlink_metadata(at(path)).map(drop),
+            Op::List(path) => fs::read_dir(at(path)).map(|entries| entries.for_each(drop)),
+        }
+    }
+
+    pub fn close_all(&mut self, machine: usize) {
+        self.handles.retain(|(of, _), _| *of != machine);
+    }
+
+    /// The records at a path and below it, as this machine sees them.
+    fn records(&self, machine: usize, path: &str) -> BTreeSet<Piece> {
+        let mut view = View::default();
+        view.read(&self.machines[machine].point().join(path), "");
+        view.records
+    }
+}
+
+/// Letter and number of a record.
+pub type Piece = (u8, u32);
+
+/// What a machine shows.
+#[derive(Default)]
+struct View {
+    records: BTreeSet<Piece>,
+    names: Vec<String>,
+    wrong: Vec<String>,
+    failed: Vec<String>,
+}
+
+impl View {
+    fn read(&mut self, path: &Path, shown: &str) {
+        let Ok(meta) = fs::symlink_metadata(path) else { return };
+        if !meta.is_dir() {
+            match fs::read(path) {
+                Ok(bytes) if self.take(&bytes) => {}
+                Ok(_) => self.wrong.push(shown.to_owned()),
+                Err(error) => self.failed.push(format!("{shown}: {error}")),
+            }
+            return;
+        }
+        let entries = match fs::read_dir(path) {
+            Ok(entries) => entries,
+            Err(error) => return self.failed.push(format!("{shown}/: {error}")),
+        };
+        for entry in entries {
+            match entry {
+                Ok(entry) => {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    if tool::is_ignored(&name) {
+                        continue;
+                    }
+                    let shown = format!("{shown}/{name}");
+                    self.names.push(shown.clone());
+                    if fs::symlink_metadata(entry.path()).is_err() {
+                        self.failed.push(format!("{shown}: listed, and cannot be looked up"));
+                    }
+                    self.read(&entry.path(), &shown);
+                }
+                Err(error) => self.failed.push(format!("{shown}/: {error}")),
+            }
+        }
+    }
+
+    /// Takes the records of a file. Returns false if it has other bytes than whole lines of records,
+    /// pages, and zeros. A record counts if all its lines are there.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        let mut lines: BTreeMap<Piece, usize> = BTreeMap::new();
+        let mut known: BTreeMap<Piece, Vec<u8>> = BTreeMap::new();
+        for line in bytes.chunks(LINE) {
+            if line.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let number = |range: std::ops::Range<usize>| -> Option<u32> {
+                std::str::from_utf8(line.get(range)?).ok()?.parse().ok()
+            };
+            let Some(piece) = number(1..7).map(|number| (line[0], number)) else { return false };
+            let whole = known.entry(piece).or_insert_with(|| match piece.0 {
+                b'P' => page(piece.1),
+                _ => record(piece.1),
+            });
+            let nth = match piece.0 {
+                b'P' => 0,
+                _ => number(8..13).unwrap_or(u32::MAX) as usize,
+            };
+            if whole.get(nth.saturating_mul(LINE)..).is_none_or(|rest| !rest.starts_with(line)) {
+                return false;
+            }
+            *lines.entry(piece).or_default() += line.len();
+        }
+        let complete = lines.iter().filter(|(piece, length)| **length >= known[piece].len());
+        self.records.extend(complete.map(|(piece, _)| *piece));
+        true
+    }
+}
+
+/// A trace on its way.
+pub struct Player {
+    plain: Side,
+    tested: Side,
+    system: System,
+    tool: ToolKind,
+    /// Records whose write succeeded on the tested system.
+    acknowledged: BTreeSet<Piece>,
+    /// Records that some program has overwritten or removed.
+    destroyed: BTreeSet<Piece>,
+    /// Records that are durable only if their machine is not killed.
+    at_risk: BTreeMap<usize, BTreeSet<Piece>>,
+    excused: BTreeSet<Piece>,
+    /// Machines that may have torn files.
+    torn: bool,
+    /// Whether both tools have taken the same changes so far.
+    whole: bool,
+    used: BTreeSet<String>,
+    outcome: Outcome,
+}
+
+/// Plays a trace. The stores are copies of the one in `template`. Before the judgement `spoil` is
+/// called with the first machine's store.
+pub fn play(
+    trace: &Trace,
+    system: System,
+    template: &Path,
+    dir: &Path,
+    spoil: &dyn Fn(&Path),
+) -> Outcome {
+    let empty = dir.join("reference");
+    fs::create_dir_all(&empty).expect("create a directory");
+    super::system::create_store(System::Plain, &empty);
+    let setup = (trace.machines, trace.tool);
+    let mut player = Player {
+        plain: Side::new(System::Plain, setup, &empty, &empty),
+        tested: Side::new(system, setup, template, dir),
+        system,
+        tool: trace.tool,
+        acknowledged: BTreeSet::new(),
+        destroyed: BTreeSet::new(),
+        at_risk: BTreeMap::new(),
+        excused: BTreeSet::new(),
+        torn: false,
+        whole: true,
+        used: BTreeSet::new(),
+        outcome: Outcome::default(),
+    };
+    if (0..trace.machines).all(|machine| player.mount(machine))
+        && trace.steps.iter().all(|step| player.step(step))
+    {
+        player.end(trace, spoil);
+    }
+    player.outcome
+}
+
+const IO_ERRORS: [i32; 6] =
+    [libc::EIO, libc::EUCLEAN, libc::EBADMSG, libc::ESTALE, libc::ENOTCONN, libc::ECONNABORTED];
+
+impl Player {
+    fn note(&mut self, note: String) {
+        self.outcome.notes.push(note);
+    }
+
+    fn mount(&mut self, machine: usize) -> bool {
+        match self.tested.hosts.machines[machine].mount() {
+            Ok(()) => true,
+            Err(message) => {
+                self.outcome.counts.refused += 1;
+                self.note(format!("machine {machine} was refused: {}", message.trim()));
+                false
+            }
+        }
+    }
+
+    /// Does one step. Returns false if the trace cannot go on.
+    fn step(&mut self, step: &Step) -> bool {
+        let machine = step.machine;
+        match &step.action {
+            Action::Program(op) => self.program(machine, op),
+            Action::Sync(how) => self.sync(machine, how),
+            Action::Kill => {
+                self.kill(machine);
+                return self.mount(machine);
+            }
+            Action::Leave => self.kill(machine),
+            Action::Return if !self.tested.hosts.machines[machine].is_up() => {
+                return self.mount(machine);
+            }
+            Action::Return => {}
+            Action::Remount => {
+                self.plain.hosts.close_all(machine);
+                self.tested.hosts.close_all(machine);
+                if let Err(message) = self.tested.hosts.machines[machine].unmount() {
+                    self.outcome.counts.io_errors += 1;
+                    self.note(format!("machine {machine} did not unmount: {message}"));
+                }
+                self.at_risk.remove(&machine);
+                return self.mount(machine);
+            }
+            Action::Flush => self.flush(machine),
+            Action::Sees(path, number) => {
+                let number = *number;
+                self.expect(step, machine, path, |found| {
+                    found.is_some_and(|view| view.records.iter().any(|(_, each)| *each == number))
+                });
+            }
+            Action::Gone(path) => self.expect(step, machine, path, |found| found.is_none()),
+            Action::Keeps(_) => {}
+        }
+        true
+    }
+
+    fn kill(&mut self, machine: usize) {
+        self.plain.hosts.close_all(machine);
+        self.tested.hosts.close_all(machine);
+        self.tested.hosts.machines[machine].kill();
+        self.excused.extend(self.at_risk.remove(&machine).unwrap_or_default());
+    }
+
+    fn program(&mut self, machine: usize, op: &Op) {
+        if !self.tested.hosts.machines[machine].is_up() {
+            return;
+        }
+        self.outcome.operations += 1;
+        let (target, paths) = match op {
+            Op::Replace(path, ..) | Op::Unlink(path) | Op::RemoveTree(path) => {
+                (Some(path), vec![path])
+            }
+            Op::Rename(from, to) => (Some(to), vec![from, to]),
+            Op::Page(path, ..) => (Some(path), vec![path]),
+            Op::Mkdir(path) | Op::Append(path, ..) | Op::Open(path, _) => (None, vec![path]),
+            _ => (None, Vec::new()),
+        };
+        for path in paths {
+            self.used.extend(path.split('/').map(str::to_owned));
+        }
+        let mut doomed = BTreeSet::new();
+        if let Some(path) = target {
+            doomed = self.plain.hosts.records(machine, path);
+            if !self.whole {
+                doomed.extend(self.tested.hosts.records(machine, path));
+            }
+        }
+        let before = matches!(op, Op::Page(..)).then(|| doomed.clone());
+        let plain = self.plain.hosts.run(machine, op);
+        let tested = self.tested.hosts.run(machine, op);
+        if let (Some(before), Some(path)) = (before, target) {
+            let after = self.plain.hosts.records(machine, path);
+            doomed = before.difference(&after).copied().collect();
+        }
+        if plain.is_ok() || tested.is_ok() {
+            self.destroyed.extend(doomed);
+        }
+        match (&plain, &tested) {
+            (_, Ok(())) => self.acknowledge(machine, op),
+            (_, Err(error)) if error.raw_os_error().is_some_and(|e| IO_ERRORS.contains(&e)) => {
+                if !self.torn {
+                    self.outcome.counts.io_errors += 1;
+                    self.note(format!("{machine} {op}: {error}"));
+                }
+            }
+            _ => {}
+        }
+        if plain.is_ok() != tested.is_ok() {
+            self.outcome.differing += 1;
+            if std::env::var_os("KITHFS_SYNC_VERBOSE").is_some() {
+                self.note(format!("differs: {machine} {op}: plain {plain:?}, tested {tested:?}"));
+            }
+        }
+        next_tick();
+    }
+
+    fn acknowledge(&mut self, machine: usize, op: &Op) {
+        let (piece, durable) = match op {
+            Op::Append(_, number, durable)
+            | Op::Replace(_, number, durable)
+            | Op::Write(_, number, durable) => ((b'R', *number), durable),
+            Op::Page(_, _, number, durable) => ((b'P', *number), durable),
+            _ => return,
+        };
+        self.acknowledged.insert(piece);
+        if *durable == Durable::No {
+            self.at_risk.entry(machine).or_default().insert(piece);
+        }
+    }
+
+    fn flush(&mut self, machine: usize) {
+        match self.tested.hosts.machines[machine].flush() {
+            Ok(()) => {
+                self.at_risk.remove(&machine);
+            }
+            Err(error) => {
+                self.outcome.counts.io_errors += 1;
+                self.note(format!("flush of machine {machine}: {error}"));
+            }
+        }
+    }
+
+    fn sync(&mut self, machine: usize, how: &How) {
+        if !how.live {
+            (0..self.tested.hosts.machines.len()).for_each(|each| self.flush(each));
+        }
+        self.whole &= how.partial.is_none() && how.torn.is_none() && !how.live;
+        self.torn |= how.torn.is_some();
+        let mut done = false;
+        for Side { hosts, tool } in [&mut self.plain, &mut self.tested] {
+            // The operation happens once on each side, also if the tool has nothing to read.
+            let mut result = None;
+            let mut between = || {
+                if let (None, Some(torn)) = (&result, &how.torn) {
+                    result = Some(hosts.run(torn.0, &torn.1));
+                    let _ = hosts.machines[torn.0].flush();
+                }
+            };
+            tool.sync(machine, how, &mut between);
+            between();
+            done = result.is_some_and(|result| result.is_ok());
+        }
+        if let (Some(torn), true) = (&how.torn, done) {
+            self.acknowledge(torn.0, &torn.1);
+        }
+    }
+
+    /// Waits for what a live mount has to show within two seconds.
+    fn expect(
+        &mut self,
+        step: &Step,
+        machine: usize,
+        path: &str,
+        holds: impl Fn(Option<View>) -> bool,
+    ) {
+        let look = |point: PathBuf| {
+            let path = point.join(path);
+            fs::read(&path).ok().map(|bytes| {
+                let mut view = View::default();
+                view.take(&bytes);
+                view
+            })
+        };
+        // The rules of another tool may have led elsewhere.
+        if !holds(look(self.plain.hosts.machines[machine].point())) {
+            assert!(
+                self.tool != ToolKind::Syncthing,
+                "the plain directory does not fulfil: {step}"
+            );
+            return;
+        }
+        let point = self.tested.hosts.machines[machine].point();
+        if !within(Duration::from_secs(2), || holds(look(point.clone()))) {
+            self.outcome.counts.unmet += 1;
+            self.note(format!("after two seconds not true: {step}"));
+        }
+    }
+
+    /// Lets the tools work until nothing changes any more.
+    fn settle(&mut self) {
+        let how = How::default();
+        for _ in 0..40 {
+            let mut changes = 0;
+            for machine in 0..self.tested.hosts.machines.len() {
+                (0..self.tested.hosts.machines.len()).for_each(|each| self.flush(each));
+                changes += self.plain.tool.sync(machine, &how, &mut || ());
+                changes += self.tested.tool.sync(machine, &how, &mut || ());
+            }
+            if changes == 0 {
+                return;
+            }
+        }
+        self.outcome.counts.alarms += 1;
+        self.note("the tools do not come to an end".into());
+    }
+
+    fn end(&mut self, trace: &Trace, spoil: &dyn Fn(&Path)) {
+        for machine in 0..trace.machines {
+            if !self.tested.hosts.machines[machine].is_up() && !self.mount(machine) {
+                return;
+            }
+        }
+        self.plain.hosts.handles.clear();
+        self.tested.hosts.handles.clear();
+        self.settle();
+        spoil(&self.tested.hosts.machines[0].store());
+        let keeps: BTreeSet<Piece> = trace
+            .steps
+            .iter()
+            .filter_map(|step| match step.action {
+                Action::Keeps(number) => Some((b'R', number)),
+                _ => None,
+            })
+            .collect();
+        let mut lost = BTreeSet::new();
+        for machine in 0..trace.machines {
+            let lacking = self.judge_view(machine, &keeps);
+            lost.extend(lacking);
+        }
+        self.outcome.counts.lost += lost.len();
+        for machine in 0..trace.machines {
+            self.judge_store(machine);
+        }
+        for machine in 0..trace.machines {
+            if let Err(message) = self.tested.hosts.machines[machine].unmount() {
+                self.outcome.counts.io_errors += 1;
+                self.note(format!("machine {machine} did not unmount: {message}"));
+            }
+        }
+        self.settle();
+        if self.system == System::Kithfs {
+            (0..trace.machines).for_each(|machine| self.judge_checks(machine));
+        }
+    }
+
+    /// Compares what the mount of a machine shows with its plain directory. Returns what is lost.
+    fn judge_view(&mut self, machine: usize, keeps: &BTreeSet<Piece>) -> BTreeSet<Piece> {
+        let mut wanted = self.plain.hosts.records(machine, "");
+        self.outcome.records = self.outcome.records.max(wanted.len());
+        wanted.retain(|piece| {
+            self.acknowledged.contains(piece)
+                && !self.excused.contains(piece)
+                && (self.whole || !self.destroyed.contains(piece))
+        });
+        wanted.extend(keeps);
+        let point = self.tested.hosts.machines[machine].point();
+        let store = self.tested.hosts.machines[machine].store();
+        let mut view = View::default();
+        let mut hidden = 0;
+        within(Duration::from_millis(2500), || {
+            view = View::default();
+            view.read(&point, "");
+            let stored = tool::scan(&store);
+            let entries = stored
+                .keys()
+                .filter(|path| path.split('/').all(|name| !self.system.is_control(name)));
+            hidden = entries.count().saturating_sub(view.names.len());
+            wanted.is_subset(&view.records)
+                && hidden == 0
+                && view.failed.is_empty()
+                && view.wrong.is_empty()
+        });
+        let lacking: BTreeSet<Piece> = wanted.difference(&view.records).copied().collect();
+        if !lacking.is_empty() {
+            let names: Vec<String> = lacking
+                .iter()
+                .map(|(letter, number)| format!("{}{number}", char::from(*letter)))
+                .collect();
+            self.note(format!("machine {machine} does not show {}", names.join(" ")));
+        }
+        self.outcome.counts.hidden += hidden;
+        if hidden > 0 {
+            self.note(format!("machine {machine} does not list {hidden} entries of the store"));
+        }
+        self.outcome.counts.wrong += view.wrong.len();
+        self.outcome.counts.io_errors += view.failed.len();
+        for each in
+            view.wrong.iter().map(|path| format!("wrong bytes in {path}")).chain(view.failed)
+        {
+            self.note(format!("machine {machine}: {each}"));
+        }
+        for path in &view.names {
+            if !self.has_a_name(tool::name_of(path)) {
+                self.outcome.counts.nameless += 1;
+                self.note(format!("machine {machine}: no name: {path}"));
+            }
+        }
+        lacking
+    }
+
+    /// True for a name that a program has used, with or without the mark of a conflict.
+    fn has_a_name(&self, shown: &str) -> bool {
+        self.used.contains(shown)
+            || self.used.iter().any(|name| {
+                let (stem, extension) = match name.rfind('.').filter(|at| *at > 0) {
+                    Some(at) => name.split_at(at),
+                    None => (&name[..], ""),
+                };
+                let rest = shown
+                    .strip_prefix(&name[..])
+                    .or_else(|| shown.strip_prefix(stem).filter(|rest| rest.ends_with(extension)));
+                rest.is_some_and(|rest| {
+                    [".sync-conflict-", " (conflict", "'s conflicted copy"]
+                        .iter()
+                        .any(|mark| rest.contains(mark))
+                })
+            })
+    }
+
+    fn judge_store(&mut self, machine: usize) {
+        let store = self.tested.hosts.machines[machine].store();
+        for path in tool::scan(&store).keys() {
+            let name = tool::name_of(path);
+            let copied = name.contains(".sync-conflict-") || name.contains("conflicted copy");
+            if copied && self.system.is_control(name) && !name.starts_with("+identity") {
+                self.outcome.counts.control += 1;
+                self.note(format!("machine {machine}: a copy of a control file: {path}"));
+            }
+        }
+    }
+
+    fn judge_checks(&mut self, machine: usize) {
+        for args in [&["fsck"][..], &["rollback", "--settle", "0"]] {
+            let output = self.tested.hosts.machines[machine].kithfs(args);
+            if !output.status.success() {
+                self.outcome.counts.alarms += 1;
+                let said = String::from_utf8_lossy(&output.stdout).into_owned()
+                    + &String::from_utf8_lossy(&output.stderr);
+                self.note(format!("machine {machine}: {}: {}", args.join(" "), said.trim()));
+            }
+        }
+    }
+}
+
+/// Asks until it is true, for as long as `time`.
+fn within(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until the clock that stamps files has moved, so that no two operations have one time.
+fn next_tick() {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let before = now();
+    while now() == before {
+        std::thread::yield_now();
+    }
+}
+
+const _: () = assert!(PAGE.is_multiple_of(LINE));

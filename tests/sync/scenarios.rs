@@ -1,0 +1,461 @@
+//! One short trace for each way in which vaults in synced folders have lost data. Each is played
+//! with the rules of each tool.
+//!
+//! In the end nothing may be lost, hidden or without a name, no mount may be refused, no check may
+//! find a fault, and every step that expects something must have come about.
+
+use super::simulator::Place;
+use super::system::System;
+use super::trace::{TOOLS, ToolKind, Trace};
+
+/// A scenario: its name, whether the program fulfils it already, and its steps. `SEED` is replaced
+/// by several numbers.
+pub struct Scenario {
+    pub name: &'static str,
+    pub holds: bool,
+    pub steps: &'static str,
+}
+
+/// The scenario about conflict copies of control files. They do not count in the others as long as
+/// this one fails.
+const CONTROL: &str = "control_files_of_two_machines_conflict";
+
+/// How many seeds a trace with the word `SEED` is played with.
+const SEEDS: usize = 6;
+
+impl Scenario {
+    fn traces(&self, tool: ToolKind) -> Vec<Trace> {
+        let count = if self.steps.contains("SEED") { SEEDS } else { 1 };
+        (0..count)
+            .map(|seed| {
+                let text = self.steps.replace("SEED", &seed.to_string());
+                Trace { tool, ..Trace::parse(&text) }
+            })
+            .collect()
+    }
+
+    /// Returns what went wrong, if anything did.
+    pub fn failures(&self, place: &Place) -> Vec<String> {
+        let mut failures = Vec::new();
+        for tool in TOOLS {
+            for trace in self.traces(tool) {
+                let outcome = place.play(&trace);
+                let counts = match self.name {
+                    CONTROL => outcome.counts,
+                    _ => outcome.counts.except(&["control copies"]),
+                };
+                if !counts.is_zero() {
+                    let notes = outcome.notes.join("\n    ");
+                    failures.push(format!("{}: {counts}\n    {notes}", tool.name()));
+                }
+            }
+        }
+        failures
+    }
+}
+
+macro_rules! scenarios {
+    ($($(#[doc = $story:literal])+ $name:ident $state:ident $steps:literal)+) => {
+        pub const ALL: &[Scenario] = &[$(Scenario {
+            name: stringify!($name),
+            holds: scenarios!(@holds $state),
+            steps: $steps,
+        }),+];
+        $(scenarios!(@test $state $name $($story)+);)+
+    };
+    (@holds holds) => { true };
+    (@holds fails) => { false };
+    (@test holds $name:ident $($story:literal)+) => {
+        $(#[doc = $story])+
+        #[test]
+        fn $name() {
+            let Some(place) = Place::new(System::Kithfs) else { return };
+            let scenario = ALL.iter().find(|each| each.name == stringify!($name)).expect("listed");
+            let failures = scenario.failures(&place);
+            assert!(failures.is_empty(), "{}", failures.join("\n"));
+        }
+    };
+    (@test fails $name:ident $($story:literal)+) => {};
+}
+
+scenarios! {
+    /// The record that named a directory's id was removed on one machine, with the directory, and
+    /// what the other machine had created there was listed nowhere.
+    a_directory_is_renamed_while_a_file_is_created_in_it fails "
+        0 mkdir a
+        0 append a/one 1 fsync
+        0 sync
+        1 sync
+        0 rename a b
+        0 sync
+        1 sync
+        0 rename b c
+        1 append b/two 2 fsync
+        0 keeps 1
+        0 keeps 2
+    "
+    /// The same if the directory is removed.
+    a_renamed_directory_is_removed_while_a_file_is_created_in_it fails "
+        0 mkdir a
+        0 append a/one 1 fsync
+        0 sync
+        1 sync
+        0 rename a b
+        0 sync
+        1 sync
+        0 rmtree b
+        1 append b/two 2 fsync
+        0 keeps 2
+    "
+    /// Two machines renamed two directories to one name: the directory had entries of both, and one
+    /// id.
+    two_directories_are_renamed_to_one_name fails "
+        0 mkdir a
+        0 append a/one 1 fsync
+        0 mkdir b
+        0 append b/two 2 fsync
+        0 sync
+        1 sync
+        0 rename a x
+        1 rename b x
+        0 keeps 1
+        0 keeps 2
+    "
+    /// One machine renamed a directory to a name under which the other created one.
+    a_directory_is_renamed_to_a_name_that_another_machine_creates fails "
+        0 mkdir a
+        0 append a/one 1 fsync
+        0 sync
+        1 sync
+        0 rename a x
+        1 mkdir x
+        1 append x/two 2 fsync
+        0 keeps 1
+        0 keeps 2
+    "
+    /// The entries of a renamed directory arrived before what explained them, and a program created
+    /// a file there.
+    a_file_is_created_in_a_renamed_directory_that_is_arriving fails "
+        0 mkdir a
+        0 append a/one 1 fsync
+        0 append a/two 2 fsync
+        0 append a/three 3 fsync
+        0 sync
+        1 sync
+        0 rename a x
+        0 sync
+        1 sync partial SEED
+        1 append x/four 4 fsync
+        1 mkdir x/d
+        1 append x/d/five 5 fsync
+        0 keeps 1
+        0 keeps 2
+        0 keeps 3
+        1 keeps 4
+        1 keeps 5
+    "
+    /// A daemon that had worked in a directory used the same id when another directory had come in
+    /// its place.
+    another_directory_takes_the_place_of_one_that_is_in_use fails "
+        0 mkdir x
+        0 mkdir a
+        0 append a/one 1 fsync
+        0 sync
+        1 sync
+        1 append x/tmp 9
+        1 unlink x/tmp
+        1 list x
+        0 rename a x
+        0 sync
+        1 sync
+        1 append x/two 2 fsync
+        1 sees x/one 1
+        1 keeps 1
+        1 keeps 2
+    "
+    /// One machine removed a file with a long name, and its name with it; the other appended.
+    a_long_name_is_removed_while_it_is_edited fails "
+        0 append f{200} 1 fsync
+        0 mkdir d{220}
+        0 append d{220}/g{230} 3 fsync
+        0 append d{220}/h 5 fsync
+        0 sync
+        1 sync
+        0 unlink f{200}
+        0 rmtree d{220}
+        1 append f{200} 2 fsync
+        1 append d{220}/g{230} 4 fsync
+        0 keeps 2
+        0 keeps 4
+    "
+    /// Two machines created one long name. What stored the name differed, so it had a conflict
+    /// copy, which was a fault for a check.
+    a_long_name_is_created_twice fails "
+        0 append f{255} 1 fsync
+        0 append g{200} 3 fsync
+        1 append f{255} 1 fsync
+        1 append g{200} 3 fsync
+        0 mkdir d{180}
+        0 append d{180}/f 5 fsync
+        1 mkdir d{180}
+        1 append d{180}/g 6 fsync
+        0 keeps 1
+        0 keeps 3
+        0 keeps 5
+        1 keeps 6
+    "
+    /// A file that a program had open was replaced by the tool. What another program then wrote
+    /// under its name went to the version that no name leads to.
+    a_file_is_opened_by_name_after_it_was_replaced fails "
+        0 append f 1 fsync
+        0 append g 7 fsync
+        0 append h 49 fsync
+        0 sync
+        1 sync
+        1 open f 1
+        1 write 1 11 fsync
+        1 open g 2
+        1 write 2 12 fsync
+        1 open h 3
+        1 write 3 13
+        1 sync
+        0 sync
+        0 append f 2 fsync
+        0 append g 21 fsync
+        0 append h 99 fsync
+        0 sync
+        1 sync
+        1 append f 3 fsync
+        1 append g 4 fsync
+        1 append h 5 fsync
+        1 sees f 3
+        1 sees g 4
+        1 sees h 5
+        1 sees f 2
+        1 sees g 21
+        1 sees h 99
+        1 keeps 3
+        1 keeps 4
+        1 keeps 5
+    "
+    /// What is written through a descriptor of the replaced version is acknowledged, so it is kept.
+    a_file_is_written_through_a_descriptor_after_it_was_replaced fails "
+        0 append f 1 fsync
+        0 sync
+        1 sync
+        1 open f 1
+        0 append f 2 fsync
+        0 sync
+        1 sync
+        1 write 1 3 fsync
+        1 keeps 2
+        1 keeps 3
+    "
+    /// A file was written to, and the tool replaced it before the daemon had stored the write.
+    a_file_is_replaced_before_a_write_to_it_is_stored fails "
+        0 append f 1 fsync
+        0 append g 7 fsync
+        0 append h 49 fsync
+        0 sync
+        1 sync
+        0 append f 2 fsync
+        0 append g 8 fsync
+        0 replace h 9 fsync
+        0 sync live
+        1 open g 1
+        1 append f 3
+        1 write 1 4
+        1 append h 5
+        1 sync live
+        0 keeps 2
+        0 keeps 8
+        0 keeps 9
+        1 keeps 3
+        1 keeps 4
+        1 keeps 5
+    "
+    /// The same if the other machine has removed the file.
+    a_file_is_removed_before_a_write_to_it_is_stored holds "
+        0 append f 1 fsync
+        0 mkdir d
+        0 append d/g 2 fsync
+        0 sync
+        1 sync
+        0 unlink f
+        0 rmtree d
+        0 sync live
+        1 append f 3
+        1 append d/g 4
+        1 sync live
+        1 keeps 3
+        1 keeps 4
+    "
+    /// The journal of another machine was younger than two minutes: a mount for writing was refused.
+    a_machine_mounts_while_the_journal_of_another_is_fresh fails "
+        0 page x.db 0 1 fsync
+        0 page x.db 1 2 fsync
+        0 page x.db 0 3 fsync
+        0 page x.db 1 4 fsync
+        0 leave
+        0 sync
+        1 sync
+        1 remount
+        1 append f 5 fsync
+        0 return
+        1 keeps 5
+    "
+    /// A machine crashed, its copy was synced, another machine changed the same file, and the first
+    /// one returned.
+    a_file_changes_elsewhere_before_a_crashed_machine_returns fails "
+        0 append f 1 fsync
+        0 sync
+        1 sync
+        0 append f 2 fsync
+        0 append f 3 fsync
+        0 append g 4 fsync
+        0 leave
+        0 sync
+        1 sync
+        1 append f 5 fsync
+        1 sync
+        0 sync
+        0 return
+        0 keeps 2
+        0 keeps 3
+        0 keeps 4
+        1 keeps 5
+    "
+    /// A stored name had 218 bytes and more, and the tool had no room for the suffix of a conflict
+    /// copy.
+    a_conflict_about_a_name_of_155_to_183_bytes fails "
+        0 append f{155} 1 fsync
+        1 append f{155} 2 fsync
+        0 append g{160} 3 fsync
+        1 append g{160} 4 fsync
+        0 append h{163} 5 fsync
+        1 append h{163} 6 fsync
+        0 keeps 1
+        0 keeps 2
+        0 keeps 3
+        0 keeps 4
+        0 keeps 5
+        0 keeps 6
+    "
+    /// Control files that name the machine had conflict copies on every machine.
+    control_files_of_two_machines_conflict fails "
+        0 append f 1 fsync
+        1 append g 2 fsync
+        0 sync
+        1 sync
+        0 remount
+        1 remount
+        0 append f 3 fsync
+        1 append g 4 fsync
+        1 sync
+        0 sync
+        1 remount
+        0 append h 5 fsync
+        0 keeps 5
+    "
+    /// A name that was looked up before its file arrived did not exist for an hour.
+    a_name_is_looked_up_before_it_arrives fails "
+        0 mkdir d
+        0 sync
+        1 sync
+        1 stat f
+        1 stat d/g
+        0 append f 1 fsync
+        0 append d/g 2 fsync
+        0 sync
+        1 sync
+        1 sees f 1
+        1 sees d/g 2
+    "
+    /// A renamed directory was still there under its former name, and a removed file too.
+    a_removed_and_a_renamed_name_are_gone fails "
+        0 mkdir d
+        0 append d/f 1 fsync
+        0 append g 2 fsync
+        0 sync
+        1 sync
+        1 sees d/f 1
+        1 sees g 2
+        1 stat e/f
+        0 rename d e
+        0 unlink g
+        0 sync
+        1 sync
+        1 sees e/f 1
+        1 gone d/f
+        1 gone g
+    "
+    /// A file that a program holds open was shown in its former version to all programs.
+    a_file_that_is_held_open_is_read_anew_by_the_next_open holds "
+        0 append f 1 fsync
+        0 sync
+        1 sync
+        1 open f 1
+        0 append f 2 fsync
+        0 sync
+        1 sync
+        1 sees f 2
+    "
+    /// One machine changed a file, another renamed its directory, and both versions were there;
+    /// when one of them was removed, the other was taken for something older.
+    a_version_goes_that_was_seen_beside_a_later_one fails "
+        0 mkdir a
+        0 append a/f 1 fsync
+        0 append a/f 2 fsync
+        0 sync
+        1 sync
+        0 append a/f 3 fsync
+        1 rename a b
+        0 sync
+        1 sync
+        0 sync
+        1 sync
+        0 sees a/f 3
+        0 sees b/f 2
+        1 sees a/f 3
+        1 sees b/f 2
+        0 remount
+        1 remount
+        0 unlink a/f
+        0 sync
+        1 sync
+    "
+    /// The kernel flushed the times of a file late, when its name was gone, and a program that had
+    /// nothing to do with it failed with EIO.
+    times_of_a_removed_file_are_flushed_late holds "
+        0 append f 1 fsync
+        0 append g 2 fsync
+        0 sync
+        1 sync
+        1 append f 3
+        1 append g 4
+        0 unlink f
+        0 replace g 5 fsync
+        0 sync live
+        1 sync live
+        1 flush
+        1 append h 8 fsync
+        1 append f 6
+        1 append g 7
+        0 unlink f
+        0 unlink g
+        0 sync live
+        1 flush
+        1 sync live
+        1 flush
+        1 keeps 8
+    "
+}
+
+#[test]
+fn every_trace_can_be_played_and_read_again() {
+    for scenario in ALL {
+        for trace in scenario.traces(ToolKind::Syncthing) {
+            assert_eq!(Trace::parse(&trace.to_string()), trace, "{}", scenario.name);
+        }
+    }
+}

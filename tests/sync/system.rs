@@ -1,0 +1,234 @@
+//! The systems that play a trace: kithfs, gocryptfs, and a plain directory as the reference. Each
+//! machine has its own copy of the store, its own daemon, its own memory and its own host name.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::support::mounted::{KITHFS, is_mounted};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    Plain,
+    Kithfs,
+    Gocryptfs,
+}
+
+impl System {
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Plain => "plain",
+            System::Kithfs => "kithfs",
+            System::Gocryptfs => "gocryptfs",
+        }
+    }
+
+    /// Names of the store that are no entries of a program.
+    pub fn is_control(self, name: &str) -> bool {
+        match self {
+            System::Plain => false,
+            System::Kithfs => name.starts_with('+'),
+            System::Gocryptfs => name.starts_with("gocryptfs.") && !is_long_entry(name),
+        }
+    }
+}
+
+/// The entry itself has this prefix; its name is in a file beside it.
+fn is_long_entry(name: &str) -> bool {
+    name.starts_with("gocryptfs.longname.") && !name.contains(".name")
+}
+
+/// The program: that of this build, or the one that the variable names.
+fn kithfs() -> String {
+    std::env::var("KITHFS").unwrap_or(KITHFS.to_owned())
+}
+
+/// One machine.
+pub struct Machine {
+    system: System,
+    number: usize,
+    home: PathBuf,
+    daemon: Option<Child>,
+}
+
+/// How long a daemon may take to serve, or to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Creates a vault that machines get copies of, with the cheapest key stretching.
+pub fn create_store(system: System, home: &Path) {
+    let store = home.join("store");
+    fs::write(home.join("passphrase"), "correct horse\n").expect("write the passphrase");
+    let mut command = match system {
+        System::Plain => return fs::create_dir(&store).expect("create the plain directory"),
+        System::Kithfs => {
+            let mut command = Command::new(kithfs());
+            command.args(["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-file"]);
+            command
+        }
+        System::Gocryptfs => {
+            fs::create_dir(&store).expect("create the store");
+            let mut command = Command::new("gocryptfs");
+            command.args(["-q", "-init", "-scryptn", "10", "-passfile"]);
+            command
+        }
+    };
+    command.arg(home.join("passphrase")).arg(&store);
+    command.env("XDG_STATE_HOME", home.join("state"));
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+impl Machine {
+    /// Creates a machine in `dir` with a copy of the store in `template`.
+    pub fn new(system: System, number: usize, template: &Path, dir: &Path) -> Machine {
+        let home = dir.join(format!("{}-{number}", system.name()));
+        for each in ["state", "config", "run", "point"] {
+            fs::create_dir_all(home.join(each)).expect("create the machine's directories");
+        }
+        let copied = Command::new("cp")
+            .arg("-a")
+            .args([template.join("store"), template.join("passphrase")])
+            .arg(&home)
+            .status();
+        assert!(copied.expect("run cp").success(), "copy the store");
+        Machine { system, number, home, daemon: None }
+    }
+
+    /// The directory that the tool keeps equal.
+    pub fn store(&self) -> PathBuf {
+        self.home.join("store")
+    }
+
+    /// The directory in which programs work.
+    pub fn point(&self) -> PathBuf {
+        match self.system {
+            System::Plain => self.store(),
+            _ => self.home.join("point"),
+        }
+    }
+
+    /// Returns true if programs can work.
+    pub fn is_up(&self) -> bool {
+        self.system == System::Plain || self.daemon.is_some()
+    }
+
+    /// A command on this machine: with its host name and its directories.
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\""])
+            .arg(format!("machine-{}", self.number))
+            .arg(program)
+            .args(args)
+            .stdin(Stdio::null());
+        let environment = [
+            ("HOME", self.home.clone()),
+            ("XDG_STATE_HOME", self.home.join("state")),
+            ("XDG_CONFIG_HOME", self.home.join("config")),
+            ("XDG_RUNTIME_DIR", self.home.join("run")),
+            ("KITHFS_PASSPHRASE_FILE", self.home.join("passphrase")),
+        ];
+        command.envs(environment);
+        command
+    }
+
+    /// Runs a command of kithfs on this machine, about its store.
+    pub fn kithfs(&self, args: &[&str]) -> Output {
+        let mut command = self.command(&kithfs(), args);
+        command.arg(self.store()).output().expect("run kithfs")
+    }
+
+    /// Mounts the vault.
+    ///
+    /// # Errors
+    /// What the program printed, if it refused.
+    pub fn mount(&mut self) -> Result<(), String> {
+        let point = self.home.join("point");
+        let log = self.home.join("log");
+        let passphrase = self.home.join("passphrase");
+        let mut command = match self.system {
+            System::Plain => return Ok(()),
+            System::Kithfs => self.command(&kithfs(), &["mount", "--foreground"]),
+            System::Gocryptfs => {
+                let passphrase = passphrase.to_str().expect("a path of ASCII");
+                let options = ["-fg", "-q", "-nosyslog", "-sharedstorage", "-badname", "*"];
+                self.command("gocryptfs", &[&options[..], &["-passfile", passphrase]].concat())
+            }
+        };
+        let file = File::create(&log).expect("create the log");
+        command.arg(self.store()).arg(&point).stdout(Stdio::null()).stderr(file);
+        let mut child = command.spawn().expect("start the daemon");
+        let mut ended = None;
+        wait_until("the vault is mounted", || {
+            ended = child.try_wait().expect("wait for the daemon");
+            ended.is_some() || is_mounted(&point)
+        });
+        match ended {
+            Some(_) => Err(fs::read_to_string(&log).unwrap_or_default()),
+            None => {
+                self.daemon = Some(child);
+                Ok(())
+            }
+        }
+    }
+
+    /// Kills the daemon. What programs had open is lost.
+    pub fn kill(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+            let _ = unmount(self.point(), UnmountFlags::DETACH);
+        }
+    }
+
+    /// Unmounts the vault.
+    ///
+    /// # Errors
+    /// What the daemon printed, if it did not end well.
+    pub fn unmount(&mut self) -> Result<(), String> {
+        let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
+        let point = self.point();
+        let output = match self.system {
+            System::Kithfs => self.command(&kithfs(), &["umount"]).arg(&point).output(),
+            _ => Command::new("umount").arg(&point).output(),
+        };
+        let output = output.expect("run the unmount");
+        if !output.status.success() {
+            let _ = unmount(&point, UnmountFlags::DETACH);
+            let _ = daemon.kill();
+        }
+        let status = daemon.wait().expect("wait for the daemon");
+        if output.status.success() && status.success() {
+            return Ok(());
+        }
+        let log = fs::read_to_string(self.home.join("log")).unwrap_or_default();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(format!("{said}{log}signal {:?}", status.signal()))
+    }
+
+    /// Flushes everything that programs have written.
+    pub fn flush(&self) -> rustix::io::Result<()> {
+        if !self.is_up() || self.system == System::Plain {
+            return Ok(());
+        }
+        rustix::fs::syncfs(File::open(self.point()).map_err(|_| rustix::io::Errno::IO)?)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
