@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
-for tool in fio perl mountpoint awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
+"$(dirname -- "${BASH_SOURCE[0]}")/tools.sh" fio:fio perl:perl mountpoint:util-linux
 choose_peers "$with" native gocryptfs securefs kithfs
 begin_peers "$base"
 for fs in "${peers[@]}"; do

@@ -48,7 +48,7 @@ done
 case $runs in '' | *[!0-9]* | 0) die "--runs takes a number from 1" ;; esac
 case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esac
 [ "$drop" = no ] || [ "$(id -u)" -eq 0 ] || die "--drop-caches needs root"
-for tool in fio perl tar mountpoint findmnt awk; do command -v "$tool" >/dev/null || die "$tool is missing (scripts/setup.sh installs it)"; done
+"$(dirname -- "${BASH_SOURCE[0]}")/tools.sh" fio:fio perl:perl mountpoint:util-linux findmnt:util-linux
 [ -z "$chart" ] || command -v gnuplot >/dev/null || die "--chart needs gnuplot (--install installs it)"
 if [ -n "$cpus" ]; then taskset -cp "$cpus" $$ >/dev/null || die "--cpus $cpus: taskset refuses"; fi
 choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring

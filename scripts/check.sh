@@ -11,6 +11,7 @@ step() {
     "$@"
 }
 
+step scripts/tools.sh --tests
 step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings
 step cargo test --locked

@@ -5,7 +5,7 @@
 #
 #   --tools-only   install what is missing, and stop there
 #
-# As root on a Debian system it installs the packages that are missing; elsewhere it says what is missing. A Rust toolchain comes
+# As root on a Debian system it installs the packages that building and running need; elsewhere it says what is missing. A Rust toolchain comes
 # from rustup, and only where cargo is missing or too old. It can be run again at any time: what is there is left alone.
 set -euo pipefail
 
@@ -22,27 +22,8 @@ case ${1:-} in
     *) die "unknown option $1 (see --help)" ;;
 esac
 
-# What is needed: a command that proves it, and the package of Debian that has it.
-needs=(
-    cc:build-essential make:build-essential git:git curl:curl fusermount3:fuse3 mount:mount mountpoint:util-linux
-    setfattr:attr setfacl:acl rsync:rsync setcap:libcap2-bin fio:fio perl:perl fuser:psmisc ps:procps sqlite3:sqlite3 mkfs.xfs:xfsprogs
-)
-packages=()
-for need in "${needs[@]}"; do
-    command -v "${need%%:*}" >/dev/null || packages+=("${need#*:}")
-done
-[ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
-if [ ${#packages[@]} -gt 0 ]; then
-    mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-        say "installing ${packages[*]}"
-        export DEBIAN_FRONTEND=noninteractive
-        apt-get update -qq >&2
-        apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
-    else
-        die "missing: ${packages[*]}; install them (as root on Debian: apt-get install ${packages[*]}) and run this again"
-    fi
-fi
+# What building and running need. The tests and the benchmarks install their own tools (scripts/tools.sh).
+scripts/tools.sh cc:build-essential fusermount3:fuse3 mount:mount mountpoint:util-linux
 
 # The oldest Rust that the project builds with stands in Cargo.toml.
 wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
@@ -59,20 +40,18 @@ if new_enough; then
     :
 elif command -v rustup >/dev/null; then
     say "cargo is missing or older than $wanted: rustup installs the stable toolchain"
-    rustup toolchain install stable --profile minimal --component rustfmt,clippy >&2
+    rustup toolchain install stable --profile minimal >&2
     rustup override set stable >&2 # for this directory only
 else
     say "cargo is missing or older than $wanted: installing a Rust toolchain with rustup, for this user only"
+    scripts/tools.sh curl:curl
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || scripts/tools.sh update-ca-certificates:ca-certificates
     curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs |
-        sh -s -- -y -q --no-modify-path --default-toolchain stable --profile minimal --component rustfmt,clippy >&2
+        sh -s -- -y -q --no-modify-path --default-toolchain stable --profile minimal >&2
     # shellcheck disable=SC1091
     . "${CARGO_HOME:-$HOME/.cargo}/env"
 fi
 new_enough || die "cargo is still older than $wanted"
-if command -v rustup >/dev/null && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
-    rustup component add rustfmt clippy >&2
-fi
-
 # As udev does it, where no udev runs: every user may mount, and fusermount3 decides what.
 if [ -c /dev/fuse ] && [ "$(id -u)" -eq 0 ] && [ "$(stat -c %a /dev/fuse)" = 600 ]; then
     chmod 666 /dev/fuse
