@@ -51,8 +51,8 @@ end() {
 trap end EXIT
 echo "not a secret" >"$work/pass"
 export KITHFS_PASSPHRASE_FILE=$work/pass XDG_STATE_HOME=$work/state XDG_CONFIG_HOME=$work/config
-"$kithfs" init --kdf-memory 32 --kdf-passes 1 "$work/unsigned" >/dev/null 2>&1
-"$kithfs" init --signed --name Ann --kdf-memory 32 --kdf-passes 1 "$work/signed" >/dev/null 2>&1
+"$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$work/unsigned" >/dev/null 2>&1
+"$kithfs" init --own-identity --signed --name Ann --kdf-memory 32 --kdf-passes 1 "$work/signed" >/dev/null 2>&1
 mkdir "$work/unsigned.mnt" "$work/signed.mnt"
 
 python3 - "$kithfs" "$work" "$runs" "$files" "$size_mib" <<'PYTHON' | if [ -n "$out" ]; then tee "$out"; else cat; fi

@@ -86,7 +86,7 @@ trap tidy EXIT
 
 # vault NAME CHUNK-SIZE: a new one, with the cheapest key stretching.
 vault() {
-    "$kithfs" init --kdf-memory 32 --kdf-passes 1 --chunk-size "$2" "$scratch/$1" >/dev/null 2>&1
+    "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 --chunk-size "$2" "$scratch/$1" >/dev/null 2>&1
     chmod 755 "$scratch/$1" # its mode is that of the mount's root
 }
 # mount_vault NAME [WHO DECIDES]: who may do what, the kernel (default_permissions,dev) or the daemon (no_default_permissions).

@@ -115,7 +115,7 @@ client() {
     done
 }
 
-"$kithfs" init --kdf-memory 32 --kdf-passes 1 --passphrase-file "$work/pass" "$work/vault" >/dev/null
+"$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 --passphrase-file "$work/pass" "$work/vault" >/dev/null
 mount_it
 if [ ${#as[@]} -gt 0 ]; then chown "$user" "$work/mnt"; fi
 "${as[@]}" initdb -D "$work/mnt/data" -U bench -A trust --data-checksums >"$work/log" 2>&1 || { tail "$work/log" >&2; die "initdb failed"; }

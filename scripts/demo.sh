@@ -61,7 +61,7 @@ ln "$work/source/five megabytes" "$work/source/the same again"
 chmod 640 "$work/source/five megabytes"
 
 step "kithfs init: a vault, and the recovery code that opens it when the passphrase is lost"
-"$kithfs" init --passphrase-file "$work/passphrase" "$vault"
+"$kithfs" init --own-identity --passphrase-file "$work/passphrase" "$vault"
 
 step "kithfs mount, and $(find "$work/source" -type f | wc -l) files copied in"
 mount_vault

@@ -70,7 +70,7 @@ make_store() {
         securefs) securefs create --pass bench-peers --rounds 1 "$dir/store" ;;
         encfs) ;; # makes its store when it is mounted for the first time
         cryfs) ;;
-        kithfs*) "$kithfs" init --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
+        kithfs*) "$kithfs" init --own-identity --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
     esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$1: no store could be made"; }
 }
 

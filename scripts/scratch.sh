@@ -42,7 +42,7 @@ trap 'exit 143' TERM HUP
 make_vault() {
     mkdir -p "$plain"
     head -c 24 /dev/urandom | base64 >"$work/passphrase"
-    "$kithfs" init --passphrase-file "$work/passphrase" --kdf-memory 32 --kdf-passes 1 "$@" "$vault" >/dev/null
+    "$kithfs" init --own-identity --passphrase-file "$work/passphrase" --kdf-memory 32 --kdf-passes 1 "$@" "$vault" >/dev/null
 }
 # mount_vault [OPTION...]: mounted as a machine's own filesystem would be, for all users and all kinds of files.
 mount_vault() {

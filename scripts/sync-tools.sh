@@ -126,7 +126,7 @@ syncthing_apart() { for machine in one two; do api "$machine" "/rest/system/$1" 
 scenario() {
     local machine
     "${sync}_start"
-    on one "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$(store one)" >/dev/null 2>&1
+    on one "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$(store one)" >/dev/null 2>&1
 
     # One writes while the tool is at work.
     up one

@@ -31,7 +31,7 @@ head -c 24 /dev/urandom | base64 >"$work/passphrase"
 case $which in
     kithfs)
         for store in test scratch; do
-            "$kithfs" init --passphrase-file "$work/passphrase" --kdf-memory 32 --kdf-passes 1 "$work/store-$store" >/dev/null 2>&1
+            "$kithfs" init --own-identity --passphrase-file "$work/passphrase" --kdf-memory 32 --kdf-passes 1 "$work/store-$store" >/dev/null 2>&1
         done
         command=(env "PATH=$(dirname -- "$kithfs"):$PATH" "$here/mount-helper/mount.kithfs")
         own=allow_suid,allow_dev,allow_foreign_store,passphrase_file=$work/passphrase ;;

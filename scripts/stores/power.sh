@@ -18,7 +18,7 @@ case $1 in
             case $kind in ext4) flags=-qF ;; vfat) flags=-I ;; exfat) flags=-v ;; *) flags=-qf ;; esac
             "mkfs.$kind" "$flags" "/dev/${disk#*:}" >"$work/mkfs" 2>&1 || { cat "$work/mkfs" >&2; die "cannot make the $kind"; }
             mount -t "$kind" "/dev/${disk#*:}" "$at"
-            "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$at/vault" >"$work/init" 2>&1
+            "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$at/vault" >"$work/init" 2>&1
             sync "$at"
             "$kithfs" mount "$at/vault" "$at-plain"
         done

@@ -323,7 +323,7 @@ others() {
     verify_vault "after another user"
     mkdir -m 777 "$work/home"
     chmod 644 "$work/passphrase"
-    as_other "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by who does not own the store"; }
+    as_other "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by who does not own the store"; }
     echo his | as_other "$kithfs" put "$store/his" file 2>"$work/put" || { cat "$work/put" >&2; die "put by who does not own the store"; }
     if [ "$kind" = exfat ]; then
         grep -q 'mode and time of the file cannot be set' "$work/put" || die "put does not say what is not kept"
@@ -487,7 +487,7 @@ squashed() {
     # One of an ordinary user, who has it as ever; root, who is nobody there, is told that he may not.
     [ -e "$work/passphrase" ] || head -c 24 /dev/urandom | base64 >"$work/passphrase"
     chmod 644 "$work/passphrase"
-    as_user "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by a user"; }
+    as_user "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by a user"; }
     as_user mkdir "$work/user/plain"
     as_user "$kithfs" mount "$store/his" "$work/user/plain" || die "mount by a user"
     as_user sh -c "cd '$work/user/plain' && echo his >file && chmod 400 file && mkdir dir && mv file dir/ && cat dir/file" >"$work/read" || die "what a user does"

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use crate::cli::display::{Shown, path as shown};
+use crate::cli::display::{Shown, path as shown, size};
 use crate::roster::{ContactError, InvitationError, PublicTextError};
 
 /// Variable that allows any cost of a passphrase.
@@ -62,6 +62,23 @@ pub enum Error {
     /// `init` on a directory with entries.
     #[error("init {}: the directory is not empty", shown(.0))]
     InitNotEmpty(PathBuf),
+    /// The directory in which something is to be created does not exist.
+    #[error("{op} {}: the directory above it does not exist", shown(path))]
+    NoParent {
+        /// Operation.
+        op: &'static str,
+        /// What was to be created.
+        path: PathBuf,
+    },
+    /// The cost of a new passphrase was given, and the vault gets none.
+    #[error("init: the vault will belong to the identity {}, so it gets no passphrase whose cost could be set", shown(.0))]
+    KdfOfExisting(PathBuf),
+    /// The share would belong to the vault's own identity, and the vault cannot be handed over now.
+    #[error("share create in {}: the vault has an identity of its own, and members would not see yours", shown(.0))]
+    NotHandedOver(PathBuf),
+    /// The vault does not have an identity that could be handed over.
+    #[error("adopt {}: the vault has no identity of its own", shown(.0))]
+    NothingToAdopt(PathBuf),
     /// The mount point is missing, is not a directory, or cannot be examined.
     #[error("mount on {}: {source}", shown(path))]
     MountPoint {
@@ -70,6 +87,9 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A guard was asked for a mount point that does not exist.
+    #[error("guard {}: the directory does not exist", shown(.0))]
+    GuardMissing(PathBuf),
     /// The mount point has entries.
     #[error("mount on {}: the directory is not empty", shown(.0))]
     MountPointNotEmpty(PathBuf),
@@ -106,6 +126,9 @@ pub enum Error {
     /// The FUSE device cannot be opened.
     #[error("mount: /dev/fuse cannot be opened: {0}")]
     NoFuseDevice(io::Error),
+    /// The system does not let ordinary users admit others to their mounts.
+    #[error("mount with allow_other: /etc/fuse.conf does not permit it to ordinary users")]
+    NoAllowOther,
     /// The mount helper for ordinary users is missing.
     #[error("mount: fusermount3 is not installed")]
     NoFusermount,
@@ -311,6 +334,21 @@ pub enum Error {
         /// The error of standard output.
         source: io::Error,
     },
+    /// The disk that is written to is full.
+    #[error("{op} {path}: no space is left on {}: {} more are needed, for {} that are left to copy", if *op == "import" { "the vault's disk" } else { "the target's disk" }, size(left.saturating_sub(*free).max(1)), size(*left))]
+    Full {
+        /// Operation.
+        op: &'static str,
+        /// The first entry for which there was no space, as shown.
+        path: String,
+        /// Bytes that are left to copy.
+        left: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// The user has interrupted a command that can be continued.
+    #[error("{0}: interrupted")]
+    Interrupted(&'static str),
     /// Some of many files failed; each was reported.
     #[error("{op}: {count} of the files failed")]
     SomeFailed {

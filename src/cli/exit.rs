@@ -47,11 +47,13 @@ pub enum Exit {
     RolledBack = 22,
     /// `fsck` found nothing but the residue of a crash.
     Residue = 23,
+    /// The command was interrupted by a signal, and said how to continue.
+    Interrupted = 130,
 }
 
 impl Exit {
     /// All codes, in ascending order.
-    pub const ALL: [Exit; 19] = [
+    pub const ALL: [Exit; 20] = [
         Exit::Ok,
         Exit::Failure,
         Exit::Usage,
@@ -71,6 +73,7 @@ impl Exit {
         Exit::CouldNotCheck,
         Exit::RolledBack,
         Exit::Residue,
+        Exit::Interrupted,
     ];
 
     /// Returns the number.
@@ -123,6 +126,7 @@ impl Exit {
             Exit::Residue => {
                 "fsck: no damage was found, but what a crash leaves behind, which --repair clears; with --repair: some of it is left"
             }
+            Exit::Interrupted => "interrupted, such as by Ctrl-C; the message says how to continue",
         }
     }
 
@@ -139,7 +143,7 @@ impl Exit {
     pub fn text_table() -> String {
         let mut table = String::from("Exit codes:\n");
         for exit in Exit::ALL {
-            table.push_str(&format!("  {:>2}  {}\n", exit.code(), exit.meaning()));
+            table.push_str(&format!("  {:>3}  {}\n", exit.code(), exit.meaning()));
         }
         table
     }
@@ -152,7 +156,10 @@ mod tests {
     #[test]
     fn the_numbers_are_those_that_scripts_rely_on() {
         let numbers: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21, 22, 23]);
+        assert_eq!(
+            numbers,
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 20, 21, 22, 23, 130]
+        );
         assert_eq!(Exit::WrongSecret.code(), 3);
         assert_eq!(Exit::NoFuse.code(), 8);
         assert_eq!(Exit::Busy.code(), 13);

@@ -26,12 +26,13 @@ pub mod vaults;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 
 use self::args::{Cli, Command, LogLevel};
 use self::daemon::{fork, log};
 use self::exit::Exit;
 use self::report::Failure;
+use self::terminal::color;
 use crate::fuse::handover;
 
 /// Runs the command that the arguments of the process name.
@@ -39,7 +40,8 @@ pub fn main() -> ExitCode {
     if let Some(exit) = handover::run_as_asker() {
         return exit;
     }
-    let cli = match Cli::try_parse() {
+    color::choose(color::of_arguments(std::env::args_os()));
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
             // errors of a closed terminal are ignored
@@ -56,6 +58,11 @@ pub fn main() -> ExitCode {
         failure.exit
     });
     ExitCode::from(exit.code())
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    let matches = args::help::command().try_get_matches()?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut args::help::command()))
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {

@@ -84,6 +84,9 @@ labels! {
     /// Slot key of the secret in an age file.
     AGE_RECIPIENT = "age recipient";
 
+    /// Key file by which one identity opens another.
+    IDENTITY_LINK = "identity link";
+
     /// Checksum of a recovery code.
     RECOVERY_CHECK = "recovery check";
     /// Fingerprint of a public identity.

@@ -61,6 +61,11 @@ impl Identity {
         JournalKey::from_bytes(*expand(&self.prk, &labels::IDENTITY_JOURNAL, &[share]))
     }
 
+    /// Returns the secret by which this identity opens the file of `other`, as a key file.
+    pub fn link_to(&self, other: &PublicIdentity) -> Zeroizing<[u8; 32]> {
+        expand(&self.prk, &labels::IDENTITY_LINK, &[&other.sign, &other.exchange])
+    }
+
     pub(super) fn seed(&self) -> &IdentitySeed {
         &self.seed
     }

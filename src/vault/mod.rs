@@ -45,7 +45,7 @@ mod share;
 pub mod types;
 
 pub use self::error::{Error, LockHolder, Result};
-pub use self::session::options::{LockMode, OpenOptions, OsRandom};
+pub use self::session::options::{LockMode, OpenOptions, OsRandom, Person};
 pub use self::session::vault::{Activity, Description, Vault};
 pub use self::types::*;
 pub use crate::format::signature::Authorship;

@@ -27,16 +27,7 @@ fn mode(path: &Path, mode: &str) {
 /// ciphertext lies: they may go there.
 fn three() -> (Person, Person, Person, PathBuf) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
-    ann.ok(&[
-        "init",
-        "--kdf-memory",
-        "32",
-        "--kdf-passes",
-        "1",
-        "--identity",
-        ".config/kithfs/identity",
-        "vault",
-    ]);
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
     ann.ok(&["mkdir", "vault", "projects"]);
     ann.ok(&["share", "create", "--name", "Ann", "vault/projects"]);
     let place = ann.home().join("vault").join(said(&ann.ok(&["map", "vault", "projects"])).trim());
@@ -291,17 +282,7 @@ fn a_daemon_out_of_descriptors_answers_later() {
         return;
     }
     let ann = Person::with_identity("ann");
-    ann.ok(&[
-        "init",
-        "--signed",
-        "--kdf-memory",
-        "32",
-        "--kdf-passes",
-        "1",
-        "--identity",
-        ".config/kithfs/identity",
-        "vault",
-    ]);
+    ann.ok(&["init", "--signed", "--identity", ".config/kithfs/identity", "vault"]);
     let _hers = Mounted::at(&ann, &[], "vault");
     let info: serde_json::Value =
         serde_json::from_str(&said(&ann.ok(&["info", "--json", "vault"]))).unwrap();

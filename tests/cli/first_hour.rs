@@ -1,46 +1,221 @@
 //! The first hour with the program: what it asks, what it says, and what it refuses before it asks.
 
-use crate::support::people::Person;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::support::mounted::{can_mount, is_mounted};
+use crate::support::people::{Person, key, knows, said, stderr, wait_until};
+use crate::support::terminal::Terminal;
 
 /// Makes a passphrase cheap to try.
-const CHEAP: [&str; 4] = ["--kdf-memory", "32", "--kdf-passes", "1"];
+const CHEAP: &str = "--kdf-memory 32 --kdf-passes 1";
 
 /// A passphrase that is not called weak.
 const STRONG: &str = "zebra lunar piano grave ticket mural";
 
-/// Makes a vault at a terminal.
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+fn at_terminal(person: &Person, line: &str) -> Terminal {
+    person.at_terminal(&words(line))
+}
+
+/// Makes a vault with an identity of its own, at a terminal.
 fn init(person: &Person, vault: &str) {
-    let mut terminal = person.at_terminal(&[&["init"][..], &CHEAP, &[vault]].concat());
+    let mut terminal = at_terminal(person, &format!("init --own-identity {CHEAP} {vault}"));
     terminal.expect(&format!("New passphrase of the vault {vault}: ")).type_line(STRONG);
     terminal.expect("this passphrase is strong").expect("Repeat it").type_line(STRONG);
+    terminal.expect("Have you written the recovery code down? [y/N] ").type_line("");
+    terminal.expect("Have you written the recovery code down? [y/N] ").type_line("y");
+    terminal.expect(&format!("mount it: kithfs mount {vault} plain"));
     let (code, said) = terminal.end();
     assert_eq!(code, 0, "{said}");
 }
 
+/// Runs a line of a table, and returns everything that was printed.
+fn run(person: &Person, line: &str, code: i32) -> String {
+    let output = person.kithfs(&words(line)).output().unwrap();
+    let all = said(&output) + &stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "kithfs {line}:\n{all}");
+    all
+}
+
+/// What a user does first, in the order of their mistakes: the command, its exit code, and what it
+/// must say. Whatever is refused here is refused without a passphrase, which is wrong.
+const REFUSED_BEFORE_A_QUESTION: &[(&str, i32, &[&str])] = &[
+    (
+        "init a/b/vault",
+        1,
+        &["init a/b/vault: the directory above it", "hint: create it first: mkdir -p a/b"],
+    ),
+    (
+        "init full",
+        2,
+        &["the directory is not empty", "an existing vault is opened with `kithfs mount`"],
+    ),
+    ("init --name Ann v", 2, &["--signed"]),
+    ("init --kdf-memory 64 v", 2, &["it gets no passphrase", "--own-identity"]),
+    ("init --identity pipe v", 3, &["it is not a regular file"]),
+    ("identity new", 2, &["it already exists", "kithfs identity show"]),
+    ("identity new --identity x --name \u{7}", 2, &["no control characters"]),
+    ("mount none plain", 4, &["the vault does not exist", "`kithfs init` creates a new vault"]),
+    ("mount full plain", 5, &["this is not a kithfs vault"]),
+    ("mount vault a/b/plain", 7, &["No such file", "hint: create its parent first: mkdir -p a/b"]),
+    ("mount vault full", 7, &["the directory is not empty", "choose an empty directory"]),
+    ("mount vault vault/in", 7, &["is inside the vault", "choose a directory outside the vault"]),
+    ("mount vault file", 7, &["Not a directory"]),
+    ("mount --guard vault none", 7, &["the directory does not exist", "hint: mkdir none"]),
+    ("mount -o nonsense vault plain", 2, &["nonsense", "`kithfs help mount` lists the options"]),
+    ("export vault file/x", 1, &["export to file/x: Not a directory"]),
+    ("get vault x none/x", 1, &["write none/x: No such file"]),
+    ("rollback --export file/x vault", 1, &["export to file/x: Not a directory"]),
+    ("fsck --salvage file/x vault", 21, &["salvage to file/x: Not a directory"]),
+    ("import none vault", 1, &["import none: No such file"]),
+    ("put vault none none", 1, &["read none: No such file"]),
+    ("put vault full full", 1, &["Is a directory", "copy a directory with `kithfs import`"]),
+    ("cat vault", 2, &["cat needs a path in the vault vault"]),
+    ("rm vault", 2, &["rm needs a path"]),
+    (
+        "share add vault/f Bob --role reader",
+        12,
+        &["there is no contact", "kithfs contact add Bob kith1..."],
+    ),
+    ("share invite vault/f Bob -o none/x", 1, &["write invitation none/x: No such file"]),
+    ("passphrase add vault --new-key-file none", 3, &["read key file none: No such file"]),
+    ("identity adopt vault", 2, &["the vault has no identity of its own", "shows its founder"]),
+    ("ls --own-identity vault", 3, &["the vault has no identity of its own"]),
+    ("contact add Bob kith1x", 2, &["read public key", "kithfs identity export"]),
+];
+
+/// Every check that needs no secret comes before the question for one: the passphrase file is
+/// missing, so a command that asked first would say that.
+#[test]
+fn checks_come_before_questions() {
+    let ann = Person::with_identity("ann");
+    run(&ann, "init vault", 0);
+    ann.shell("mkdir full; touch full/x file; mkfifo pipe; rm passphrase");
+    for (line, code, says) in REFUSED_BEFORE_A_QUESTION {
+        let all = run(&ann, line, *code);
+        for part in *says {
+            assert!(all.contains(part), "kithfs {line}: {part:?} is missing in\n{all}");
+        }
+        assert!(!all.contains("passphrase: No such file"), "kithfs {line}: asked first\n{all}");
+    }
+    assert!(!ann.home().join("a").exists() && !ann.home().join("v").exists());
+    // The same commands, in a folder where nothing may be written.
+    if let Some(bob) = ordinary_user() {
+        bob.shell("mkdir shut; chmod 500 shut; rm passphrase");
+        for (line, part) in [
+            ("init shut/vault", "init shut/vault: Permission denied"),
+            ("init shut", "init shut: Permission denied"),
+            ("identity new --identity shut/i", "make identity shut/i: Permission denied"),
+        ] {
+            let all = run(&bob, line, 1);
+            assert!(all.contains(part), "kithfs {line}:\n{all}");
+        }
+    }
+}
+
+/// Returns a user other than root, with an identity; `None` where the test cannot make one.
+fn ordinary_user() -> Option<Person> {
+    let person = Person::user("bob", 1);
+    let (_, uid) = person.shell("id -u");
+    if uid.trim() == "0" {
+        println!("skipped: there is no other user");
+        return None;
+    }
+    Some(person)
+}
+
+/// What works in a vault, and what is said where it does not: run in order with the right
+/// passphrase.
+const WITH_A_VAULT: &[(&str, i32, &[&str])] = &[
+    ("init vault", 0, &["it belongs to your identity (Ann)", "mount it: kithfs mount vault plain"]),
+    ("mkdir vault a/b/c", 12, &["-p creates missing parents: kithfs mkdir -p ", "/vault a/b/c"]),
+    ("mkdir -p vault/a/b/c", 0, &[]),
+    ("mkdir vault a/x vault/a/y", 0, &[]),
+    ("ls vault a", 0, &["b\nx\ny\n"]),
+    ("ls vault/a", 0, &["b\nx\ny\n"]),
+    ("ls vault/a b", 0, &["c\n"]),
+    ("put vault a/one.txt one.txt", 0, &[]),
+    ("put vault/a/two.txt one.txt", 0, &[]),
+    ("put vault/a/x one.txt", 0, &[]),
+    ("cat vault a/one.txt vault/a/two.txt", 0, &["one\none\n"]),
+    ("cat vault/a/one.txt vault/a/two.txt", 0, &["one\none\n"]),
+    ("get vault/a/x/one.txt out.txt", 0, &[]),
+    ("get vault a/x/one.txt out2.txt", 0, &[]),
+    ("get vault/a/one.txt", 0, &[]),
+    ("map vault/a/x", 0, &["/"]),
+    ("fsck vault/a", 0, &[]),
+    ("export vault/a out", 0, &["3 copied"]),
+    ("export vault a out", 0, &["3 already there"]),
+    ("import out vault b", 0, &["3 copied"]),
+    ("import out vault/b", 0, &["3 already there"]),
+    ("rm vault/a/one.txt vault/a/two.txt", 0, &[]),
+    ("rm vault/a", 1, &["-r removes a directory and its contents"]),
+    ("rollback vault", 0, &["nothing in vault is older than this machine has seen it"]),
+    ("accept-rollback vault/a", 0, &["accepted"]),
+    ("mkdir vault/projects", 0, &[]),
+    ("share create vault/projects", 0, &["vault/projects is a share"]),
+    ("share list vault/projects", 0, &["admin   you", "  Ann\n"]),
+    ("share list vault", 0, &["you"]),
+    ("identity name", 0, &["Ann\n"]),
+];
+
+#[test]
+fn both_spellings_work_and_mistakes_get_a_hint() {
+    let ann = Person::new("ann");
+    let made = run(&ann, &format!("identity new --name Ann {CHEAP}"), 0);
+    assert!(!made.contains("kithfs identity name NAME"), "a name was chosen: {made}");
+    ann.write("one.txt", "one\n");
+    for (line, code, says) in WITH_A_VAULT {
+        let all = run(&ann, line, *code);
+        for part in *says {
+            assert!(all.contains(part), "kithfs {line}: {part:?} is missing in\n{all}");
+        }
+    }
+    for file in ["out.txt", "out2.txt", "one.txt", "out/x/one.txt"] {
+        assert_eq!(fs::read(ann.home().join(file)).unwrap(), b"one\n", "{file}");
+    }
+}
+
+/// One mistyped letter ended `mount`, and every check before it was made again.
 #[test]
 fn a_typed_passphrase_has_three_attempts() {
-    // One mistyped letter ended `mount`, and every check before it was made again.
     let ann = Person::new("ann");
     init(&ann, "vault");
     let prompt = "Passphrase of the vault ~/vault: ";
-    let mut terminal = ann.at_terminal(&["ls", "vault"]);
+    let mut terminal = at_terminal(&ann, "ls vault");
     terminal.expect(prompt).type_line("wrong");
     terminal.expect("checking the passphrase");
     terminal.expect("wrong passphrase").expect("2 attempts left").expect(prompt).type_line("wrong");
     terminal.expect("1 attempt left").expect(prompt).type_line(STRONG);
     assert_eq!(terminal.end().0, 0);
-    let mut terminal = ann.at_terminal(&["ls", "vault"]);
+    let mut terminal = at_terminal(&ann, "ls vault");
     for _ in 0..3 {
         terminal.expect(prompt).type_line("wrong");
     }
     let (code, said) = terminal.end();
     assert_eq!((code, said.matches(prompt).count()), (3, 3), "{said}");
+    if !can_mount() {
+        return;
+    }
+    // The daemon asks, while it is still at the terminal.
+    let mut terminal = at_terminal(&ann, "mount vault plain");
+    terminal.expect(prompt).type_line("wrong").expect(prompt).type_line(STRONG);
+    let (code, said) = terminal.end();
+    assert_eq!(code, 0, "{said}");
+    assert!(is_mounted(&ann.home().join("plain")));
+    run(&ann, "umount plain", 0);
+    assert!(!ann.home().join("plain").exists(), "what `mount` has made is removed");
 }
 
 #[test]
 fn a_weak_passphrase_is_warned_of_and_taken() {
     let ann = Person::new("ann");
-    let mut terminal = ann.at_terminal(&[&["init"][..], &CHEAP, &["vault"]].concat());
+    let mut terminal = at_terminal(&ann, &format!("init {CHEAP} vault"));
     let prompt = "New passphrase of the vault vault: ";
     terminal.expect(prompt).type_line("hunter2").expect("this passphrase is weak");
     // Enter alone goes back to the choice.
@@ -48,11 +223,279 @@ fn a_weak_passphrase_is_warned_of_and_taken() {
     terminal.expect(prompt).type_line("hunter2").expect("Repeat it").type_line("hunter3");
     terminal.expect("the two passphrases differ; 2 attempts left");
     terminal.expect(prompt).type_line("hunter2").expect("Repeat it").type_line("hunter2");
+    terminal.expect("making a key");
+    // Whoever has not written the code down is told how to get another one.
+    for _ in 0..3 {
+        terminal.expect("Have you written the recovery code down?").type_line("n");
+    }
+    terminal.expect("kithfs passphrase add --new-recovery-code --identity");
     let (code, said) = terminal.end();
     assert_eq!(code, 0, "{said}");
-    // A passphrase from a file is judged too.
+    // A passphrase from a file is judged too, and nothing is asked.
     ann.write("weak", "hunter2\n");
-    let args = [&["init", "--passphrase-file", "weak"][..], &CHEAP, &["other"]].concat();
-    let said = crate::support::people::stderr(&ann.ok(&args));
-    assert!(said.contains("this passphrase is weak"), "{said}");
+    let all = run(&ann, &format!("init --passphrase-file weak {CHEAP} other"), 0);
+    assert!(all.contains("this passphrase is weak") && !all.contains("written"), "{all}");
+}
+
+/// `identity new` followed by `init` made two unrelated identities: an invitation came from "a key
+/// that belongs to none of your contacts", although its owner had been verified.
+#[test]
+fn an_owner_has_one_identity_and_members_know_it() {
+    let (ann, bob) = (Person::new("ann"), Person::new("bob"));
+    let mut terminal = at_terminal(&ann, &format!("identity new {CHEAP}"));
+    terminal.expect("Your name, as members of your shares see it: ").type_line("Ann");
+    terminal.expect("New passphrase of your identity (").type_line(STRONG);
+    terminal.expect("Repeat it").type_line(STRONG);
+    terminal.expect("Have you written the recovery code down?").type_line("y");
+    assert_eq!(terminal.end().0, 0);
+    ann.write("passphrase", STRONG);
+    let mut terminal = at_terminal(&ann, "init vault");
+    terminal.expect("Passphrase of your identity (Ann): ").type_line(STRONG);
+    terminal.expect("it belongs to your identity (Ann)");
+    assert_eq!(terminal.end().0, 0);
+    assert!(!ann.home().join("vault/+identity").exists());
+    run(&bob, &format!("identity new --name Bob {CHEAP}"), 0);
+    knows(&ann, "Bob", &bob);
+    knows(&bob, "Annie", &ann);
+    run(&ann, "share create vault/projects", 0);
+    run(&ann, "share add vault/projects Bob --role writer", 0);
+    run(&ann, "share invite vault/projects Bob -o invitation", 0);
+    let invitation = ann.home().join("invitation");
+    assert_eq!(fs::metadata(&invitation).unwrap().permissions().mode() & 0o777, 0o644);
+    fs::copy(&invitation, bob.home().join("invitation")).unwrap();
+    let accepted = run(&bob, "accept invitation", 0);
+    assert!(accepted.contains("accepted the invitation of Annie"), "{accepted}");
+    let cipher = run(&ann, "map vault projects", 0);
+    let copied =
+        ann.shell(&format!("cp -a 'vault/{}' '{}/projects'", cipher.trim(), bob.home().display()));
+    assert!(copied.0, "{}", copied.1);
+    let listed = run(&bob, "share list projects", 0);
+    assert!(listed.contains("verified") && listed.contains("  Annie\n"), "{listed}");
+    let members = run(&bob, "share list --json projects", 0);
+    assert!(members.contains(&key(&ann)), "{members}");
+}
+
+/// A vault that was made before its owner had an identity had to stay the vault of somebody whom
+/// no member knows.
+#[test]
+fn a_vault_is_handed_over_to_its_owner() {
+    for signed in [false, true] {
+        let ann = Person::new("ann");
+        let signed = if signed { "--signed --name old " } else { "" };
+        let code = said(&ann.ok(&words(&format!("init {signed}{CHEAP} vault"))));
+        ann.write("code", &code);
+        run(&ann, "share create --name old vault/early", 0);
+        run(&ann, "share create --name old vault/early/inner", 0);
+        fs::create_dir(ann.home().join("one")).unwrap();
+        fs::write(ann.home().join("one/letter"), "dear").unwrap();
+        run(&ann, "import one vault/early", 0);
+        fs::rename(ann.home().join("passphrase"), ann.home().join("old")).unwrap();
+        ann.write("passphrase", "the passphrase of Ann's identity\n");
+        run(&ann, &format!("identity new --name Ann {CHEAP}"), 0);
+        let adopted = run(&ann, "identity adopt --passphrase-file old vault", 0);
+        assert!(adopted.contains("your identity (Ann) opens vault from now on"), "{adopted}");
+        // One passphrase from here on, also for what was there before.
+        assert_eq!(run(&ann, "cat vault/early/letter", 0), "dear");
+        run(&ann, "put vault/early/inner/new one/letter", 0);
+        run(&ann, "share create vault/late", 0);
+        for share in ["early", "early/inner", "late"] {
+            let listed = run(&ann, &format!("share list vault/{share}"), 0);
+            let members: Vec<&str> =
+                listed.lines().filter(|line| line.starts_with("admin")).collect();
+            assert_eq!(members.len(), 1, "{share}: {listed}");
+            assert!(members[0].contains("you") && members[0].ends_with("Ann"), "{listed}");
+        }
+        run(&ann, "fsck vault", 0);
+        if signed.is_empty() {
+            // The former ways in stay, for those who ask for them.
+            run(&ann, "ls --own-identity --recovery-code-file code vault", 0);
+            run(&ann, "ls --own-identity --passphrase-file old vault", 0);
+            let slots = run(&ann, "passphrase list vault", 0);
+            assert!(slots.contains("opened by "), "{slots}");
+        } else {
+            assert!(!ann.home().join("vault/+identity").exists());
+        }
+        run(&ann, "ls --passphrase-file old vault", 3);
+        let again = run(&ann, "identity adopt vault", if signed.is_empty() { 3 } else { 2 });
+        assert!(!again.is_empty());
+    }
+}
+
+/// `share create` in a vault with an identity of its own hands it over first: members would see an
+/// owner whom they do not know.
+#[test]
+fn a_share_in_an_old_vault_belongs_to_the_user() {
+    let ann = Person::with_identity("ann");
+    run(&ann, "identity name Ann", 0);
+    run(&ann, &format!("init --own-identity {CHEAP} vault"), 0);
+    run(&ann, &format!("init --own-identity {CHEAP} other"), 0);
+    let made = run(&ann, "share create vault/projects", 0);
+    assert!(made.contains("your identity (Ann) opens vault from now on"), "{made}");
+    assert!(run(&ann, "share list vault/projects", 0).contains("you"));
+    run(&ann, "share create --own-identity other/projects", 0);
+    let listed = run(&ann, "share list --own-identity other/projects", 0);
+    assert!(listed.contains("you"), "{listed}");
+    assert!(!listed.contains(&key(&ann)), "{listed}");
+    if !can_mount() {
+        return;
+    }
+    run(&ann, "mount --own-identity other plain", 0);
+    let refused = run(&ann, "share create plain/more", 2);
+    let unmounted = ann.shell(&format!("{} umount plain", env!("CARGO_BIN_EXE_kithfs"))).0;
+    assert!(unmounted && refused.contains("kithfs identity adopt "), "{refused}");
+}
+
+#[test]
+fn a_guarded_mount_point_takes_no_files_while_nothing_is_mounted() {
+    // A program that ran before the mount wrote its files beside the vault, in plain.
+    let Some(bob) = ordinary_user() else { return };
+    if !can_mount() {
+        return;
+    }
+    run(&bob, "init vault", 0);
+    bob.shell("mkdir plain");
+    let take = "echo secret > plain/letter";
+    run(&bob, "mount --guard vault plain", 0);
+    assert!(bob.shell(take).0, "the mount takes files");
+    run(&bob, "umount plain", 0);
+    assert!(!bob.shell(take).0, "the bare mount point takes none");
+    // Also a mount without the option, and after the daemon was killed.
+    run(&bob, "mount vault plain", 0);
+    let (fine, read) = bob.shell("cat plain/letter");
+    assert!(fine && read == "secret\n", "{read}");
+    let listed: serde_json::Value =
+        serde_json::from_str(&run(&bob, "mounts --json", 0)).expect("JSON");
+    let pid = listed[0]["pid"].as_u64().expect("a process");
+    let killed = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+    assert!(killed.unwrap().success());
+    wait_until("the daemon ends", || !Path::new(&format!("/proc/{pid}/fd/0")).exists());
+    run(&bob, "umount plain", 0);
+    assert!(!bob.shell(take).0, "the bare mount point takes none");
+    assert!(bob.shell("chmod 700 plain && rmdir plain").0, "it is empty");
+}
+
+/// A command that is interrupted says what it has done and how to go on.
+#[test]
+fn an_interrupted_copy_says_how_to_continue() {
+    let ann = Person::with_identity("ann");
+    run(&ann, "init vault", 0);
+    ann.shell("mkdir tree; for i in $(seq 40); do head -c 3000000 /dev/urandom > tree/$i; done");
+    let mut import = ann.kithfs(&["import", "tree", "vault"]);
+    import.stderr(std::process::Stdio::piped());
+    let child = import.spawn().unwrap();
+    let stored = || fs::read_dir(ann.home().join("vault")).unwrap().count();
+    let before = stored();
+    wait_until("a file is copied", || stored() > before + 2);
+    // `setsid` has become the program.
+    assert!(ann.shell(&format!("kill -INT {}", child.id())).0);
+    let output = child.wait_with_output().unwrap();
+    let all = stderr(&output);
+    assert!(all.contains("import: interrupted") && all.contains("copied ("), "{all}");
+    assert!(all.contains("run the same command again; it continues"), "{all}");
+    assert_eq!(output.status.code(), Some(130), "{all}");
+    let again = run(&ann, "import tree vault", 0);
+    assert!(!again.contains(" 0 already there") && again.contains("0 failed"), "{again}");
+    run(&ann, "fsck vault", 0);
+}
+
+/// A full disk gave one message for each file that was left.
+#[test]
+fn a_full_disk_stops_an_import_with_one_message() {
+    let ann = Person::with_identity("ann");
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can mount a small disk");
+    }
+    let disk = ann.home().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let (fine, why) = ann.shell("mount -t tmpfs -o size=8m none disk");
+    if !fine {
+        return println!("skipped: {why}");
+    }
+    let unmount = scopeguard::guard((), |()| drop(ann.shell("umount disk")));
+    run(&ann, "init disk/vault", 0);
+    ann.shell("mkdir tree; for i in $(seq 40); do head -c 1000000 /dev/urandom > tree/$i; done");
+    let all = run(&ann, "import tree disk/vault", 1);
+    assert_eq!(all.lines().filter(|line| line.starts_with("kithfs: ")).count(), 1, "{all}");
+    assert!(all.contains("kithfs: import tree/"), "{all}");
+    assert!(all.contains("no space is left on the vault's disk: "), "{all}");
+    assert!(all.contains("MiB more are needed") && all.contains("make room"), "{all}");
+    assert!(ann.shell("mount -o remount,size=80m disk").0);
+    let again = run(&ann, "import tree disk/vault", 0);
+    assert!(again.contains("0 failed"), "{again}");
+    drop(unmount);
+}
+
+/// A member whose store cannot be written to is told what is missing, and who can grant it.
+#[test]
+fn a_missing_permission_is_named_with_two_ways_to_grant_it() {
+    let Some(bob) = ordinary_user() else { return };
+    run(&bob, "init vault", 0);
+    // The store belongs to another user: kithfs would change the mode of one that is Bob's.
+    let vault = bob.home().join("vault");
+    std::os::unix::fs::chown(&vault, Some(0), Some(0)).unwrap();
+    let mode = |bits| fs::set_permissions(&vault, fs::Permissions::from_mode(bits)).unwrap();
+    mode(0o755);
+    let all = run(&bob, "mkdir vault new", 1);
+    for part in ["no write permission on ", "/vault", "chmod g+s", "setfacl -R -m u:"] {
+        assert!(all.contains(part), "{part:?} is missing in {all}");
+    }
+    mode(0o700);
+    let all = run(&bob, "ls vault", 1);
+    assert!(all.contains("no search permission on ") && all.contains("setfacl"), "{all}");
+}
+
+/// Errors, hints and states are in colours where a person looks, and nowhere else.
+#[test]
+fn colours_are_for_people() {
+    let ann = Person::new("ann");
+    let red = "\u{1b}[1m\u{1b}[31mkithfs:";
+    let (_, on_terminal) = at_terminal(&ann, "ls none").end();
+    assert!(
+        on_terminal.contains(red) && on_terminal.contains("\u{1b}[36mhint:"),
+        "{on_terminal:?}"
+    );
+    assert!(!run(&ann, "ls none", 4).contains('\u{1b}'));
+    assert!(run(&ann, "--color always ls none", 4).contains(red));
+    let (_, never) = at_terminal(&ann, "ls --color never none").end();
+    assert!(!never.contains('\u{1b}'), "{never:?}");
+    let mut command = ann.terminal_command(&["ls", "none"]);
+    command.env("NO_COLOR", "1");
+    let (_, no_color) = Terminal::start(command).end();
+    assert!(!no_color.contains('\u{1b}'), "{no_color:?}");
+    let public = kithfs::roster::PublicIdentity { sign: [9; 32], exchange: [9; 32] };
+    run(&ann, &format!("contact add Bob {public}"), 0);
+    let listed = run(&ann, "--color=always contact list", 0);
+    assert!(listed.contains("\u{1b}[33mnew"), "{listed:?}");
+}
+
+/// A FIFO in the place of a file of this user held every command that read it.
+#[test]
+fn a_fifo_holds_no_command() {
+    let ann = Person::with_identity("ann");
+    run(&ann, "init vault", 0);
+    ann.shell("mkfifo pipe; mkfifo .config/kithfs/contacts .config/kithfs/name");
+    for line in ["contact list", "identity show", "share create vault/f", "who-can-read vault"] {
+        let (_, all) = ann.shell(&format!(
+            "timeout 20 {} {line} || echo ended with $?",
+            env!("CARGO_BIN_EXE_kithfs")
+        ));
+        assert!(!all.contains("ended with 124"), "{line}: {all}");
+    }
+}
+
+/// The folder of a conflict copy cannot become a share, and that was a bare "Invalid argument".
+#[test]
+fn a_conflict_copy_is_no_folder_for_a_share() {
+    let ann = Person::with_identity("ann");
+    run(&ann, "init vault", 0);
+    run(&ann, "mkdir vault/f", 0);
+    let stored = run(&ann, "map vault f", 0);
+    let stored = stored.trim();
+    assert!(ann.shell(&format!("cp -a 'vault/{stored}' 'vault/{stored} (1)'")).0);
+    let listed = run(&ann, "ls vault", 0);
+    let copy = listed.lines().find(|line| line.contains("(1)")).expect("the copy is listed");
+    let output = ann.kithfs(&["share", "create", &format!("vault/{copy}")]).output().unwrap();
+    let all = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{all}");
+    assert!(all.contains("hint: a conflict copy") && all.contains("rename"), "{all}");
 }

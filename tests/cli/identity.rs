@@ -350,14 +350,14 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
     // Only the daemon of a mount did: any program of the same user could trace `put` and `cat`
     // while they had the keys, and a crash of them left the keys in a core dump.
     let ann = Person::user("ann", 4);
-    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.ok(&["init", "--own-identity", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     ann.write("asks", "echo ready >&2; read line; cat passphrase");
     let program =
         if ann.home().join("kithfs").exists() { "./kithfs" } else { env!("CARGO_BIN_EXE_kithfs") };
     for command in [
         "ls vault",
         "put vault file",
-        "init --kdf-memory 32 --kdf-passes 1 other",
+        "init --own-identity --kdf-memory 32 --kdf-passes 1 other",
         "mount vault none",
     ] {
         let script = format!(

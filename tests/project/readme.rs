@@ -19,10 +19,11 @@ fn page(name: &str) -> String {
 /// Makes new passphrases cheap to try: a page opens vaults dozens of times, a second each.
 const CHEAP: &str = r#"
 kithfs() {
-    case "$*" in
-        init* | 'identity new'*) command kithfs "$@" --kdf-memory 32 --kdf-passes 1 ;;
-        *) command kithfs "$@" ;;
+    case "$1 $2" in
+        "init "*) [ -e ~/.config/kithfs/identity ] || set -- "$@" --kdf-memory 32 --kdf-passes 1 ;;
+        "identity new") set -- "$@" --kdf-memory 32 --kdf-passes 1 ;;
     esac
+    command kithfs "$@"
 }
 "#;
 

@@ -105,6 +105,8 @@ const OWNED: &[(&str, &str)] = &[
     ("redb", "vault"),
     ("fuser", "fuse"),
     ("io_uring", "fuse"),
+    ("anstream", "cli"),
+    ("anstyle", "cli"),
     ("clap", "cli"),
     ("clap_complete", "cli"),
     ("clap_mangen", "cli"),
@@ -112,6 +114,7 @@ const OWNED: &[(&str, &str)] = &[
     ("qrcode", "cli"),
     ("rpassword", "cli"),
     ("tracing_subscriber", "cli"),
+    ("zxcvbn", "cli"),
 ];
 
 /// Files with unsafe code, and why they cannot do without.

@@ -92,12 +92,13 @@ impl Scratch {
         self.dir.path().join("passphrase")
     }
 
-    /// `kithfs SUB` with the passphrase file in the environment and a runtime directory of its own.
+    /// `kithfs SUB` with the passphrase file in the environment, and with configuration and state of its own.
     pub fn kithfs(&self, sub: &str) -> Command {
         let mut command = Command::new(KITHFS);
         command
             .arg(sub)
             .env("KITHFS_PASSPHRASE_FILE", self.passphrase())
+            .env("XDG_CONFIG_HOME", self.path().join("config"))
             .env("XDG_STATE_HOME", self.path().join("state"));
         command
     }

@@ -141,6 +141,11 @@ impl Person {
 
     /// Starts the program at a terminal, without a passphrase file.
     pub fn at_terminal(&self, args: &[&str]) -> Terminal {
+        Terminal::start(self.terminal_command(args))
+    }
+
+    /// The program for a terminal, yet to be started.
+    pub fn terminal_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg("--wait").arg(&self.program).args(args);
         command.current_dir(self.home()).env("HOME", self.home());
@@ -149,7 +154,7 @@ impl Person {
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_STATE_HOME")
             .env_remove("XDG_RUNTIME_DIR");
-        Terminal::start(command)
+        command
     }
 
     fn ends_with(&self, args: &[&str], code: i32) -> Output {

@@ -49,7 +49,9 @@ impl Terminal {
         assert!(!left.is_zero(), "nothing more came after:\n{}", self.said);
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 1 };
         let mut wait = [PollFd::from_borrowed_fd(self.master.as_fd(), PollFlags::IN)];
-        poll(&mut wait, Some(&timeout)).expect("poll");
+        if poll(&mut wait, Some(&timeout)).expect("poll") == 0 {
+            return true;
+        }
         let mut bytes = [0; 4096];
         // the last descriptor of the other side was closed: EIO
         let Ok(n @ 1..) = self.master.read(&mut bytes) else { return false };

@@ -48,6 +48,7 @@ pub struct Fsck {
     #[arg(long)]
     pub online: bool,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// Where to start; default is the root of the vault
     pub path: Option<OsString>,
@@ -82,6 +83,7 @@ pub struct AcceptRollback {
     #[command(flatten)]
     pub open: OpenArgs,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// Files and directories in the vault; default is all of it
     #[arg(value_name = "PATH")]

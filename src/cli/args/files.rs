@@ -17,6 +17,7 @@ pub struct Ls {
     #[arg(short = 'l', long)]
     pub long: bool,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// The directory or file; default is the root of the vault
     pub path: Option<OsString>,
@@ -29,9 +30,10 @@ pub struct Cat {
     #[command(flatten)]
     pub open: OpenArgs,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// Files in the vault
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
 }
 
@@ -42,9 +44,10 @@ pub struct Get {
     #[command(flatten)]
     pub open: OpenArgs,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// A file in the vault
-    pub path: OsString,
+    pub path: Option<OsString>,
     /// Destination: a file, a directory, or `-` for stdout; default is the file's name in the
     /// current directory
     pub file: Option<PathBuf>,
@@ -57,12 +60,12 @@ pub struct Put {
     #[command(flatten)]
     pub open: OpenArgs,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// The file to write in the vault, or a directory to write it to
-    pub path: OsString,
-    /// Source: a file, or `-` for stdin
-    #[arg(default_value = "-")]
-    pub file: PathBuf,
+    pub path: Option<OsString>,
+    /// Source: a file, or `-` for stdin, which is the default
+    pub file: Option<PathBuf>,
 }
 
 /// `rm`
@@ -78,9 +81,10 @@ pub struct Rm {
     #[arg(short, long)]
     pub force: bool,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// Paths in the vault
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
 }
 
@@ -94,9 +98,10 @@ pub struct Mkdir {
     #[arg(short, long)]
     pub parents: bool,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// Paths in the vault
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
 }
 
@@ -111,6 +116,8 @@ pub struct Import {
     /// The vault, or a directory in it, which is created if missing
     #[arg(value_name = "VAULT[/PATH]")]
     pub target: PathBuf,
+    /// A directory in the vault
+    pub path: Option<OsString>,
 }
 
 /// `export`
@@ -128,6 +135,8 @@ pub struct Export {
     /// Create device nodes, which the storage host can plant
     #[arg(long)]
     pub dev: bool,
-    /// The directory to copy to, which is created if missing
-    pub dir: PathBuf,
+    /// The directory to copy to, which is created if missing; before it, the directory in the vault
+    /// can be an argument of its own
+    #[arg(value_name = "DIR", num_args = 1..=2, required = true)]
+    pub rest: Vec<PathBuf>,
 }

@@ -9,11 +9,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub mod check;
 pub mod files;
+pub mod help;
 pub mod people;
 pub mod share;
 pub mod size;
 pub mod slots;
 
+use crate::cli::secrets::identity::Choice;
 use crate::fuse::options::parse_idle;
 use check::{AcceptRollback, Fsck, Rollback};
 use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
@@ -30,7 +32,7 @@ const SECRET: &str = "Secret";
 /// A vault is an ordinary directory of ciphertext. `kithfs mount` shows it as plain files; all
 /// other commands work without a mount.
 #[derive(Debug, Parser)]
-#[command(name = "kithfs", version, max_term_width = 100, after_long_help = crate::cli::exit::Exit::text_table())]
+#[command(name = "kithfs", version, max_term_width = 100)]
 pub struct Cli {
     /// Log level; logs go to stderr in the foreground, to the journal or syslog in the background
     ///
@@ -38,9 +40,23 @@ pub struct Cli {
     /// other commands.
     #[arg(long, global = true, value_name = "LEVEL", value_enum, display_order = 900)]
     pub log_level: Option<LogLevel>,
+    /// When to use colours; NO_COLOR=1 means never
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto, display_order = 901)]
+    pub color: Color,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal
+    Auto,
+    /// Also elsewhere
+    Always,
+    /// Never
+    Never,
 }
 
 /// How much is logged.
@@ -141,6 +157,7 @@ pub enum Command {
     ///
     /// Can be interrupted and run again: files that already exist with the same contents and
     /// metadata are skipped.
+    #[command(override_usage = "kithfs export [OPTIONS] <VAULT[/PATH]> [PATH] <DIR>")]
     Export(Export),
     /// Translate a plain path to the path of its ciphertext, or back
     Map(Map),
@@ -200,6 +217,9 @@ pub struct OpenArgs {
     /// Use this identity instead of the vault's own one
     #[arg(long, value_name = "FILE", help_heading = SECRET)]
     pub identity: Option<PathBuf>,
+    /// Use the vault's own identity, even if the vault was handed over to yours
+    #[arg(long, conflicts_with = "identity", help_heading = SECRET)]
+    pub own_identity: bool,
     /// Neither compare the vault with its recorded state nor record its current state
     ///
     /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 has the same effect.
@@ -212,6 +232,17 @@ pub struct OpenArgs {
     /// Limit of the in-memory caches
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
+}
+
+impl OpenArgs {
+    /// Returns which identity opens the vault.
+    pub fn choice(&self) -> Choice<'_> {
+        match &self.identity {
+            Some(file) => Choice::File(file),
+            None if self.own_identity => Choice::Own,
+            None => Choice::Usual,
+        }
+    }
 }
 
 /// The cost of guessing a passphrase.
@@ -241,15 +272,19 @@ pub struct Init {
     /// Chunk size of large files: a power of two from 4K to 4M
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse_chunk_log2)]
     pub chunk_size: u8,
-    /// Make this identity the owner, instead of a new one inside the vault
+    /// Make this identity the owner; default is ~/.config/kithfs/identity, if it exists
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
+    /// Make a new identity inside the vault the owner, with a passphrase of its own; default if you
+    /// have no identity
+    #[arg(long, conflicts_with = "identity")]
+    pub own_identity: bool,
     /// Sign every file, so that the vault can have members: readers, writers and admins
     #[arg(long)]
     pub signed: bool,
-    /// Your name as its members see it, with --signed
-    #[arg(long, value_name = "NAME", default_value = "owner", requires = "signed")]
-    pub name: String,
+    /// Your name as its members see it, with --signed; default is that of `kithfs identity name`
+    #[arg(long, value_name = "NAME", requires = "signed")]
+    pub name: Option<String>,
     /// The directory of ciphertext to create
     pub vault: PathBuf,
 }
@@ -301,12 +336,19 @@ pub struct Mount {
     /// do; no sync tool does.
     #[arg(long)]
     pub shared: bool,
+    /// Keep programs from writing to the mount point while nothing is mounted
+    ///
+    /// For root by the immutable flag, for others by mode 0000. The guard stays until it is taken
+    /// away with `chattr -i` or `chmod 700`, and every mount passes it. A mount point that does not
+    /// exist needs none: it is created for the mount and removed after it.
+    #[arg(long)]
+    pub guard: bool,
     /// Transport of requests from the kernel
     #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
     /// The vault
     pub vault: PathBuf,
-    /// An empty directory
+    /// An empty directory; one that does not exist is created, and removed after the unmount
     pub mountpoint: PathBuf,
 }
 
@@ -379,9 +421,10 @@ pub struct Map {
     #[arg(long)]
     pub reverse: bool,
     /// The vault
+    #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
     /// The path
-    pub path: OsString,
+    pub path: Option<OsString>,
 }
 
 /// `mounts`
@@ -515,8 +558,22 @@ mod tests {
             "kithfs put V a",
             "kithfs rm -r -f V a b",
             "kithfs mkdir -p V a",
+            "kithfs cat V/a V/b",
+            "kithfs get V/a b",
+            "kithfs put V/a",
+            "kithfs map V/a",
             "kithfs import D V/a",
+            "kithfs import D V a",
             "kithfs export V D",
+            "kithfs export V a D",
+            "kithfs export --suid V/a D",
+            "kithfs init --own-identity V",
+            "kithfs identity new --name Ann",
+            "kithfs identity name Ann",
+            "kithfs identity adopt V --identity-passphrase-file F",
+            "kithfs ls --own-identity V",
+            "kithfs share create --own-identity V/a",
+            "kithfs mount --guard V M",
             "kithfs map V a",
             "kithfs map --reverse V a",
             "kithfs mounts --json",
@@ -563,7 +620,7 @@ mod tests {
         }
         assert!(parse("kithfs passphrase list").is_err(), "a vault or an identity is needed");
         assert!(parse("kithfs init").is_err());
-        assert!(parse("kithfs cat V").is_err());
+        assert!(parse("kithfs export V").is_err());
     }
 
     #[test]
@@ -578,7 +635,7 @@ mod tests {
         let Ok(Command::Init(init)) = parse("kithfs init V") else { panic!("init") };
         assert_eq!((init.chunk_size, init.cipher), (18, None));
         let Ok(Command::Put(put)) = parse("kithfs put V a") else { panic!("put") };
-        assert_eq!(put.file.as_os_str(), "-");
+        assert_eq!((put.path, put.file), (Some("a".into()), None));
         let Ok(Command::Mount(mount)) = parse("kithfs mount V M -o a,b -o c") else {
             panic!("mount")
         };

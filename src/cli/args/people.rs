@@ -29,6 +29,14 @@ pub enum IdentityCommand {
     Show(IdentityShow),
     /// Print only the public key
     Export(IdentityShow),
+    /// Show or set the name that the members of your shares see
+    Name(IdentityName),
+    /// Take over a vault that has an identity of its own
+    ///
+    /// Your identity opens the vault from then on, and the shares in it belong to you: members see
+    /// your name and your fingerprint. The vault's former passphrase and recovery code still open
+    /// it; `kithfs passphrase list` and `remove` end that.
+    Adopt(IdentityAdopt),
     /// Manage the slots of the identity: passphrases, recovery codes, key files
     Passphrase(IdentityPassphrase),
 }
@@ -66,6 +74,32 @@ pub struct IdentityNew {
     /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
+    /// The name that the members of your shares see
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// `identity name`
+#[derive(Args, Debug)]
+pub struct IdentityName {
+    /// The new name; without it, the present one is printed
+    pub name: Option<String>,
+}
+
+/// `identity adopt`
+#[derive(Args, Debug)]
+pub struct IdentityAdopt {
+    /// The identity that takes the vault over.
+    #[command(flatten)]
+    pub of: OwnIdentity,
+    /// Read the passphrase of your identity from a file; default is a prompt
+    #[arg(long, value_name = "FILE")]
+    pub identity_passphrase_file: Option<PathBuf>,
+    /// A secret that opens the vault.
+    #[command(flatten)]
+    pub secret: PresentSecret,
+    /// The vault
+    pub vault: PathBuf,
 }
 
 /// `identity show`, `identity export`

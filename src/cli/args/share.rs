@@ -119,9 +119,9 @@ pub struct ShareCreate {
     /// Keep the admins of the enclosing share out
     #[arg(long)]
     pub isolated: bool,
-    /// Your name as the members see it
-    #[arg(long, value_name = "NAME", default_value = "owner")]
-    pub name: String,
+    /// Your name as the members see it; default is that of `kithfs identity name`
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// The folder, in the vault or its mount: VAULT/FOLDER
     #[arg(value_name = "PATH")]
     pub path: PathBuf,

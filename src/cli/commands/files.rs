@@ -1,5 +1,6 @@
 //! `kithfs ls|cat|get|put|rm|mkdir`: single files of a vault, without a mount.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -12,7 +13,7 @@ use crate::cli::display;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
-use crate::cli::paths::{clean, join, split};
+use crate::cli::paths::{self, join, split};
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::nodes::{
@@ -25,8 +26,8 @@ use crate::vault::{self, Attr, NodeId, SetAttr};
 
 /// Lists a directory, or one entry.
 pub fn ls(args: &Ls) -> Result<Exit, Failure> {
-    let path = clean(args.path.as_deref().unwrap_or_default())?;
-    let open = open(&args.vault, &args.open, Purpose::Read)?;
+    let (vault, path) = paths::one(&args.vault, args.path.as_deref())?;
+    let open = open(&vault, &args.open, Purpose::Read)?;
     let vault = &open.vault;
     let mut out = Out::stdout();
     let start = Node::at(vault, &path).map_err(open.failed(&path))?;
@@ -101,13 +102,39 @@ fn long(out: &mut Out, attr: &Attr, name: &[u8], target: Option<&[u8]>) -> Resul
 
 /// Writes files to stdout.
 pub fn cat(args: &Cat) -> Result<Exit, Failure> {
-    let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
-    let open = open(&args.vault, &args.open, Purpose::Read)?;
+    let (vault, paths) = some(paths::several(&args.vault, &args.paths)?, "cat needs a path")?;
+    let open = open(&vault, &args.open, Purpose::Read)?;
     for path in &paths {
         to_stdout(&open, path)?;
     }
     open.close()?;
     Ok(Exit::Ok)
+}
+
+/// Refuses a command without a path.
+fn some(
+    (vault, paths): (PathBuf, Vec<Vec<u8>>),
+    what: &str,
+) -> Result<(PathBuf, Vec<Vec<u8>>), Error> {
+    if paths.is_empty() {
+        return Err(Error::Usage(format!("{what} in the vault {}", display::path(&vault))));
+    }
+    Ok((vault, paths))
+}
+
+/// Returns the vault, the path in it and the local file of `VAULT PATH [FILE]` or
+/// `VAULT/PATH [FILE]`.
+fn with_file(
+    vault: &Path,
+    path: Option<&OsStr>,
+    file: Option<&Path>,
+) -> Result<(PathBuf, Vec<u8>, Option<PathBuf>), Error> {
+    let (dir, base) = paths::split_vault(vault)?;
+    if base.is_empty() || file.is_some() {
+        let (dir, path) = paths::one(vault, path)?;
+        return Ok((dir, path, file.map(Path::to_owned)));
+    }
+    Ok((dir, base, path.map(PathBuf::from)))
 }
 
 fn regular<'a>(open: &'a Open, path: &[u8]) -> Result<Node<'a>, Failure> {
@@ -149,12 +176,20 @@ fn to_stream(
 
 /// Copies a file out of the vault.
 pub fn get(args: &Get) -> Result<Exit, Failure> {
-    let path = clean(&args.path)?;
+    let (vault, path, file) = with_file(&args.vault, args.path.as_deref(), args.file.as_deref())?;
     let Some((_, name)) = split(&path) else {
         return Err(Error::Usage("get copies one file; use export for directories".into()).into());
     };
-    let open = open(&args.vault, &args.open, Purpose::Read)?;
-    match &args.file {
+    if let Some(file) = file.as_deref().filter(|file| !file.exists() && *file != Path::new("-")) {
+        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+        local::check_writable(dir.unwrap_or(Path::new("."))).map_err(|source| Error::Io {
+            op: "write",
+            path: file.to_owned(),
+            source,
+        })?;
+    }
+    let open = open(&vault, &args.open, Purpose::Read)?;
+    match &file {
         Some(file) if file == Path::new("-") => to_stdout(&open, &path)?,
         Some(dir) if dir.is_dir() => to_file(&open, &path, &dir.join(local::os_str(name)))?,
         Some(file) => to_file(&open, &path, file)?,
@@ -249,10 +284,12 @@ fn proc_path(file: &fs::File) -> PathBuf {
 
 /// Copies a file into the vault.
 pub fn put(args: &Put) -> Result<Exit, Failure> {
-    let mut path = clean(&args.path)?;
-    let stdin = args.file == Path::new("-");
-    let failed = |source| Error::Io { op: "read", path: args.file.clone(), source };
-    if !stdin && fs::metadata(&args.file).is_ok_and(|found| found.is_dir()) {
+    let (vault, mut path, local) =
+        with_file(&args.vault, args.path.as_deref(), args.file.as_deref())?;
+    let local = local.unwrap_or_else(|| "-".into());
+    let stdin = local == Path::new("-");
+    let failed = |source| Error::Io { op: "read", path: local.clone(), source };
+    if !stdin && fs::metadata(&local).is_ok_and(|found| found.is_dir()) {
         let failure = Failure::from(failed(std::io::Error::from_raw_os_error(libc::EISDIR)));
         return Err(failure.hint("copy a directory with `kithfs import`"));
     }
@@ -261,14 +298,14 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
     let (mut source, stat): (Box<dyn Read>, _) = if stdin {
         (Box::new(std::io::stdin().lock()), None)
     } else {
-        let file = fs::File::open(&args.file).map_err(failed)?;
+        let file = fs::File::open(&local).map_err(failed)?;
         let stat = file.metadata().map_err(failed)?;
         (Box::new(file), Some(stat))
     };
-    let open = open(&args.vault, &args.open, Purpose::Write)?;
+    let open = open(&vault, &args.open, Purpose::Write)?;
     let vault = &open.vault;
     if Node::at(vault, &path).is_ok_and(|node| node.is_dir()) {
-        match file_name(&args.file).filter(|_| !stdin) {
+        match file_name(&local).filter(|_| !stdin) {
             Some(name) => path = join(&path, name),
             None => {
                 return Err(open.failed(&path)(vault::Error::Os {
@@ -371,11 +408,11 @@ impl<'a> Partial<'a> {
 
 /// Removes files.
 pub fn rm(args: &Rm) -> Result<Exit, Failure> {
-    let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
+    let (vault, paths) = some(paths::several(&args.vault, &args.paths)?, "rm needs a path")?;
     if paths.iter().any(Vec::is_empty) {
         return Err(Error::Usage("the root of a vault cannot be removed".into()).into());
     }
-    let open = open(&args.vault, &args.open, Purpose::Write)?;
+    let open = open(&vault, &args.open, Purpose::Write)?;
     let mut first = None;
     for path in &paths {
         match remove(&open.vault, path, args.recursive) {
@@ -477,8 +514,8 @@ fn remove_tree<'a>(
 
 /// Creates directories.
 pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
-    let paths: Vec<_> = args.paths.iter().map(|path| clean(path)).collect::<Result<_, _>>()?;
-    let open = open(&args.vault, &args.open, Purpose::Write)?;
+    let (vault, paths) = some(paths::several(&args.vault, &args.paths)?, "mkdir needs a path")?;
+    let open = open(&vault, &args.open, Purpose::Write)?;
     for path in &paths {
         if args.parents {
             make_path(&open.vault, path, new_dir_mode()).map_err(open.failed(path))?;
@@ -489,7 +526,18 @@ pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
                     errno: libc::EEXIST,
                 }));
             };
-            let parent = Node::at(&open.vault, parent).map_err(open.failed(path))?;
+            let parent = Node::at(&open.vault, parent).map_err(|error| {
+                let is_missing = error.errno() == libc::ENOENT;
+                let failure = open.failed(path)(error);
+                if !is_missing {
+                    return failure;
+                }
+                failure.hint(format_args!(
+                    "-p creates missing parents: kithfs mkdir -p {} {}",
+                    display::word(open.dir.as_os_str().as_bytes()),
+                    display::word(path)
+                ))
+            })?;
             let made = open
                 .vault
                 .mkdir(&caller(), parent.id(), name, new_dir_mode())

@@ -6,7 +6,7 @@ use std::fs;
 use clap::CommandFactory;
 use clap_complete::Shell as Completed;
 
-use crate::cli::args::{Cli, Completion, Man, Shell};
+use crate::cli::args::{Cli, Completion, Man, Shell, help};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
@@ -24,26 +24,84 @@ pub fn completion(args: &Completion) -> Result<Exit, Failure> {
     print(&script)
 }
 
+/// Files of the program, for the manual pages.
+const FILES: &[(&str, &str)] = &[
+    ("~/.config/kithfs/identity", "your identity; XDG_CONFIG_HOME moves the directory"),
+    ("~/.config/kithfs/name", "the name that members of your shares see"),
+    ("~/.config/kithfs/contacts", "the public keys of others"),
+    (
+        "~/.local/state/kithfs",
+        "what this machine has seen of vaults and shares; XDG_STATE_HOME moves it",
+    ),
+    ("VAULT/+identity", "the identity of a vault that has one of its own"),
+    ("VAULT/+share", "the file by which a directory is a vault"),
+];
+
+/// Variables that the program heeds, for the manual pages.
+const VARIABLES: &[(&str, &str)] = &[
+    ("KITHFS_PASSPHRASE_FILE", "a file with the passphrase"),
+    ("KITHFS_NO_ROLLBACK_MEMORY", "with 1, as --no-rollback-memory"),
+    (
+        "KITHFS_ALLOW_KDF_COST",
+        "with 1, unlock an identity that asks for an unusual amount of memory or time",
+    ),
+    ("KITHFS_TRANSPORT", "as mount --transport"),
+    ("NO_COLOR", "with any value, use no colours"),
+    ("XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_RUNTIME_DIR", "where files of the user are"),
+];
+
 /// Writes one manual page for each command.
 pub fn man(args: &Man) -> Result<Exit, Failure> {
     let failed = |source| Error::Io { op: "write manual pages to", path: args.dir.clone(), source };
     fs::create_dir_all(&args.dir).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), &args.dir).map_err(failed)?;
-    let first = args.dir.join("kithfs.1");
-    let page = fs::read_to_string(&first).map_err(failed)?;
-    fs::write(&first, with_exit_status(&page)).map_err(failed)?;
+    pages(&Cli::command(), "", &mut |name| {
+        let file = args.dir.join(format!("kithfs {name}").trim_end().replace(' ', "-") + ".1");
+        let page = fs::read_to_string(&file)?;
+        fs::write(&file, complete(&page, name))
+    })
+    .map_err(failed)?;
     Ok(Exit::Ok)
 }
 
-/// Moves the exit codes of the first page to their usual section: clap_mangen puts the text after
-/// the help in one filled paragraph below EXTRA.
-fn with_exit_status(page: &str) -> String {
-    const EXTRA: &str = ".SH EXTRA\n";
-    let Some((before, rest)) = page.split_once(EXTRA) else { return page.to_owned() };
-    let after = rest.find("\n.SH ").map_or("", |at| &rest[at + 1..]);
-    let entry =
-        |exit: Exit| format!(".TP\n{}\n{}\n", exit.code(), exit.meaning().replace('-', "\\-"));
-    format!("{before}.SH \"EXIT STATUS\"\n{}{after}", Exit::ALL.map(entry).concat())
+/// Calls `each` with the name of each command that has a page, and `""` for the first page.
+fn pages(
+    command: &clap::Command,
+    name: &str,
+    each: &mut dyn FnMut(&str) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    each(name)?;
+    command
+        .get_subcommands()
+        .try_for_each(|sub| pages(sub, &help::below(name, sub.get_name()), each))
+}
+
+/// Adds the sections that clap_mangen does not know.
+fn complete(page: &str, name: &str) -> String {
+    let entries = |title: &str, rows: &[(String, &str)]| {
+        let row = |(term, what): &(String, &str)| format!(".TP\n{}\n{}\n", roff(term), roff(what));
+        let rows: String = rows.iter().map(row).collect();
+        if rows.is_empty() { rows } else { format!(".SH {title}\n{rows}") }
+    };
+    let owned = |rows: &'static [(&str, &str)]| -> Vec<(String, &str)> {
+        rows.iter().map(|(term, what)| ((*term).to_owned(), *what)).collect()
+    };
+    let codes: Vec<(String, &str)> =
+        Exit::ALL.iter().map(|exit| (exit.code().to_string(), exit.meaning())).collect();
+    [
+        page.to_owned(),
+        entries("EXAMPLES", &owned(help::examples(name))),
+        entries("FILES", &owned(FILES)),
+        entries("ENVIRONMENT", &owned(VARIABLES)),
+        entries("\"EXIT STATUS\"", &codes),
+    ]
+    .concat()
+}
+
+/// Escapes a line of text for a manual page.
+fn roff(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
 /// Prints the table of exit codes.
@@ -77,6 +135,12 @@ mod tests {
         assert!(!first.contains("EXTRA") && first.contains(".SH VERSION"));
         assert!(page("kithfs-mount.1").contains("nosuid"));
         assert!(page("kithfs-passphrase-change.1").contains("recovery"));
+        for name in ["kithfs.1", "kithfs-mount.1", "kithfs-identity-new.1"] {
+            for section in ["EXAMPLES", "FILES", "ENVIRONMENT"] {
+                assert!(page(name).contains(&format!(".SH {section}\n.TP\n")), "{name}: {section}");
+            }
+        }
+        assert!(page("kithfs-mount.1").contains("kithfs mount \\-\\-idle 10m ~/vault ~/plain"));
     }
 
     #[test]

@@ -6,17 +6,20 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::{Cipher, Init};
-use crate::cli::display::path as shown;
+use crate::cli::display::{path as shown, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::local;
 use crate::cli::report::{Failure, in_vault, note};
 use crate::cli::secrets::identity::{self, Place};
 use crate::cli::secrets::new_identity::NewIdentity;
 use crate::cli::secrets::source::{Environment, Opens, Source};
+use crate::cli::user::own_name;
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
 use crate::roster::Identity;
@@ -26,24 +29,10 @@ use crate::vault::{CreateOptions, CreateShare, IDENTITY_FILE, Vault};
 /// Creates a vault.
 pub fn run(args: &Init) -> Result<Exit, Failure> {
     let is_new = check_empty(&args.vault)?;
+    let name = own_name::or_chosen(args.name.as_deref());
+    own_name::check(&name)?;
     let suite = suite(args.cipher);
-    let source = Source::choose(&args.secret, &Environment::of_process());
-    let owner = match &args.identity {
-        Some(path) => {
-            let locked = Place::named(path)?.read()?;
-            let given = locked.ask(&source, &identity::opens(path))?;
-            Owner::Other(locked.unlock(given)?.0)
-        }
-        None => {
-            let secret = identity::new_secret(source.read_new(&Opens::Vault(args.vault.clone()))?)?;
-            Owner::Own(NewIdentity::make(
-                suite,
-                &secret,
-                &args.kdf,
-                &args.vault.join(IDENTITY_FILE),
-            )?)
-        }
-    };
+    let (owner, opener) = owner(args, suite)?;
     // The directory comes last, so that a wrong passphrase leaves nothing behind.
     let made = is_new.then(|| Made::new(&args.vault)).transpose()?;
     let failed = |source| Error::Io { op: "open", path: args.vault.clone(), source };
@@ -58,7 +47,7 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         }
     }
     let options = CreateOptions { suite, chunk_log2: args.chunk_size };
-    let share = CreateShare { name: args.name.clone(), ..CreateShare::default() };
+    let share = CreateShare { name, ..CreateShare::default() };
     let created = match args.signed {
         true => Vault::create_signed(&store, &options, owner.identity(), &share),
         false => Vault::create(&store, &options, owner.identity()),
@@ -78,10 +67,59 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         suite.name(),
         1 << args.chunk_size
     ));
-    if let Owner::Own(own) = owner {
-        own.print_code("the vault", &place.path)?;
+    match &owner {
+        Owner::Own(own) => own.print_code("the vault", &place.path)?,
+        Owner::Other(identity) => note(format_args!(
+            "it belongs to {}, fingerprint {}",
+            identity::opens(opener.as_deref().unwrap_or(&place.path)),
+            identity.public().fingerprint()
+        )),
     }
+    note(format_args!("mount it: {}", mount_command(&args.vault, args.identity.as_deref())));
     Ok(Exit::Ok)
+}
+
+/// Returns the owner of the new vault, and the file of an existing one: the identity that was
+/// named, else the user's if there is one, else a new one inside the vault.
+fn owner(args: &Init, suite: Suite) -> Result<(Owner, Option<PathBuf>), Failure> {
+    let source = Source::choose(&args.secret, &Environment::of_process());
+    let existing = match &args.identity {
+        Some(path) => Some(path.clone()),
+        None if args.own_identity => None,
+        None => identity::users(),
+    };
+    let Some(path) = existing else {
+        let secret = identity::new_secret(source.read_new(&Opens::Vault(args.vault.clone()))?)?;
+        let path = args.vault.join(IDENTITY_FILE);
+        let made = NewIdentity::make(suite, &secret, &args.kdf, &path)?;
+        return Ok((Owner::Own(made.typed(source == Source::Terminal)), None));
+    };
+    if args.kdf.kdf_memory.is_some() || args.kdf.kdf_passes.is_some() {
+        return Err(Error::KdfOfExisting(path).into());
+    }
+    let locked = identity::read(&path)?;
+    let given = locked.ask(&source, &identity::opens(&path))?;
+    Ok((Owner::Other(locked.unlock(given)?.0), Some(path)))
+}
+
+/// Returns the command that mounts the new vault, beside it on a directory that `mount` creates.
+fn mount_command(vault: &Path, identity: Option<&Path>) -> String {
+    let word = |path: &Path| word(path.as_os_str().as_bytes());
+    let name = |suffix: &str| {
+        let mut name = vault.file_name().unwrap_or_default().to_owned();
+        name.push(suffix);
+        name
+    };
+    let point = if vault.file_name() != Some("plain".as_ref()) {
+        vault.with_file_name("plain")
+    } else {
+        vault.with_file_name(name(".plain"))
+    };
+    let is_free = !point.exists() || fs::read_dir(&point).is_ok_and(|mut dir| dir.next().is_none());
+    let point = if is_free { point } else { vault.with_file_name(name(".plain")) };
+    let identity =
+        identity.map_or_else(String::new, |identity| format!("--identity {} ", word(identity)));
+    format!("kithfs mount {identity}{} {}", word(vault), word(&point))
 }
 
 /// Claims the name of the vault's identity, if it is free.
@@ -121,15 +159,26 @@ fn suite(cipher: Option<Cipher>) -> Suite {
     }
 }
 
-/// Whether the directory was created.
+/// Checks that a vault can be created there, before a passphrase is asked for. Returns whether the
+/// directory is missing.
 fn check_empty(vault: &Path) -> Result<bool, Error> {
     let failed = |source| Error::Io { op: "init", path: vault.to_owned(), source };
     match fs::read_dir(vault) {
         Ok(mut entries) => match entries.next() {
-            None => Ok(false),
+            None => local::check_writable(vault).map_err(failed).map(|()| false),
             Some(_) => Err(Error::InitNotEmpty(vault.to_owned())),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = vault.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            match local::check_writable(parent) {
+                Ok(()) => Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    Err(Error::NoParent { op: "init", path: vault.to_owned() })
+                }
+                Err(error) => Err(failed(error)),
+            }
+        }
         Err(error) => Err(failed(error)),
     }
 }

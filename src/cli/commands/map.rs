@@ -1,11 +1,12 @@
 //! `kithfs map`
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::PathBuf;
 
 use crate::cli::args::Map;
 use crate::cli::exit::Exit;
-use crate::cli::paths::clean;
+use crate::cli::paths;
 use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open::{Purpose, open};
@@ -13,19 +14,24 @@ use crate::cli::vaults::open::{Purpose, open};
 /// Prints the cipher path of a plain one, or the plain path of a cipher one, relative to the vault.
 /// It may be mounted, as names are in the store as soon as they are created.
 pub fn run(args: &Map) -> Result<Exit, Failure> {
-    let open = open(&args.vault, &args.open, Purpose::Beside)?;
+    let (vault, path) = match &args.path {
+        // The ciphertext of a share in the vault is a vault too: what is given apart stays apart.
+        Some(path) if args.reverse => (args.vault.clone(), PathBuf::from(path)),
+        path => {
+            let (vault, path) = paths::one(&args.vault, path.as_deref())?;
+            (vault, OsStr::from_bytes(&path).into())
+        }
+    };
+    let open = open(&vault, &args.open, Purpose::Beside)?;
     let mapped = if args.reverse {
         // As completed by a shell, with the vault in front, or relative to the vault.
-        let given = Path::new(&args.path);
-        let inside = given
-            .strip_prefix(&open.dir)
-            .or_else(|_| given.strip_prefix(&args.vault))
-            .unwrap_or(given);
-        let stored = clean(inside.as_os_str())?;
+        let inside =
+            path.strip_prefix(&open.dir).or_else(|_| path.strip_prefix(&vault)).unwrap_or(&path);
+        let stored = paths::clean(inside.as_os_str())?;
         open.vault.plain_path(&stored).map_err(open.failed(&stored))?
     } else {
-        let plain = clean(&args.path)?;
-        open.vault.cipher_path(&plain).map_err(open.failed(args.path.as_bytes()))?
+        let plain = path.as_os_str().as_bytes();
+        open.vault.cipher_path(plain).map_err(open.failed(plain))?
     };
     let mut out = Out::stdout();
     out.name(&mapped)?;

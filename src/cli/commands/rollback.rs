@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use crate::cli::args::OpenArgs;
 use crate::cli::args::check::{AcceptRollback, Rollback};
-use crate::cli::display::{JsonPath, Shown, utc};
+use crate::cli::display::{JsonPath, Shown, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::local::Object;
-use crate::cli::paths::clean;
+use crate::cli::local::{self, Object};
+use crate::cli::paths;
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::terminal::stdout::Out;
 use crate::cli::user::rollback_memory;
@@ -116,6 +116,13 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
         silence: args.keep,
         ..SurveyOptions::default()
     };
+    if let Some(dir) = &args.export {
+        local::check_can_make(dir).map_err(|source| Error::Io {
+            op: "export to",
+            path: dir.clone(),
+            source,
+        })?;
+    }
     let (open, memory) = open_remembered(&args.vault, &args.open)?;
     let notices = survey(&open, &memory, &options)?;
     let lines: Vec<Line> =
@@ -134,6 +141,12 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     out.finish()?;
     // Changes that another client may have made are listed, but are not an alarm.
     let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
+    if lines.is_empty() && !args.json {
+        note(format_args!(
+            "nothing in {} is older than this machine has seen it, or gone",
+            shown(&args.vault)
+        ));
+    }
     if told && !args.json {
         note(
             "the vault stays usable; accept its current state with `kithfs accept-rollback`, copy the files with --export, or silence these notices with --keep",
@@ -144,11 +157,11 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
 
 /// Accepts the current state of the vault.
 pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
-    let mut paths = args.paths.iter().map(|path| clean(path)).collect::<Result<Vec<_>, _>>()?;
+    let (vault, mut paths) = paths::several(&args.vault, &args.paths)?;
     if paths.is_empty() {
         paths.push(Vec::new());
     }
-    let (open, memory) = open_remembered(&args.vault, &args.open)?;
+    let (open, memory) = open_remembered(&vault, &args.open)?;
     // A missing path may have a notice that it is gone; otherwise it is mistyped.
     if paths.iter().any(|path| open.vault.resolve(path).is_err()) {
         let noticed = survey(&open, &memory, &SurveyOptions::default())?;

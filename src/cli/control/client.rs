@@ -13,6 +13,7 @@ use crate::cli::daemon::registry::{Entry, Registry};
 use crate::cli::error::Error;
 use crate::cli::paths;
 use crate::cli::report::Failure;
+use crate::cli::vaults::hand_over;
 use crate::cli::vaults::open::{self, Open, Purpose};
 use crate::roster::{Member, Role as SharingRole};
 use crate::vault::{Pending, ShareProgress};
@@ -81,12 +82,33 @@ impl Door {
     /// Those of finding and opening the vault.
     pub fn to(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Door, Failure> {
         let (vault, path, mount) = locate(given)?;
-        let daemon = if args.identity.is_none() { mount.as_ref().and_then(socket) } else { None };
+        let daemon = if args.identity.is_none() && !args.own_identity {
+            mount.as_ref().and_then(socket)
+        } else {
+            None
+        };
         let way = match daemon {
             Some(socket) => Way::Daemon(socket),
             None => Way::Here(open::open(&vault, args, purpose)?),
         };
         Ok(Door { way, vault, path })
+    }
+
+    /// Does [`Door::to`] for the founder of a share. If the vault has an identity of its own and the
+    /// user has another one, the vault is handed over first, so that members see the user.
+    ///
+    /// # Errors
+    /// Those of [`Door::to`] and of handing over, which is not possible while the vault is mounted.
+    pub fn founding(given: &Path, args: &OpenArgs) -> Result<Door, Failure> {
+        let (vault, path, mount) = locate(given)?;
+        if args.identity.is_some() || args.own_identity || !hand_over::is_due(&vault)? {
+            return Door::to(given, args, Purpose::Write);
+        }
+        if mount.is_some() {
+            return Err(Error::NotHandedOver(vault).into());
+        }
+        let open = hand_over::open_for_user(&vault, args)?;
+        Ok(Door { way: Way::Here(open), vault, path })
     }
 
     /// Performs an operation on the path.

@@ -2,11 +2,19 @@
 //!
 //! Rule: they are blocked before the first thread starts. Every thread inherits the mask, so none
 //! is killed by them.
+//!
+//! A long command takes SIGINT and SIGTERM as a request to stop, and says what it has done. The
+//! second one ends it at once.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::report::Failure;
 
 /// The signals that end a mount, blocked for the calling thread and the threads it starts.
 pub struct Signals(SigSet);
@@ -22,6 +30,65 @@ impl Signals {
     /// Waits for the next one and returns its name.
     pub fn wait(&self) -> io::Result<&'static str> {
         Ok(self.0.wait()?.as_str())
+    }
+}
+
+/// Whether this command was asked to stop.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether this command was asked to stop (see [`take_interrupts`]).
+pub fn is_interrupted() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+/// Takes SIGINT and SIGTERM from now on as requests to stop: the first one calls `stop`, the second
+/// one ends the process. Called before the first thread starts.
+///
+/// # Errors
+/// Those of the calls.
+pub fn take_interrupts(stop: impl Fn() + Send + 'static) -> Result<(), Error> {
+    let failed = |source| Error::Os { op: "take signals", source };
+    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    signals.thread_block().map_err(|errno| failed(errno.into()))?;
+    let wait = move || {
+        while signals.wait().is_ok() {
+            if STOP.swap(true, Ordering::Relaxed) {
+                std::process::exit(Exit::Interrupted.code().into());
+            }
+            stop();
+        }
+    };
+    std::thread::Builder::new().name("kithfs-signals".into()).spawn(wait).map(drop).map_err(failed)
+}
+
+/// Does [`take_interrupts`] for a command that can be killed at any time and continues when it is
+/// run again: says so, and ends it.
+///
+/// # Errors
+/// Those of [`take_interrupts`].
+pub fn end_at_interrupt(command: &'static str, hint: &'static str) -> Result<(), Error> {
+    take_interrupts(move || {
+        // Below the line of the progress.
+        eprintln!();
+        Failure::new(Exit::Interrupted, format_args!("{command}: interrupted")).hint(hint).print();
+        std::process::exit(Exit::Interrupted.code().into());
+    })
+}
+
+/// The mask of signals to go back to.
+pub struct Unblocked(SigSet);
+
+/// Lets signals end this process until the returned value is dropped: for the time of a question,
+/// when nothing was done yet, and for a child process, which inherits the mask.
+pub fn unblocked() -> Option<Unblocked> {
+    let before = SigSet::thread_get_mask().ok()?;
+    SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]).thread_unblock().ok()?;
+    Some(Unblocked(before))
+}
+
+impl Drop for Unblocked {
+    fn drop(&mut self) {
+        let _ = self.0.thread_set_mask();
     }
 }
 

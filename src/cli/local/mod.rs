@@ -9,8 +9,9 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use rustix::fs::{SeekFrom, Timespec, Timestamps, futimens, seek};
+use rustix::fs::{Access, AtFlags, CWD, SeekFrom, Timespec, Timestamps, accessat, futimens, seek};
 use rustix::io::Errno;
 
 pub use self::descent::Descent;
@@ -41,6 +42,34 @@ pub fn unnamed(error: io::Error) -> io::Error {
         _ => return error,
     };
     io::Error::from_raw_os_error(errno)
+}
+
+/// Checks that this user may create entries in a directory.
+///
+/// # Errors
+/// It does not exist, is not a directory, or is not writable.
+pub fn check_writable(dir: &Path) -> io::Result<()> {
+    if !dir.metadata()?.is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    // For the effective user, as the calls that follow.
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    Ok(accessat(CWD, dir, access, AtFlags::EACCESS)?)
+}
+
+/// Does [`check_writable`] for a directory that may be created with its parents.
+///
+/// # Errors
+/// Those of [`check_writable`], about the nearest directory that exists.
+pub fn check_can_make(dir: &Path) -> io::Result<()> {
+    let absolute = std::path::absolute(dir)?;
+    for above in absolute.ancestors() {
+        match check_writable(above) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            checked => return checked,
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
 }
 
 /// Returns the modification time.

@@ -7,11 +7,12 @@
 
 mod fuse;
 mod identity;
+mod permission;
 mod vault;
 
 pub use self::fuse::mounted_elsewhere;
 pub use self::identity::of_identity;
-pub use self::vault::in_vault;
+pub use self::vault::{in_vault, unopened};
 
 use std::fmt::Display;
 use std::io;
@@ -22,6 +23,7 @@ use crate::cli::display::{Line, word};
 use crate::cli::error::{ALLOW_COST_VARIABLE, Error};
 use crate::cli::exit::Exit;
 use crate::cli::paths::split_vault;
+use crate::cli::terminal::color::{ERROR, HINT, NOTE};
 use crate::roster::{ContactError, InvitationError};
 
 /// A command that failed, ready to be printed.
@@ -67,25 +69,25 @@ impl Failure {
         if self.is_silent {
             return;
         }
-        let mut err = io::stderr().lock();
-        let _ = writeln!(err, "kithfs: {}", Line(&self.message));
+        let mut err = anstream::stderr().lock();
+        let _ = writeln!(err, "{ERROR}kithfs:{ERROR:#} {}", Line(&self.message));
         for detail in &self.details {
             let _ = writeln!(err, "  {}", Line(detail));
         }
         if let Some(hint) = &self.hint {
-            let _ = writeln!(err, "hint: {}", Line(hint));
+            let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", Line(hint));
         }
     }
 }
 
 /// Writes one line about one of many files to stderr.
 pub fn warn(message: impl Display) {
-    eprintln!("kithfs: {}", Line(&message.to_string()));
+    anstream::eprintln!("{ERROR}kithfs:{ERROR:#} {}", Line(&message.to_string()));
 }
 
 /// Writes a note to stderr.
 pub fn note(message: impl Display) {
-    eprintln!("note: {}", Line(&message.to_string()));
+    anstream::eprintln!("{NOTE}note:{NOTE:#} {}", Line(&message.to_string()));
 }
 
 /// Returns the exit code for a failed system call.
@@ -103,6 +105,9 @@ impl From<Error> for Failure {
             Error::Usage(_)
             | Error::ForeignStore { .. }
             | Error::InitNotEmpty(_)
+            | Error::KdfOfExisting(_)
+            | Error::NotHandedOver(_)
+            | Error::NothingToAdopt(_)
             | Error::PublicKey(_)
             | Error::IdentityExists(_)
             | Error::CannotAsk(_) => Exit::Usage,
@@ -115,12 +120,16 @@ impl From<Error> for Failure {
             | Error::NoOwnIdentity(_) => Exit::WrongSecret,
             Error::VaultMissing(_) => Exit::VaultMissing,
             Error::MountPoint { .. }
+            | Error::GuardMissing(_)
             | Error::MountPointNotEmpty(_)
             | Error::MountPointTaken(_)
             | Error::MountPointDead(_)
             | Error::MountPointInVault { .. }
             | Error::VaultInMountPoint { .. } => Exit::MountPoint,
-            Error::NoFuseDevice(_) | Error::NoFusermount | Error::NoUring(_) => Exit::NoFuse,
+            Error::NoFuseDevice(_)
+            | Error::NoFusermount
+            | Error::NoAllowOther
+            | Error::NoUring(_) => Exit::NoFuse,
             Error::AlreadyMounted { .. } => Exit::InUse,
             Error::NoSuchSlot { .. } | Error::NoSuchMember { .. } | Error::NoSuchHead { .. } => {
                 Exit::NotFound
@@ -157,7 +166,10 @@ impl From<Error> for Failure {
             | Error::NotVerified(_)
             | Error::IdentityChanged(_)
             | Error::CostlyIdentity { .. }
+            | Error::NoParent { .. }
+            | Error::Full { .. }
             | Error::SomeFailed { .. } => Exit::Failure,
+            Error::Interrupted(_) => Exit::Interrupted,
         };
         let hint = hint(&error);
         let is_silent = matches!(error, Error::NobodyReads);
@@ -175,6 +187,21 @@ fn hint(error: &Error) -> Option<String> {
     let text = match error {
         Error::Usage(_) => "`kithfs help` explains each command".to_owned(),
         Error::InitNotEmpty(_) => "give a new or an empty directory; an existing vault is opened with `kithfs mount`".to_owned(),
+        Error::NoParent { path, .. } => {
+            let parent = path.parent().unwrap_or(Path::new("/"));
+            format!("create it first: mkdir -p {}", word(parent.as_os_str().as_bytes()))
+        }
+        Error::KdfOfExisting(_) => {
+            "leave out --kdf-memory and --kdf-passes; or give the vault an identity of its own: --own-identity".to_owned()
+        }
+        Error::NotHandedOver(vault) => {
+            let vault = word(vault.as_os_str().as_bytes());
+            format!("unmount it, then take it over: kithfs identity adopt {vault}; or keep the vault's own identity: --own-identity")
+        }
+        Error::NothingToAdopt(vault) => format!(
+            "`kithfs info {}` shows its founder; an admin can add you: kithfs share add",
+            word(vault.as_os_str().as_bytes())
+        ),
         Error::NoTerminal => "use --passphrase-file, --passphrase-fd or --passphrase-command, or set KITHFS_PASSPHRASE_FILE".to_owned(),
         Error::WrongSecret { by_code: false, .. } => {
             "check caps lock and keyboard layout; the recovery code that `init` printed also works".to_owned()
@@ -194,7 +221,16 @@ fn hint(error: &Error) -> Option<String> {
             "check the path, and whether its disk is mounted; `kithfs init` creates a new vault".to_owned()
         }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
-            format!("create it first: mkdir {}", word(path.as_os_str().as_bytes()))
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new(".")).as_os_str().as_bytes();
+            format!("create its parent first: mkdir -p {}", word(parent))
+        }
+        Error::MountPoint { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+            let place = word(path.as_os_str().as_bytes());
+            format!("choose a directory of your own, such as ~/plain; or as root: mkdir {place}; chown {} {place}", rustix::process::geteuid().as_raw())
+        }
+        Error::GuardMissing(path) => {
+            format!("mkdir {}; without --guard, a missing mount point is created and removed with the mount", word(path.as_os_str().as_bytes()))
         }
         Error::MountPointDead(path) => {
             let place = word(path.as_os_str().as_bytes());
@@ -216,6 +252,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoFuseDevice(_) => {
             "load the kernel module with `modprobe fuse`; in a container, add --device /dev/fuse; `kithfs get` and `export` need no FUSE"
                 .to_owned()
+        }
+        Error::NoAllowOther => {
+            "as root: echo user_allow_other >> /etc/fuse.conf; or mount without allow_other".to_owned()
         }
         Error::NoFusermount => "install the package fuse3; `kithfs get` and `export` need no FUSE".to_owned(),
         Error::NoUring(_) => {
@@ -267,7 +306,10 @@ fn hint(error: &Error) -> Option<String> {
         Error::InviterChanged { name, .. } => {
             format!("find out which key is right, then: kithfs contact verify {}", word(name.as_bytes()))
         }
-        Error::Contacts { source: ContactError::Unknown(_), .. } => "`kithfs contact list` shows your contacts".to_owned(),
+        Error::Contacts { source: ContactError::Unknown(name), .. } => format!(
+            "add their public key first: kithfs contact add {} kith1...; `kithfs contact list` shows your contacts",
+            word(name.as_bytes())
+        ),
         Error::Contacts { source: ContactError::KeyOfOther(_), .. } => {
             "one key belongs to one contact; if the other name is wrong, remove that contact first".to_owned()
         }
@@ -278,7 +320,10 @@ fn hint(error: &Error) -> Option<String> {
             "restore the file from a backup. Without it, an old list of members could be accepted: remove it only if you know that the share is current"
                 .to_owned()
         }
-        Error::SomeFailed { .. } => "run the same command again; it continues where it stopped".to_owned(),
+        Error::Full { .. } => {
+            "make room, and run the same command again: it continues where it stopped".to_owned()
+        }
+        Error::Interrupted(_) | Error::SomeFailed { .. } => "run the same command again; it continues where it stopped".to_owned(),
         _ => return None,
     };
     Some(text)

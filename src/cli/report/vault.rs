@@ -2,9 +2,9 @@
 //! and the plain path that the user gave.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{Failure, exit_of_io};
+use super::{Failure, exit_of_io, permission};
 use crate::cli::display::{Shown, path as shown, word};
 use crate::cli::exit::Exit;
 use crate::cli::paths;
@@ -30,6 +30,10 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             let is_about_names = source.raw_os_error().is_some_and(|errno| about_names.contains(&errno));
             let place = plain.filter(|_| is_about_names).map_or_else(|| asked(&path), |plain| Shown(plain).to_string());
             let failure = Failure::new(exit_of_io(&source), format_args!("{op} {place}: {source}"));
+            if permission::is_refusal(&source) {
+                let stored = if is_root(&path) { vault.to_owned() } else { vault.join(&path) };
+                return permission::explain(failure, vault, &stored);
+            }
             Failure { hint: about(op, source.raw_os_error(), vault, plain), ..failure }
         }
         Error::Corrupt { op, path, what } => Failure::new(Exit::Corrupt, format_args!("{op} {}: {what}", asked(&path)))
@@ -63,6 +67,9 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             match (op, errno) {
                 ("share", libc::EEXIST) => failure.hint(
                     "an interrupted command left a folder of the same name with .before-share: rename one of the two, and run the same command again",
+                ),
+                ("share", libc::EINVAL) => failure.hint(
+                    "a conflict copy of a folder, and a folder that contains a share, cannot become a share; rename a conflict copy in a mount first",
                 ),
                 ("share", libc::EBUSY) => failure.hint(
                     "close all files that are open for writing in the folder, and do not mount it with --shared; then run the same command again, which continues where it stopped",
@@ -130,6 +137,11 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
         RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", word(vault.as_os_str().as_bytes()))),
         _ => failed(Exit::Failure),
     }
+}
+
+/// Describes that the vault's directory cannot be opened.
+pub fn unopened(vault: &Path, source: std::io::Error) -> Failure {
+    in_vault(Error::Io { op: "open vault", path: PathBuf::new(), source }, vault, None)
 }
 
 fn in_use(place: &str, holder: &LockHolder) -> Failure {

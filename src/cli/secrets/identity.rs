@@ -22,8 +22,10 @@ use crate::cli::secrets::source::{ATTEMPTS, Given, Opens, SecretBytes, Source};
 use crate::cli::terminal::progress::Busy;
 use crate::cli::user::{directories, own_name};
 use crate::crypto::Argon2Params;
-use crate::format::identity::MAX_LEN;
-use crate::roster::{Identity, IdentityFile, NewSlot, RecoveryCode, RecoveryTextError, Secret};
+use crate::format::identity::{MAX_LEN, SlotKind};
+use crate::roster::{
+    Identity, IdentityFile, NewSlot, PublicIdentity, RecoveryCode, RecoveryTextError, Secret,
+};
 use crate::store::os::OsDir;
 use crate::store::{Access, Dir, Stat};
 use crate::vault::IDENTITY_FILE;
@@ -47,6 +49,27 @@ pub struct Locked {
     pub file: IdentityFile,
     /// Its attributes, from the descriptor that it was read from.
     pub stat: Stat,
+    /// The vault's own identity, if this one opens it.
+    pub linked: Option<Box<Locked>>,
+}
+
+/// The identities of an unlocked vault.
+pub struct Unlocked {
+    /// The one that opens the vault.
+    pub identity: Identity,
+    /// The person to whom the vault was handed over, if that is another one.
+    pub person: Option<Identity>,
+}
+
+/// Which identity opens a vault.
+#[derive(Clone, Copy, Debug)]
+pub enum Choice<'a> {
+    /// This file.
+    File(&'a Path),
+    /// The vault's own one, although it may have been handed over.
+    Own,
+    /// The vault's own one, unless it was handed over to the user; else the user's.
+    Usual,
 }
 
 impl Place {
@@ -108,7 +131,7 @@ impl Place {
             Error::Secret { op: "read identity", path: self.path.clone(), source }
         })?;
         let file = IdentityFile::decode(&bytes).map_err(|error| of_identity(error, &self.path))?;
-        Ok(Locked { place: self, file, stat })
+        Ok(Locked { place: self, file, stat, linked: None })
     }
 }
 
@@ -122,22 +145,51 @@ fn not_a_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
-/// Reads the identity to use: the given one, else the own one of the vault at `vault`, whose open
-/// directory is `store`, else this user's.
+/// Reads the identity that opens the vault at `vault`, whose open directory is `store`.
 ///
 /// # Errors
-/// None of them exists, or it cannot be read.
-pub fn find(given: Option<&Path>, store: &Arc<dyn Dir>, vault: &Path) -> Result<Locked, Failure> {
-    if let Some(given) = given {
-        return Place::named(given)?.read();
-    }
-    match own_of(store, vault)? {
-        Some(own) => Ok(own),
-        None => match directories::identity() {
-            Ok(users) if users.symlink_metadata().is_ok() => Place::named(&users)?.read(),
-            _ => Err(Error::NoOwnIdentity(vault.to_owned()).into()),
+/// It does not exist, or it cannot be read.
+pub fn find(choice: Choice<'_>, store: &Arc<dyn Dir>, vault: &Path) -> Result<Locked, Failure> {
+    let none = || Failure::from(Error::NoOwnIdentity(vault.to_owned()));
+    match choice {
+        Choice::Own => own_of(store, vault)?.ok_or_else(none),
+        Choice::File(file) => {
+            let file = read(file)?;
+            let own = own_of(store, vault).unwrap_or_default();
+            let linked = own.filter(|own| own.is_linked_to(&file)).map(Box::new);
+            Ok(Locked { linked, ..file })
+        }
+        Choice::Usual => match (own_of(store, vault)?, users()) {
+            (Some(own), Some(users)) => match read(&users) {
+                Ok(users) if own.is_linked_to(&users) => {
+                    Ok(Locked { linked: Some(Box::new(own)), ..users })
+                }
+                // A user's identity that cannot be read is no reason against the vault's own.
+                _ => Ok(own),
+            },
+            (Some(own), None) => Ok(own),
+            (None, Some(users)) => read(&users),
+            (None, None) => Err(none()),
         },
     }
+}
+
+/// Reads the identity file at `path`.
+///
+/// # Errors
+/// Those of [`Place::named`] and [`Place::read`].
+pub fn read(path: &Path) -> Result<Locked, Failure> {
+    Place::named(path)?.read()
+}
+
+/// Returns the path of the user's identity, if there is one.
+pub fn users() -> Option<PathBuf> {
+    directories::identity().ok().filter(|path| path.symlink_metadata().is_ok())
+}
+
+/// Returns the label of the slot that an identity opens without a secret of its own.
+pub fn link_label(public: &PublicIdentity) -> String {
+    format!("opened by {}", public.fingerprint())
 }
 
 /// Reads the own identity of the vault at `vault`, whose open directory is `store`. `None` if it
@@ -193,6 +245,29 @@ impl Locked {
                     given = prompt.ask()?;
                 }
                 (done, _) => return done,
+            }
+        }
+    }
+
+    /// Returns whether `other` opens this identity.
+    pub fn is_linked_to(&self, other: &Locked) -> bool {
+        let label = link_label(&other.file.public());
+        self.file.slots().any(|slot| slot.kind == SlotKind::KeyFile && slot.label == label)
+    }
+
+    /// Does [`Locked::unlock`], and also unlocks the vault's own identity if this one opens it.
+    ///
+    /// # Errors
+    /// Those of [`Locked::unlock`]; the link does not hold.
+    pub fn unlock_vault(&self, given: Given) -> Result<Unlocked, Failure> {
+        let (identity, _) = self.unlock(given)?;
+        match &self.linked {
+            None => Ok(Unlocked { identity, person: None }),
+            Some(own) => {
+                let key = identity.link_to(&own.file.public());
+                let opened = own.file.unlock(&Secret::KeyFile(key.to_vec().into()));
+                let own = opened.map_err(|error| of_identity(error, &own.place.path))?;
+                Ok(Unlocked { identity: own, person: Some(identity) })
             }
         }
     }

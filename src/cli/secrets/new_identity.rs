@@ -3,10 +3,12 @@
 //! Rule: the file counts only after it was read back from the disk and opened with the recovery
 //! code.
 
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, IsTerminal, Read, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::cli::args::KdfArgs;
+use crate::cli::display::word;
 use crate::cli::error::Error;
 use crate::cli::local;
 use crate::cli::local::replace::replace_in;
@@ -14,6 +16,7 @@ use crate::cli::report::{Failure, note, of_identity};
 use crate::cli::secrets::identity;
 use crate::cli::secrets::identity::Place;
 use crate::cli::secrets::kdf;
+use crate::cli::terminal::ask::confirm;
 use crate::cli::terminal::progress::Busy;
 use crate::cli::terminal::stdout::Out;
 use crate::crypto::Suite;
@@ -26,6 +29,8 @@ pub struct NewIdentity {
     pub identity: Identity,
     file: IdentityFile,
     code: RecoveryCode,
+    /// Somebody at the terminal has typed its passphrase.
+    was_typed: bool,
 }
 
 impl NewIdentity {
@@ -56,7 +61,13 @@ impl NewIdentity {
         file.add_slot(&owner, &identity::new_slot(&recovery, params), &OsRandom).map_err(failed)?;
         drop(busy);
         kdf::note_cost(&file);
-        Ok(NewIdentity { identity: owner, file, code })
+        Ok(NewIdentity { identity: owner, file, code, was_typed: false })
+    }
+
+    /// Sets whether somebody at the terminal has typed its passphrase, who is then asked whether
+    /// the recovery code was written down.
+    pub fn typed(self, was_typed: bool) -> NewIdentity {
+        NewIdentity { was_typed, ..self }
     }
 
     /// Writes the file, replacing the one at `place`.
@@ -110,8 +121,31 @@ impl NewIdentity {
         note(format_args!(
             "this recovery code opens {of} if the passphrase is lost. It is not shown again: write it down and keep it elsewhere"
         ));
-        print_code(&self.code, path)
+        print_code(&self.code, path)?;
+        if self.was_typed && io::stdout().is_terminal() {
+            confirm_written(path)?;
+        }
+        Ok(())
     }
+}
+
+/// How often it is asked whether the recovery code was written down.
+const REMINDERS: u32 = 3;
+
+/// Asks until the recovery code was written down. The file is complete whatever the answer is.
+fn confirm_written(path: &Path) -> Result<(), Error> {
+    for _ in 0..REMINDERS {
+        match confirm("Have you written the recovery code down?", false) {
+            Ok(()) => return Ok(()),
+            Err(Error::Declined) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    note(format_args!(
+        "without it, a forgotten passphrase loses everything. Make another one at any time: kithfs passphrase add --new-recovery-code --identity {}",
+        word(path.as_os_str().as_bytes())
+    ));
+    Ok(())
 }
 
 /// Prints a recovery code of the identity at `path`, which is already in its slot. Unlike

@@ -20,6 +20,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::cli::args::slots::NewSecret;
 use crate::cli::args::{PassphraseArgs, PresentSecret};
+use crate::cli::daemon::signals;
 use crate::cli::display::{self, short_path};
 use crate::cli::error::Error;
 use crate::cli::report::note;
@@ -317,6 +318,7 @@ fn from_descriptor(number: i32) -> Result<SecretBytes, Error> {
 
 fn from_command(command: &OsStr) -> Result<SecretBytes, Error> {
     let failed = |source| Error::Os { op: "run passphrase command", source };
+    let _unblocked = signals::unblocked();
     let mut child =
         Command::new("sh").arg("-c").arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut output = child.stdout.take().expect("was asked for");
@@ -355,6 +357,7 @@ fn ask(prompt: &str) -> Result<SecretBytes, Error> {
     if File::options().read(true).write(true).open("/dev/tty").is_err() {
         return Err(Error::NoTerminal);
     }
+    let _unblocked = signals::unblocked();
     let mut typed = rpassword::prompt_password(prompt)
         .map_err(|source| Error::Os { op: "read passphrase from the terminal", source })?;
     let bytes = Zeroizing::new(typed.as_bytes().to_vec());

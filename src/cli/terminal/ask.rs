@@ -8,6 +8,23 @@ use std::io::{BufRead, BufReader, Write};
 use crate::cli::display::Line;
 use crate::cli::error::Error;
 
+/// Asks for a line of text at the terminal, and returns it without white space around it.
+///
+/// # Errors
+/// [`Error::NoTerminal`], and those of the terminal.
+pub fn line(question: &str) -> Result<String, Error> {
+    let mut terminal = open().map_err(|_| Error::NoTerminal)?;
+    let failed = |source| Error::Os { op: "ask at the terminal", source };
+    write!(terminal, "{}", Line(question)).and_then(|()| terminal.flush()).map_err(failed)?;
+    let mut answer = String::new();
+    BufReader::new(terminal).read_line(&mut answer).map_err(failed)?;
+    Ok(answer.trim().to_owned())
+}
+
+fn open() -> std::io::Result<File> {
+    File::options().read(true).write(true).open("/dev/tty")
+}
+
 /// Asks at the terminal; `yes` is an answer given in advance.
 ///
 /// # Errors
@@ -16,11 +33,7 @@ pub fn confirm(question: &str, yes: bool) -> Result<(), Error> {
     if yes {
         return Ok(());
     }
-    let mut terminal = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/tty")
-        .map_err(|_| Error::CannotAsk(question.to_owned()))?;
+    let mut terminal = open().map_err(|_| Error::CannotAsk(question.to_owned()))?;
     let failed = |source| Error::Os { op: "ask at the terminal", source };
     write!(terminal, "{} [y/N] ", Line(question))
         .and_then(|()| terminal.flush())

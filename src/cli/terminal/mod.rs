@@ -1,5 +1,6 @@
 //! What a command writes to its user and asks them at a terminal.
 
 pub mod ask;
+pub mod color;
 pub mod progress;
 pub mod stdout;

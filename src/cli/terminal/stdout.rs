@@ -5,8 +5,11 @@
 
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
+use anstyle::Style;
+
 use crate::cli::display::{self, Line, Shown};
 use crate::cli::error::Error;
+use crate::cli::terminal::color;
 
 /// Standard output, buffered.
 pub struct Out {
@@ -31,6 +34,12 @@ impl Out {
             Some(line) => writeln!(self.to, "{}", Line(line)).map_err(failed),
             None => write!(self.to, "{}", Line(line)).map_err(failed),
         })
+    }
+
+    /// Writes a state such as `verified`, in its colour, with blanks up to `width`.
+    pub fn state(&mut self, state: &str, width: usize) -> Result<(), Error> {
+        let style = if color::on_stdout() { color::of_state(state) } else { Style::new() };
+        write!(self.to, "{style}{:<width$}{style:#}", Line(state).to_string()).map_err(failed)
     }
 
     /// Writes a name: escaped on a terminal, byte for byte elsewhere.

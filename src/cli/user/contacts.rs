@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use unicode_security::MixedScript;
@@ -66,11 +67,20 @@ pub fn lock(path: &Path) -> Result<File, Error> {
 /// Reads a file of this user, at most `max` bytes; `None` if it does not exist.
 pub fn read_own(path: &Path, max: usize) -> Result<Option<String>, Error> {
     let failed = |source| Error::Io { op: "read", path: path.to_owned(), source };
-    let file = match File::open(path) {
+    // A FIFO of that name would hold the command.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(failed)?,
     };
-    directories::check_private(path, &file.metadata().map_err(failed)?)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        )));
+    }
+    directories::check_private(path, &metadata)?;
     let mut text = String::new();
     file.take(max as u64 + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() > max {

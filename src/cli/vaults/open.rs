@@ -9,14 +9,14 @@ use crate::cli::daemon::registry::Registry;
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::local::Object;
-use crate::cli::report::{Failure, in_vault};
-use crate::cli::secrets::identity::{self, Locked, Place};
+use crate::cli::report::{Failure, in_vault, unopened};
+use crate::cli::secrets::identity::{self, Locked, Place, Unlocked};
 use crate::cli::secrets::source::{Environment, Given, Opens, Source};
 use crate::cli::user::rollback_memory;
 use crate::cli::user::share_memory::Shares;
 use crate::store::Dir;
 use crate::store::os::OsDir;
-use crate::vault::{self, Description, LockMode, OpenOptions, Pins, Trust, Vault};
+use crate::vault::{self, Description, LockMode, OpenOptions, Person, Pins, Trust, Vault};
 
 /// What a command does with a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +71,16 @@ pub fn locate(given: &Path) -> Result<PathBuf, Error> {
 /// # Errors
 /// It does not exist, is not a vault, or has a newer version.
 pub fn find(given: &Path) -> Result<Found, Failure> {
-    let dir = locate(given)?;
+    let dir = match locate(given) {
+        Err(Error::Io { source, .. }) => return Err(unopened(given, source)),
+        found => found?,
+    };
     let store = match OsDir::open(&dir) {
         Ok(store) => store,
         Err(error) if error.raw_os_error() == Some(libc::ENOTDIR) => {
             return Err(in_vault(vault::Error::NotAVault { path: PathBuf::new() }, &dir, None));
         }
-        Err(source) => return Err(Error::Io { op: "open vault", path: dir, source }.into()),
+        Err(source) => return Err(unopened(&dir, source)),
     };
     let description = Vault::describe(&store).map_err(|error| in_vault(error, &dir, None))?;
     Ok(Found { dir, store, description, access_times: true, kernel_caches: false })
@@ -120,7 +123,7 @@ impl Found {
     /// # Errors
     /// There is no identity, or the secret is not available.
     pub fn ask(&self, args: &OpenArgs) -> Result<(Locked, Given), Failure> {
-        let locked = identity::find(args.identity.as_deref(), &self.store, &self.dir)?;
+        let locked = identity::find(args.choice(), &self.store, &self.dir)?;
         let source = Source::choose_present(&args.secret, &Environment::of_process());
         // The prompt for a vault's own identity names the vault.
         let own = Place::in_vault(&self.store, &self.dir).path;
@@ -142,7 +145,19 @@ impl Found {
         args: &OpenArgs,
         purpose: Purpose,
     ) -> Result<Open, Failure> {
-        let (identity, _) = locked.unlock(given)?;
+        self.open_with(locked.unlock_vault(given)?, args, purpose)
+    }
+
+    /// Opens the vault with identities that were unlocked.
+    ///
+    /// # Errors
+    /// The vault cannot be opened.
+    pub fn open_with(
+        self,
+        Unlocked { identity, person }: Unlocked,
+        args: &OpenArgs,
+        purpose: Purpose,
+    ) -> Result<Open, Failure> {
         let default = OpenOptions::default();
         // Also for a vault with one owner, as shares may be nested in it.
         let pins = match Shares::of_user() {
@@ -162,6 +177,7 @@ impl Found {
                 Purpose::Read | Purpose::Write => LockMode::Exclusive,
             },
             trust,
+            person: person.map(|person| Person(Arc::new(person))),
         };
         match Vault::open(self.store, &identity, options) {
             Ok(vault) => Ok(Open { vault, dir: self.dir }),

@@ -98,6 +98,11 @@ impl Shares {
         &self.options.trust
     }
 
+    /// Returns the identity that enters and founds nested shares.
+    pub fn founder(&self) -> &Arc<Identity> {
+        self.options.person.as_ref().map_or(&self.identity, |person| &person.0)
+    }
+
     /// Returns all open shares, nested ones first.
     pub fn cores(&self) -> Vec<Arc<Core>> {
         let children = self.children.read();
@@ -313,17 +318,27 @@ impl Shares {
         let store = place.core.dir(place.local).map_err(explain)?;
         let seen = crate::vault::share::seen::manifests(&*store).map_err(explain)?;
         let vouched = Vouched { share: Some(junction.share), head: None };
-        let entered = enter::enter(&*store, &self.identity, &self.options.trust, &vouched, &shown)
-            .map_err(Error::from)
-            .and_then(|entered| {
-                if entered.descriptor.signed {
-                    Ok(entered)
-                } else {
-                    Err(explain(Fault::Os(libc::EACCES)))
-                }
-            });
-        let entered = entered.inspect_err(|error| tracing::error!("{error}"))?;
-        let core = self.open(store, &entered, &shown)?;
+        let enter_as = |identity: &Arc<Identity>| {
+            enter::enter(&*store, identity, &self.options.trust, &vouched, &shown)
+                .map(|entered| (identity.clone(), entered))
+                .map_err(Error::from)
+        };
+        let entered = match enter_as(self.founder()) {
+            // From before the vault was handed over to this person.
+            Err(Error::NoAccess { .. }) if self.options.person.is_some() => {
+                enter_as(&self.identity)
+            }
+            entered => entered,
+        };
+        let entered = entered.and_then(|(identity, entered)| {
+            if entered.descriptor.signed {
+                Ok((identity, entered))
+            } else {
+                Err(explain(Fault::Os(libc::EACCES)))
+            }
+        });
+        let (identity, entered) = entered.inspect_err(|error| tracing::error!("{error}"))?;
+        let core = self.open(store, &entered, identity, &shown)?;
         core.note_head(seen, entered.head());
         let mut children = self.children.write();
         if children.list.len() >= SHARES_MAX {
@@ -347,6 +362,7 @@ impl Shares {
         &self,
         store: Arc<dyn crate::store::Dir>,
         entered: &Entered,
+        identity: Arc<Identity>,
         shown: &Path,
     ) -> Result<Core> {
         let options = OpenOptions {
@@ -356,7 +372,7 @@ impl Shares {
         crate::vault::session::lifetime::open_core(
             store,
             entered,
-            self.identity.clone(),
+            identity,
             &options,
             Some(self.root.cache.clone()),
             shown,

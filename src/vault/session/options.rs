@@ -1,6 +1,10 @@
 //! How a vault is opened, and the randomness that it is opened with.
 
+use std::fmt;
+use std::sync::Arc;
+
 use crate::crypto::Random;
+use crate::roster::Identity;
 use crate::vault::share::trust::Trust;
 
 /// The kernel's random number generator.
@@ -24,6 +28,17 @@ pub enum LockMode {
     None,
 }
 
+/// The identity of a person whose vault is opened by another identity, its own one. Nested shares
+/// are entered and founded with it, so that members see the person.
+#[derive(Clone)]
+pub struct Person(pub Arc<Identity>);
+
+impl fmt::Debug for Person {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Person")
+    }
+}
+
 /// Options for opening a vault.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -41,6 +56,9 @@ pub struct OpenOptions {
     pub lock: LockMode,
     /// Decides which shares may be entered.
     pub trust: Trust,
+    /// The identity for nested shares, if it is not the one that opens the vault. The latter still
+    /// enters those of which the person is no member.
+    pub person: Option<Person>,
 }
 
 impl Default for OpenOptions {
@@ -52,6 +70,7 @@ impl Default for OpenOptions {
             cache_bytes: 64 << 20,
             lock: LockMode::Exclusive,
             trust: Trust::default(),
+            person: None,
         }
     }
 }

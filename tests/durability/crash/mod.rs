@@ -61,7 +61,7 @@ impl Bed {
     fn init(&self) {
         expect_code(
             self.command(KITHFS)
-                .args(["init", "--kdf-memory", "32", "--kdf-passes", "1"])
+                .args(["init", "--own-identity", "--kdf-memory", "32", "--kdf-passes", "1"])
                 .arg(&self.vault),
             0,
         );

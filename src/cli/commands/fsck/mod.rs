@@ -15,9 +15,12 @@ use std::io::{self, BufRead, IsTerminal};
 
 use self::report::Report;
 use crate::cli::args::check::Fsck;
+use crate::cli::daemon::signals::end_at_interrupt;
 use crate::cli::display::{Shown, utc};
+use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::paths::clean;
+use crate::cli::local;
+use crate::cli::paths;
 use crate::cli::report::{Failure, note};
 use crate::cli::secrets::identity;
 use crate::cli::terminal::progress::Progress;
@@ -29,6 +32,14 @@ use crate::vault::{
 
 /// Verifies a vault. A failure that prevents the check has an exit code of its own.
 pub fn run(args: &Fsck) -> Result<Exit, Failure> {
+    end_at_interrupt(
+        "fsck",
+        if args.repair {
+            "what was repaired stays repaired; run the same command again for the rest"
+        } else {
+            "nothing was changed, and nothing is known of the rest; run the same command again"
+        },
+    )?;
     check(args).map_err(|failure| match failure.exit {
         Exit::Usage => failure,
         Exit::InUse if !args.repair => failure
@@ -41,14 +52,21 @@ pub fn run(args: &Fsck) -> Result<Exit, Failure> {
 }
 
 fn check(args: &Fsck) -> Result<Exit, Failure> {
-    let start = clean(args.path.as_deref().unwrap_or_default())?;
+    let (vault, start) = paths::one(&args.vault, args.path.as_deref())?;
+    if let Some(dir) = &args.salvage {
+        local::check_can_make(dir).map_err(|source| Error::Io {
+            op: "salvage to",
+            path: dir.clone(),
+            source,
+        })?;
+    }
     let changes = args.repair && !args.dry_run;
     let purpose = match (changes, args.online) {
         (true, _) => Purpose::Write,
         (_, true) => Purpose::Beside,
         _ => Purpose::Read,
     };
-    let open = open(&args.vault, &args.open, purpose)?;
+    let open = open(&vault, &args.open, purpose)?;
     if let Some(dir) = &args.salvage {
         open.refuse_within("salvage to", dir)?;
     }

@@ -4,11 +4,11 @@
 //! that the mount is ready. The reasons are in `daemon::fork`.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::mount_point::{MountPoint, Ready};
 use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
 use crate::cli::control::{self, Control, Working};
 use crate::cli::daemon::fork::{self, Background, Side};
@@ -31,7 +31,7 @@ use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{
     self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held,
-    mounts, uring,
+    uring,
 };
 use crate::roster::Role;
 use crate::store::Stat;
@@ -45,7 +45,7 @@ const READAHEAD_KIB: u32 = 1024;
 struct Plan<'a> {
     found: Found,
     secret: (Locked, Given),
-    mountpoint: PathBuf,
+    point: MountPoint,
     options: MountOptions,
     serve: ServeOptions,
     open: &'a OpenArgs,
@@ -99,8 +99,11 @@ impl Plan<'_> {
             }
             warn(error);
         }
-        let mountpoint = check_mountpoint(&args.mountpoint, &found.dir, options.nonempty)?;
+        let point = MountPoint::check(&args.mountpoint, &found.dir, options.nonempty, args.guard)?;
         check_fuse()?;
+        if options.allow_other && !may_allow_other(Path::new("/etc/fuse.conf")) {
+            return Err(Error::NoAllowOther.into());
+        }
         let serve = serve_options(args.transport, &options)?;
         found.kernel_caches = serve.writeback && !serve.direct_io;
         if !options.read_only && !options.shared {
@@ -111,7 +114,7 @@ impl Plan<'_> {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
         }
         let secret = found.ask(&args.open)?;
-        Ok(Plan { found, secret, mountpoint, options, serve, open: &args.open })
+        Ok(Plan { found, secret, point, options, serve, open: &args.open })
     }
 }
 
@@ -140,49 +143,6 @@ fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
     })
 }
 
-/// Resolves the mount point, and checks that it is usable for this vault.
-fn check_mountpoint(given: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf, Error> {
-    let failed = |source| Error::MountPoint { path: given.to_owned(), source };
-    let place = match mounts::resolve(given) {
-        // Checked before the user creates a missing directory inside the vault.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            match given.parent().map(Path::canonicalize) {
-                Some(Ok(parent)) if parent.starts_with(vault) => {
-                    return Err(Error::MountPointInVault {
-                        vault: vault.to_owned(),
-                        mountpoint: given.to_owned(),
-                    });
-                }
-                _ => return Err(failed(error)),
-            }
-        }
-        found => found.map_err(failed)?,
-    };
-    if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
-        let is_served = Registry::open()
-            .and_then(|registry| registry.serving(&place))
-            .is_ok_and(|entry| entry.is_some());
-        return Err(if !is_served && mounts::is_dead(&place) {
-            Error::MountPointDead(place)
-        } else {
-            Error::MountPointTaken(place)
-        });
-    }
-    if place.starts_with(vault) {
-        return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: place });
-    }
-    if vault.starts_with(&place) {
-        return Err(Error::VaultInMountPoint { vault: vault.to_owned(), mountpoint: place });
-    }
-    if !fs::metadata(&place).map_err(failed)?.is_dir() {
-        return Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)));
-    }
-    if !nonempty && fs::read_dir(&place).map_err(failed)?.next().is_some() {
-        return Err(Error::MountPointNotEmpty(place));
-    }
-    Ok(place)
-}
-
 /// Checks that FUSE is available, before the passphrase prompt.
 fn check_fuse() -> Result<(), Error> {
     if !rustix::process::geteuid().is_root() {
@@ -197,6 +157,16 @@ fn check_fuse() -> Result<(), Error> {
         .open("/dev/fuse")
         .map(drop)
         .map_err(Error::NoFuseDevice)
+}
+
+/// Returns whether `fusermount3` lets this user admit others, as far as its configuration can be
+/// read here.
+fn may_allow_other(configuration: &Path) -> bool {
+    if rustix::process::geteuid().is_root() {
+        return true;
+    }
+    fs::read_to_string(configuration)
+        .map_or(true, |text| text.lines().any(|line| line.trim() == "user_allow_other"))
 }
 
 /// Returns how the mount is served. Fails before the passphrase prompt if io_uring was requested
@@ -231,6 +201,7 @@ fn serve_options(
 struct Service {
     vault: Vault,
     dir: PathBuf,
+    point: Ready,
     mounted: Arc<Mounted>,
     serving: Serving,
     signals: Signals,
@@ -280,7 +251,7 @@ fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
 
 impl Service {
     fn start(plan: Plan<'_>) -> Result<Service, Failure> {
-        let Plan { found, secret, mountpoint, options, serve, open } = plan;
+        let Plan { found, secret, point, options, serve, open } = plan;
         fork::keep_memory_private()?;
         clear_umask();
         fork::raise_open_files();
@@ -309,7 +280,11 @@ impl Service {
         if let Err(error) = open.vault.prepare() {
             tracing::warn!("{error}; overwriting synced files will need free space");
         }
-        let (mounted, device) = fuse::mount(&mountpoint, &options)?;
+        let point = point.prepare(options.nonempty)?;
+        let (mounted, device) = fuse::mount(&point.path, &options)?;
+        if let Err(error) = point.close_guard() {
+            note(format_args!("the mount point is not guarded: {error}"));
+        }
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
         let usage = operations.usage();
         let serving = match fuse::serve(device, operations, &serve) {
@@ -320,7 +295,12 @@ impl Service {
                 if let Err(error) = mounted.unmount(true) {
                     tracing::error!("{error}");
                 }
-                return Err(Error::Io { op: "serve the mount on", path: mountpoint, source }.into());
+                return Err(Error::Io {
+                    op: "serve the mount on",
+                    path: point.path.clone(),
+                    source,
+                }
+                .into());
             }
         };
         if serve.writeback {
@@ -357,6 +337,7 @@ impl Service {
         Ok(Service {
             vault: open.vault,
             dir: open.dir,
+            point,
             mounted,
             serving,
             signals,
@@ -369,8 +350,18 @@ impl Service {
 
     /// Serves until it is unmounted, then writes everything.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
-        let Service { vault, dir, mounted, serving, signals, registered, control, handover, idle } =
-            self;
+        let Service {
+            vault,
+            dir,
+            point,
+            mounted,
+            serving,
+            signals,
+            registered,
+            control,
+            handover,
+            idle,
+        } = self;
         if let Some(background) = background
             && let Err(error) = background.serving()
         {
@@ -385,7 +376,8 @@ impl Service {
         );
         obey(signals, mounted, vault.clone());
         let served = serving.join();
-        drop((control, handover, idle));
+        // The mount point goes before the vault is closed, which can take long.
+        drop((control, handover, idle, point));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         let result = match (served, closed) {
             (_, Err(failure)) => Err(failure),
@@ -480,26 +472,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_points_that_cannot_be_used_are_told_apart() {
+    fn ordinary_users_need_a_line_to_admit_others() {
         let dir = tempfile::tempdir().unwrap();
-        let root = dir.path().canonicalize().unwrap();
-        let vault = root.join("v");
-        for sub in ["v/in", "full/x", "empty"] {
-            fs::create_dir_all(root.join(sub)).unwrap();
-        }
-        fs::write(root.join("file"), "").unwrap();
-        let check = |place: &str| check_mountpoint(&root.join(place), &vault, false);
-        assert_eq!(check("empty").unwrap(), root.join("empty"));
-        assert!(
-            matches!(check("none"), Err(Error::MountPoint { source, .. }) if source.kind() == io::ErrorKind::NotFound)
-        );
-        assert!(matches!(check("file"), Err(Error::MountPoint { .. })));
-        assert!(matches!(check("full"), Err(Error::MountPointNotEmpty(_))));
-        assert!(check_mountpoint(&root.join("full"), &vault, true).is_ok());
-        assert!(matches!(check("v/in"), Err(Error::MountPointInVault { .. })));
-        assert!(matches!(check("v"), Err(Error::MountPointInVault { .. })));
-        // The hint was to create the directory inside the vault.
-        assert!(matches!(check("v/none"), Err(Error::MountPointInVault { .. })));
-        assert!(matches!(check("empty/.."), Err(Error::VaultInMountPoint { .. })));
+        let file = dir.path().join("fuse.conf");
+        assert!(may_allow_other(&file), "without the file, fusermount3 decides");
+        fs::write(&file, "# user_allow_other\nmount_max = 9\n").unwrap();
+        assert_eq!(may_allow_other(&file), rustix::process::geteuid().is_root());
+        fs::write(&file, "mount_max = 9\nuser_allow_other\n").unwrap();
+        assert!(may_allow_other(&file));
     }
 }

@@ -100,7 +100,8 @@ fn list(args: &ContactList) -> Result<Exit, Failure> {
         out.json(&rows)?;
     } else {
         for Row { name, state, fingerprint, offered_fingerprint, .. } in &rows {
-            out.text(format_args!("{state:<8}  {fingerprint}  {}\n", Shown(name.as_bytes())))?;
+            out.state(state, 8)?;
+            out.text(format_args!("  {fingerprint}  {}\n", Shown(name.as_bytes())))?;
             if let Some(offered) = offered_fingerprint {
                 out.text(format_args!(
                     "{:<8}  {offered}  {}\n",

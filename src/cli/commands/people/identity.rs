@@ -11,18 +11,20 @@ use std::path::Path;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 
-use super::passphrase;
+use super::{adopt, passphrase};
 use crate::cli::args::PresentSecret;
-use crate::cli::args::people::{IdentityCommand, IdentityNew, IdentityShow};
-use crate::cli::display::path as shown;
+use crate::cli::args::people::{IdentityCommand, IdentityName, IdentityNew, IdentityShow};
+use crate::cli::display::{Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::local;
 use crate::cli::report::{Failure, note};
 use crate::cli::secrets::identity::{self, Locked, Place};
 use crate::cli::secrets::new_identity::NewIdentity;
 use crate::cli::secrets::source::{Environment, Source};
+use crate::cli::terminal::ask;
 use crate::cli::terminal::stdout::Out;
-use crate::cli::user::directories;
+use crate::cli::user::{directories, own_name};
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
 use crate::roster::PublicIdentity;
@@ -34,6 +36,8 @@ pub fn run(command: &IdentityCommand) -> Result<Exit, Failure> {
         IdentityCommand::New(args) => new(args),
         IdentityCommand::Show(args) => show(args),
         IdentityCommand::Export(args) => export(args),
+        IdentityCommand::Name(args) => name(args),
+        IdentityCommand::Adopt(args) => adopt::run(args),
         IdentityCommand::Passphrase(args) => passphrase::run(&args.command),
     }
 }
@@ -44,17 +48,69 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     if path.symlink_metadata().is_ok() {
         return Err(Error::IdentityExists(path).into());
     }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    local::check_can_make(dir).map_err(|source| Error::Io {
+        op: "make identity",
+        path: path.clone(),
+        source,
+    })?;
     let source = Source::choose(&args.secret, &Environment::of_process());
+    let name = new_name(args, &source)?;
     let secret = identity::new_secret(source.read_new(&identity::opens(&path))?)?;
-    let made = NewIdentity::make(Suite::preferred(aes_in_hardware()), &secret, &args.kdf, &path)?;
+    let made = NewIdentity::make(Suite::preferred(aes_in_hardware()), &secret, &args.kdf, &path)?
+        .typed(source == Source::Terminal);
     directories::make_parent(&path)?;
     made.write_new(&path)?;
+    if let Some(name) = &name {
+        own_name::choose(name)?;
+    }
     note(format_args!(
         "created the identity {}, fingerprint {}",
         shown(&path),
         made.identity.public().fingerprint()
     ));
+    if own_name::chosen().is_none() {
+        note(format_args!(
+            "members of your shares will see you as `{}`; choose a name: kithfs identity name NAME",
+            own_name::NONE_CHOSEN
+        ));
+    }
     made.print_code("the identity", &path)?;
+    Ok(Exit::Ok)
+}
+
+/// Returns the name to store with a new identity: the given one, else what is answered at the
+/// terminal if none was chosen before.
+fn new_name(args: &IdentityNew, source: &Source) -> Result<Option<String>, Error> {
+    let name = match &args.name {
+        Some(name) => Some(name.clone()),
+        None if *source == Source::Terminal && own_name::chosen().is_none() => {
+            Some(ask::line("Your name, as members of your shares see it: ")?)
+                .filter(|name| !name.is_empty())
+        }
+        None => None,
+    };
+    name.as_deref().map_or(Ok(()), own_name::check)?;
+    Ok(name)
+}
+
+/// Shows or sets the name that others see.
+fn name(args: &IdentityName) -> Result<Exit, Failure> {
+    match (&args.name, own_name::chosen()) {
+        (Some(name), _) => {
+            own_name::choose(name)?;
+            note(format_args!(
+                "members of the shares that you create from now on see you as {}",
+                Shown(name.as_bytes())
+            ));
+        }
+        (None, Some(name)) => {
+            let mut out = Out::stdout();
+            out.text(format_args!("{}\n", Shown(name.as_bytes())))?;
+            out.finish()?;
+        }
+        (None, None) => note("you have chosen no name: kithfs identity name NAME"),
+    }
     Ok(Exit::Ok)
 }
 
@@ -85,6 +141,9 @@ fn show(args: &IdentityShow) -> Result<Exit, Failure> {
     let public = public(&path, &args.secret)?;
     let mut out = Out::stdout();
     out.text(format_args!("identity     {}\n", shown(&path)))?;
+    if let Some(name) = own_name::chosen().filter(|_| args.of.identity.is_none()) {
+        out.text(format_args!("name         {}\n", Shown(name.as_bytes())))?;
+    }
     out.text(format_args!("public key   {public}\n"))?;
     out.text(format_args!("fingerprint  {}\n", public.fingerprint()))?;
     if stdout().is_terminal() {

@@ -17,7 +17,7 @@ use crate::cli::args::slots::{
     PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf,
 };
 use crate::cli::args::{KdfArgs, PresentSecret};
-use crate::cli::display::{self, path as shown, utc};
+use crate::cli::display::{self, Shown, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local::replace::replace_in;
@@ -173,6 +173,11 @@ fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
 }
 
 fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
+    // Before the present secret is asked for, as the file may be missing.
+    let key_file = match &args.new_key_file {
+        Some(file) => Some(Source::KeyFile(file.clone()).read_new(&Opens::Identity(file.clone()))?),
+        None => None,
+    };
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
     let opens = args.of.opens(unlocked.path());
     let mut code = None;
@@ -180,11 +185,11 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
         let code = code.insert(RecoveryCode::generate(&OsRandom));
         Secret::RecoveryCode(RecoveryCode::parse(&code.text())?)
     } else {
-        let source = args
-            .new_key_file
-            .clone()
-            .map_or_else(|| Source::choose_new(&args.new), Source::KeyFile);
-        identity::new_secret(source.read_new(&opens)?)?
+        let given = match key_file {
+            Some(given) => given,
+            None => Source::choose_new(&args.new).read_new(&opens)?,
+        };
+        identity::new_secret(given)?
     };
     let busy = Busy::new("making a key of the secret");
     let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
@@ -260,9 +265,10 @@ fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
 
 /// One slot. The names of the fields are stable.
 #[derive(Serialize)]
-struct Slot {
+struct Slot<'a> {
     slot: u16,
     kind: &'static str,
+    label: &'a str,
     created: u64,
     memory_kib: Option<u32>,
     passes: Option<u32>,
@@ -271,7 +277,7 @@ struct Slot {
 
 fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
     let Locked { file, .. } = args.of.read()?;
-    let slots: Vec<Slot> = file
+    let slots: Vec<Slot<'_>> = file
         .slots()
         .map(|slot| {
             let params = match slot.kind {
@@ -281,6 +287,7 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
             Slot {
                 slot: slot.id,
                 kind: slot.kind.name(),
+                label: slot.label,
                 created: slot.created,
                 memory_kib: params.map(|params| params.memory_kib),
                 passes: params.map(|params| params.passes),
@@ -292,7 +299,7 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
     if args.json {
         out.json(&slots)?;
     } else {
-        for Slot { slot, kind, created, memory_kib, passes, .. } in &slots {
+        for Slot { slot, kind, label, created, memory_kib, passes, .. } in &slots {
             let created = utc(i64::try_from(*created).unwrap_or(i64::MAX));
             out.text(format_args!("{slot:>3}  {kind:<13}  {created}"))?;
             if let (Some(memory), Some(passes)) = (memory_kib, passes) {
@@ -301,6 +308,9 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
                     memory >> 10,
                     display::count(*passes, "pass")
                 ))?;
+            }
+            if !label.is_empty() {
+                out.text(format_args!("  {}", Shown(label.as_bytes())))?;
             }
             out.text(format_args!("\n"))?;
         }

@@ -7,6 +7,8 @@
 
 mod reseal;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -19,6 +21,7 @@ use crate::cli::control::{Door, Known, Past};
 use crate::cli::display::{Shown, hex, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::local;
 use crate::cli::local::replace::replace;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
@@ -300,8 +303,9 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
             out.text(format_args!("older  {}\n", reseal::in_words(&left)))?;
         }
         if info.heads.len() > 1 {
+            out.state("FORKED", 0)?;
             out.text(format_args!(
-                "FORKED: read-only until an admin settles it with `kithfs share settle`\n"
+                ": read-only until an admin settles it with `kithfs share settle`\n"
             ))?;
         }
         out.text(format_args!("\n"))?;
@@ -313,10 +317,9 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
 
 fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
     for Row { name, role, state, fingerprint, .. } in members {
-        out.text(format_args!(
-            "{role:<6}  {state:<8}  {fingerprint}  {}\n",
-            Shown(name.as_bytes())
-        ))?;
+        out.text(format_args!("{role:<6}  "))?;
+        out.state(state, 8)?;
+        out.text(format_args!("  {fingerprint}  {}\n", Shown(name.as_bytes())))?;
     }
     Ok(())
 }
@@ -425,11 +428,24 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// Mode of an invitation: it holds no secret, and whoever it is for has to read it.
+const INVITATION_MODE: u32 = 0o644;
+
 fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
+    let to_stdout = args.output == Path::new("-");
+    let is_new = !to_stdout && !args.output.exists();
+    if !to_stdout {
+        let dir = args.output.parent().filter(|dir| !dir.as_os_str().is_empty());
+        local::check_writable(dir.unwrap_or(Path::new("."))).map_err(|source| Error::Io {
+            op: "write invitation",
+            path: args.output.clone(),
+            source,
+        })?;
+    }
     let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
     let member = member(&info, &contacts::load()?, &args.name, &args.path)?;
     let invitation = door.invite(&member.public.sign)?;
-    if args.output == Path::new("-") {
+    if to_stdout {
         let mut out = Out::stdout();
         out.bytes(&invitation)?;
         out.finish()?;
@@ -441,6 +457,14 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
                 Err(Failure::from(Error::NotReadBack(args.output.clone())))
             }
         })?;
+        if is_new {
+            let mode = Permissions::from_mode(INVITATION_MODE);
+            std::fs::set_permissions(&args.output, mode).map_err(|source| Error::Io {
+                op: "set the mode of",
+                path: args.output.clone(),
+                source,
+            })?;
+        }
     }
     note(format_args!(
         "invited {} ({}). They accept with: kithfs accept FILE. Tell them your fingerprint over another channel: {}",

@@ -7,12 +7,14 @@ use serde::Serialize;
 
 use crate::cli::args::share::{ShareCreate, ShareRekey};
 use crate::cli::control::Door;
+use crate::cli::daemon::signals::end_at_interrupt;
 use crate::cli::display::{self, Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::terminal::progress::Progress;
 use crate::cli::terminal::stdout::Out;
+use crate::cli::user::own_name;
 use crate::cli::vaults::nodes::new_dir_mode;
 use crate::cli::vaults::open::Purpose;
 use crate::vault::{Pending, ShareProgress};
@@ -92,6 +94,10 @@ pub fn tell(left: &Pending, eager: bool) -> Exit {
 
 /// `share rekey`
 pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
+    end_at_interrupt(
+        "share rekey",
+        "what was sealed stays sealed; run the same command again, which continues (in a mounted vault, its daemon goes on by itself)",
+    )?;
     let purpose = if args.status { Purpose::Beside } else { Purpose::Write };
     let (door, _) = super::to_change(&args.path, &args.open, purpose)?;
     let mut left = door.pending()?;
@@ -122,7 +128,13 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
 
 /// `share create`
 pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
-    let door = Door::to(&args.path, &args.open, Purpose::Write)?;
+    end_at_interrupt(
+        "share create",
+        "the folder is as it was; run the same command again, which continues (in a mounted vault, its daemon goes on by itself)",
+    )?;
+    let name = own_name::or_chosen(args.name.as_deref());
+    own_name::check(&name)?;
+    let door = Door::founding(&args.path, &args.open)?;
     if door.path.is_empty() {
         return Err(Error::Usage(format!(
             "share create {}: name a folder in the vault",
@@ -130,7 +142,7 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
         ))
         .into());
     }
-    let (done, former) = door.create(args.isolated, &args.name, new_dir_mode(), &mut shower())?;
+    let (done, former) = door.create(args.isolated, &name, new_dir_mode(), &mut shower())?;
     door.close()?;
     if let Some(former) = former {
         warn(format_args!(

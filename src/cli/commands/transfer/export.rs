@@ -16,6 +16,7 @@ use rustix::fs::FileType;
 use super::{
     Attributes, EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents,
 };
+use crate::cli::daemon::signals;
 use crate::cli::display::Shown;
 use crate::cli::local::{
     DataRanges, Descent, Id, Object, RangeError, is_plain_name, may_be_left_out, mtime,
@@ -110,6 +111,9 @@ impl<'a> Export<'a, '_> {
     fn tree(&mut self, source: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(source)?];
         while let Some(level) = levels.last_mut() {
+            if self.tally.has_stopped() {
+                break;
+            }
             let step =
                 self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
             let failed = match step {
@@ -333,6 +337,9 @@ impl<'a> Export<'a, '_> {
         let mut ranges = DataRanges::of_vault(self.vault, opened.handle(), attr.size);
         while let Some((mut offset, end)) = ranges.next_range()? {
             while offset < end {
+                if signals::is_interrupted() {
+                    return Err(EntryError::Interrupted);
+                }
                 let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
                 let read =
                     self.vault.read(opened.handle(), offset, &mut self.buffers[0][..want])?;

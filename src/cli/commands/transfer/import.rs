@@ -11,6 +11,7 @@ use super::{
     EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents,
     set_metadata,
 };
+use crate::cli::daemon::signals;
 use crate::cli::display::Shown;
 use crate::cli::local::{
     DataRanges, Descent, Id, Names, Object, RangeError, may_be_left_out, mtime,
@@ -133,6 +134,9 @@ impl<'a> Import<'a, '_> {
     fn tree(&mut self, target: Node<'a>) -> Result<(), EntryError> {
         let mut levels = vec![self.level(target)?];
         while let Some(level) = levels.last_mut() {
+            if self.tally.has_stopped() {
+                break;
+            }
             let step =
                 self.descent.here().map_err(local("find")).map(|here| (here, level.left.next()));
             let failed = match step {
@@ -371,6 +375,9 @@ impl<'a> Import<'a, '_> {
         let mut ranges = DataRanges::of_local(file.file(), stat.len());
         while let Some((mut offset, end)) = ranges.next_range()? {
             while offset < end {
+                if signals::is_interrupted() {
+                    return Err(EntryError::Interrupted);
+                }
                 let want = BLOCK.min(usize::try_from(end - offset).unwrap_or(BLOCK));
                 let read = file
                     .file()

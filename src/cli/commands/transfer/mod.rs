@@ -17,13 +17,15 @@ mod import;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::cli::args::files::{Export, Import};
+use crate::cli::daemon::signals;
 use crate::cli::display::{self, Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::local::{DataRanges, Object, RangeError};
-use crate::cli::paths::split_vault;
+use crate::cli::local::{self as files, DataRanges, Object, RangeError};
+use crate::cli::paths;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::progress::{self, Progress};
 use crate::cli::vaults::nodes::{self, BLOCK, Node, OpenFile, names};
@@ -46,6 +48,31 @@ enum EntryError {
     /// The entry itself is unsuitable.
     #[error("{0}")]
     Odd(&'static str),
+    /// The user has asked the command to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl EntryError {
+    /// Returns why no other entry would fare better.
+    fn stops(&self) -> Option<Stop> {
+        let errno = match self {
+            EntryError::Vault(error) => error.errno(),
+            EntryError::Local(_, error) => error.raw_os_error()?,
+            EntryError::Odd(_) => return None,
+            EntryError::Interrupted => return Some(Stop::Interrupted),
+        };
+        [libc::ENOSPC, libc::EDQUOT].contains(&errno).then_some(Stop::Full)
+    }
+}
+
+/// Why a copy ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// The disk or the quota is full.
+    Full,
+    /// The user has asked for it.
+    Interrupted,
 }
 
 impl From<RangeError> for EntryError {
@@ -73,8 +100,11 @@ struct Tally {
     copied: u64,
     bytes: u64,
     skipped: u64,
+    skipped_bytes: u64,
     failed: u64,
     corrupt: bool,
+    /// Why the copy ended early, and at which path.
+    stopped: Option<(Stop, String)>,
 }
 
 impl Tally {
@@ -84,8 +114,10 @@ impl Tally {
             copied: 0,
             bytes: 0,
             skipped: 0,
+            skipped_bytes: 0,
             failed: 0,
             corrupt: false,
+            stopped: None,
         }
     }
 
@@ -101,38 +133,75 @@ impl Tally {
 
     fn skipped(&mut self, bytes: u64) {
         self.skipped += 1;
+        self.skipped_bytes += bytes;
         self.progress.add(bytes);
         self.progress.files(self.copied + self.skipped);
     }
 
+    /// Returns whether the copy ends here.
+    fn has_stopped(&mut self) -> bool {
+        if self.stopped.is_none() && signals::is_interrupted() {
+            self.stopped = Some((Stop::Interrupted, String::new()));
+        }
+        self.stopped.is_some()
+    }
+
     fn failed(&mut self, path: Shown<'_>, error: &EntryError) {
+        if let Some(stop) = error.stops() {
+            self.stopped.get_or_insert((stop, path.to_string()));
+            return;
+        }
         self.failed += 1;
         self.corrupt |= matches!(error, EntryError::Vault(vault::Error::Corrupt { .. }));
         self.progress.warn(format_args!("{path}: {}", Shown(error.to_string().as_bytes())));
     }
 
-    fn finish(self, op: &'static str) -> Result<Exit, Failure> {
-        let Tally { progress, copied, bytes, skipped, failed, corrupt } = self;
+    /// Reports the result. `disk` is in the filesystem that is written to, `total` counts the bytes
+    /// of the whole copy.
+    fn finish(
+        self,
+        op: &'static str,
+        disk: &Path,
+        total: impl FnOnce() -> u64,
+    ) -> Result<Exit, Failure> {
+        let Tally { progress, copied, bytes, skipped, skipped_bytes, failed, corrupt, stopped } =
+            self;
         drop(progress);
         note(format_args!(
             "{copied} copied ({}), {skipped} already there, {failed} failed",
             display::size(bytes)
         ));
-        match failed {
-            0 => Ok(Exit::Ok),
-            count => {
-                let failure = Failure::from(Error::SomeFailed { op, count });
+        match stopped {
+            Some((Stop::Full, path)) => {
+                let left = total().saturating_sub(bytes + skipped_bytes);
+                Err(Error::Full { op, path, left, free: free(disk) }.into())
+            }
+            Some((Stop::Interrupted, _)) => Err(Error::Interrupted(op).into()),
+            None if failed == 0 => Ok(Exit::Ok),
+            None => {
+                let failure = Failure::from(Error::SomeFailed { op, count: failed });
                 Err(if corrupt { failure.exit(Exit::Corrupt) } else { failure })
             }
         }
     }
+
+    /// Returns whether the disk was full.
+    fn is_full(&self) -> bool {
+        matches!(self.stopped, Some((Stop::Full, _)))
+    }
+}
+
+/// Returns the bytes that this user may still write to a filesystem.
+fn free(place: &Path) -> u64 {
+    rustix::fs::statvfs(place).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Copies a directory into a vault.
 pub fn import(args: &Import) -> Result<Exit, Failure> {
+    signals::take_interrupts(|| {})?;
     let failed = |source| Error::Io { op: "import", path: args.dir.clone(), source };
     let source = Object::open_root(&args.dir).map_err(failed)?;
-    let (vault, path) = split_vault(&args.target)?;
+    let (vault, path) = paths::one(&args.target, args.path.as_deref())?;
     let open = open(&vault, &args.open, Purpose::Write)?;
     let store = Object::open_root(&open.dir).map_err(failed)?;
     if source.is_within(&store).map_err(failed)? {
@@ -151,27 +220,43 @@ pub fn import(args: &Import) -> Result<Exit, Failure> {
     let target =
         nodes::make_path(&open.vault, &path, nodes::new_dir_mode()).map_err(open.failed(&path))?;
     let tally = import::run(&open.vault, &store, source, &args.dir, target, Tally::new(total));
+    let is_full = tally.is_full();
     let closed = open.close();
-    let exit = tally.finish("import");
-    closed?;
+    let total = || {
+        let all = Object::open_root(&args.dir).and_then(|source| import::total(&source, &store));
+        all.unwrap_or(0)
+    };
+    let exit = tally.finish("import", &open.dir, total);
+    // What could not be written at the end has the same cause, and one message.
+    if !is_full {
+        closed?;
+    }
     exit
 }
 
 /// Copies a directory out of a vault.
 pub fn export(args: &Export) -> Result<Exit, Failure> {
-    let (vault, path) = split_vault(&args.source)?;
+    signals::take_interrupts(|| {})?;
+    let (dir, path) = args.rest.split_last().expect("clap wants one at least");
+    let path = path.first().map(|path| path.as_os_str());
+    let (vault, path) = paths::one(&args.source, path)?;
+    files::check_can_make(dir).map_err(|source| Error::Io {
+        op: "export to",
+        path: dir.clone(),
+        source,
+    })?;
     let open = open(&vault, &args.open, Purpose::Read)?;
     let source = Node::at(&open.vault, &path).map_err(open.failed(&path))?;
     if !source.is_dir() {
         return Err(open.failed(&path)(vault::Error::Os { op: "export", errno: libc::ENOTDIR }));
     }
-    let target = open.make_target("export to", &args.dir)?;
+    let target = open.make_target("export to", dir)?;
     let total = progress::is_shown().then(|| total(&open.vault, source.id()));
     let allowed = export::Allowed { suid: args.suid, dev: args.dev };
+    let top = source.id();
     let tally = export::run(&open.vault, source, &path, target, allowed, Tally::new(total));
-    let closed = open.close();
-    let exit = tally.finish("export");
-    closed?;
+    let exit = tally.finish("export", dir, || self::total(&open.vault, top));
+    open.close()?;
     exit
 }
 
@@ -932,7 +1017,7 @@ mod tests {
         assert_eq!((tally.copied, tally.failed), (5, 1));
         assert!(target.join("sub/large").exists());
         assert!(target.join("one").is_dir(), "what was in the way stays");
-        let failure = tally.finish("export").unwrap_err();
+        let failure = tally.finish("export", Path::new("/"), || 0).unwrap_err();
         assert_eq!(failure.exit, Exit::Failure);
     }
 

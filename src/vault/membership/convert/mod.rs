@@ -258,7 +258,7 @@ impl Vault {
         options: &CreateShare,
     ) -> Result<Arc<Core>> {
         let at = |fault: Fault| fault.at("share", PathBuf::new);
-        let identity = core.keys.signing.identity();
+        let identity = self.shares().founder();
         let parent = &*place.parent;
         let others = self.other_members(core, options)?;
         if let Some(staging) = place.staging(core).map_err(at)? {
@@ -305,7 +305,7 @@ impl Vault {
     fn open_staged(&self, store: Arc<dyn Dir>, entered: &enter::Entered) -> Result<Arc<Core>> {
         let options = OpenOptions { lock: LockMode::Exclusive, ..OpenOptions::default() };
         let cache = Some(Arc::new(BlockCache::new(4 << 20)));
-        let identity = self.core().keys.signing.identity().clone();
+        let identity = self.shares().founder().clone();
         Ok(Arc::new(crate::vault::session::lifetime::open_core(
             store,
             entered,
@@ -336,7 +336,7 @@ impl Vault {
                 others.push(admin.clone());
             }
         }
-        let own = identity.public().sign;
+        let own = self.shares().founder().public().sign;
         others.retain(|other| other.public.sign != own);
         Ok(others)
     }

@@ -1,0 +1,273 @@
+//! The directory that a vault is mounted on.
+//!
+//! Rules that hold here
+//! * What programs write to a mount point while nothing is mounted is plaintext outside the vault.
+//!   A missing mount point is therefore created for the mount and removed after it, and an existing
+//!   one can be guarded.
+//! * A guarded mount point refuses new files while nothing is mounted: for root by the immutable
+//!   flag (`chattr +i`), for others by mode 0000, which only its owner can change. The guard is
+//!   closed while the vault is mounted, so that it also holds after the daemon was killed.
+//! * Checks need no secret and change nothing.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags};
+
+use crate::cli::daemon::registry::Registry;
+use crate::cli::error::Error;
+use crate::cli::local;
+use crate::fuse::mounts;
+
+/// A mount point that was checked.
+#[derive(Debug)]
+pub struct MountPoint {
+    path: PathBuf,
+    /// It has to be created.
+    is_missing: bool,
+    guard: Option<Guard>,
+}
+
+/// A mount point that exists and can be mounted on. Dropped when nothing is mounted any more: then
+/// it is removed if it was created for this mount, and its guard is closed.
+pub struct Ready {
+    /// Without symlinks.
+    pub path: PathBuf,
+    was_made: bool,
+    guarded: Option<(Guard, OwnedFd)>,
+}
+
+/// How a mount point refuses new files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guard {
+    /// By the immutable flag, which only root can set.
+    Flag,
+    /// By mode 0000.
+    Mode,
+}
+
+/// Mode of a mount point while it is mounted on.
+const OPEN: u32 = 0o700;
+
+impl MountPoint {
+    /// Resolves the mount point, and checks that it is usable for this vault. `guard` asks for a
+    /// guard; one that is there is kept.
+    ///
+    /// # Errors
+    /// Those that have `MountPoint` in their name; [`Error::GuardMissing`].
+    pub fn check(
+        given: &Path,
+        vault: &Path,
+        nonempty: bool,
+        guard: bool,
+    ) -> Result<MountPoint, Error> {
+        let failed = |source| Error::MountPoint { path: given.to_owned(), source };
+        let place = match mounts::resolve(given) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return missing(given, vault, guard);
+            }
+            found => found.map_err(failed)?,
+        };
+        if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
+            let is_served = Registry::open()
+                .and_then(|registry| registry.serving(&place))
+                .is_ok_and(|entry| entry.is_some());
+            return Err(if !is_served && mounts::is_dead(&place) {
+                Error::MountPointDead(place)
+            } else {
+                Error::MountPointTaken(place)
+            });
+        }
+        if place.starts_with(vault) {
+            return Err(Error::MountPointInVault { vault: vault.to_owned(), mountpoint: place });
+        }
+        if vault.starts_with(&place) {
+            return Err(Error::VaultInMountPoint { vault: vault.to_owned(), mountpoint: place });
+        }
+        if !fs::metadata(&place).map_err(failed)?.is_dir() {
+            return Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)));
+        }
+        let found = guard_of(&place).map_err(failed)?;
+        // The contents of a directory with mode 0000 are looked at when it is opened.
+        if found != Some(Guard::Mode)
+            && !nonempty
+            && fs::read_dir(&place).map_err(failed)?.next().is_some()
+        {
+            return Err(Error::MountPointNotEmpty(place));
+        }
+        let wanted = if rustix::process::geteuid().is_root() { Guard::Flag } else { Guard::Mode };
+        let guard = found.or(guard.then_some(wanted));
+        if guard == Some(Guard::Mode) && !is_own(&place).map_err(failed)? {
+            return Err(failed(io::Error::from_raw_os_error(libc::EPERM)));
+        }
+        if guard.is_none() && !rustix::process::geteuid().is_root() {
+            // fusermount3 wants it.
+            local::check_writable(&place).map_err(failed)?;
+        }
+        Ok(MountPoint { path: place, is_missing: false, guard })
+    }
+
+    /// Creates a missing mount point, and opens a guarded one.
+    ///
+    /// # Errors
+    /// Those of the calls; it turns out not to be empty.
+    pub fn prepare(self, nonempty: bool) -> Result<Ready, Error> {
+        let MountPoint { path, is_missing, guard } = self;
+        let failed = |source| Error::MountPoint { path: path.clone(), source };
+        if is_missing {
+            DirBuilder::new().mode(OPEN).create(&path).map_err(failed)?;
+            return Ok(Ready { path, was_made: true, guarded: None });
+        }
+        let Some(guard) = guard else { return Ok(Ready { path, was_made: false, guarded: None }) };
+        let flags = match guard {
+            Guard::Flag => OFlags::RDONLY,
+            // An unreadable directory can be opened so.
+            Guard::Mode => OFlags::PATH,
+        } | OFlags::DIRECTORY
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        let ready = Ready { path: path.clone(), was_made: false, guarded: Some((guard, dir)) };
+        if guard == Guard::Mode {
+            ready.set_mode(OPEN).map_err(failed)?;
+            if !nonempty && fs::read_dir(&path).map_err(failed)?.next().is_some() {
+                return Err(Error::MountPointNotEmpty(path));
+            }
+        }
+        Ok(ready)
+    }
+}
+
+impl Ready {
+    /// Closes the guard. Called once something is mounted, which the guard does not concern.
+    ///
+    /// # Errors
+    /// Those of the calls; the store of the mount point may have no immutable flag.
+    pub fn close_guard(&self) -> io::Result<()> {
+        match &self.guarded {
+            None => Ok(()),
+            Some((Guard::Mode, _)) => self.set_mode(0),
+            Some((Guard::Flag, dir)) => {
+                let flags = ioctl_getflags(dir)?;
+                if !flags.contains(IFlags::IMMUTABLE) {
+                    ioctl_setflags(dir, flags | IFlags::IMMUTABLE)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets the mode of the directory itself, also while something is mounted on it.
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let Some((_, dir)) = &self.guarded else { return Ok(()) };
+        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        Ok(rustix::fs::chmod(path, Mode::from_raw_mode(mode))?)
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        if self.was_made {
+            // Fails if something is mounted there again, or if a program has put a file there.
+            let _ = fs::remove_dir(&self.path);
+        }
+        if let Err(error) = self.close_guard() {
+            tracing::warn!("the mount point is not guarded: {error}");
+        }
+    }
+}
+
+/// Checks that a missing mount point can be created outside the vault.
+fn missing(given: &Path, vault: &Path, guard: bool) -> Result<MountPoint, Error> {
+    let failed = |source| Error::MountPoint { path: given.to_owned(), source };
+    let absolute = std::path::absolute(given).map_err(failed)?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(failed(io::Error::from_raw_os_error(libc::ENOENT)));
+    };
+    let parent = parent.canonicalize().map_err(failed)?;
+    if parent.starts_with(vault) {
+        return Err(Error::MountPointInVault {
+            vault: vault.to_owned(),
+            mountpoint: given.to_owned(),
+        });
+    }
+    let path = parent.join(name);
+    if path.is_symlink() {
+        return Err(failed(io::Error::from_raw_os_error(libc::ENOENT)));
+    }
+    if guard {
+        return Err(Error::GuardMissing(given.to_owned()));
+    }
+    local::check_writable(&parent).map_err(failed)?;
+    Ok(MountPoint { path, is_missing: true, guard: None })
+}
+
+/// Returns the guard that a directory has.
+fn guard_of(place: &Path) -> io::Result<Option<Guard>> {
+    if rustix::process::geteuid().is_root() {
+        let dir = fs::File::open(place)?;
+        // A store without such flags has no such guard.
+        let is_immutable =
+            ioctl_getflags(&dir).is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE));
+        return Ok(is_immutable.then_some(Guard::Flag));
+    }
+    let stat = fs::metadata(place)?;
+    Ok((stat.mode() & 0o777 == 0 && is_own(place)?).then_some(Guard::Mode))
+}
+
+fn is_own(place: &Path) -> io::Result<bool> {
+    Ok(fs::metadata(place)?.uid() == rustix::process::geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_that_cannot_be_used_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let vault = root.join("v");
+        for sub in ["v/in", "full/x", "empty"] {
+            fs::create_dir_all(root.join(sub)).unwrap();
+        }
+        fs::write(root.join("file"), "").unwrap();
+        std::os::unix::fs::symlink("nowhere", root.join("link")).unwrap();
+        let check = |place: &str| MountPoint::check(&root.join(place), &vault, false, false);
+        let path = |place: &str| check(place).unwrap().path;
+        assert_eq!(path("empty"), root.join("empty"));
+        assert!(matches!(check("file"), Err(Error::MountPoint { .. })));
+        assert!(matches!(check("none/x"), Err(Error::MountPoint { .. })), "no parent");
+        assert!(matches!(check("link"), Err(Error::MountPoint { .. })), "a link to nothing");
+        assert!(matches!(check("full"), Err(Error::MountPointNotEmpty(_))));
+        assert!(MountPoint::check(&root.join("full"), &vault, true, false).is_ok());
+        assert!(matches!(check("v/in"), Err(Error::MountPointInVault { .. })));
+        assert!(matches!(check("v"), Err(Error::MountPointInVault { .. })));
+        // The hint was to create the directory inside the vault.
+        assert!(matches!(check("v/none"), Err(Error::MountPointInVault { .. })));
+        assert!(matches!(check("empty/.."), Err(Error::VaultInMountPoint { .. })));
+        let guarded = MountPoint::check(&root.join("none"), &vault, false, true);
+        assert!(matches!(guarded, Err(Error::GuardMissing(_))));
+    }
+
+    #[test]
+    fn a_missing_mount_point_is_there_only_for_the_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap().join("new");
+        let check = || MountPoint::check(&place, Path::new("/no/vault"), false, false).unwrap();
+        drop(check());
+        assert!(!place.exists(), "a check changes nothing");
+        let ready = check().prepare(false).unwrap();
+        assert!(place.is_dir() && ready.path == place);
+        drop(ready);
+        assert!(!place.exists());
+        // What a program has written there meanwhile is kept.
+        let ready = check().prepare(false).unwrap();
+        fs::write(place.join("letter"), "").unwrap();
+        drop(ready);
+        assert!(place.join("letter").exists());
+    }
+}

@@ -1,0 +1,214 @@
+//! Handing a vault that has an identity of its own over to a person.
+//!
+//! Rules that hold here
+//! * Afterwards the person's identity opens the vault, and the shares in it belong to the person:
+//!   members see the person's name and key.
+//! * A vault that is not signed has one owner for good. There the person's identity gets a slot in
+//!   the file of the vault's own identity, and enters and founds the shares in the vault itself.
+//! * A signed vault gets the person as an admin, in the place of its own identity.
+//! * The person opens the vault before anything is taken away.
+
+use std::path::Path;
+
+use super::nodes::{Node, names};
+use super::open::{self, Found, Open, Purpose};
+use crate::cli::args::{OpenArgs, PassphraseArgs};
+use crate::cli::display::{Shown, path as shown};
+use crate::cli::error::Error;
+use crate::cli::local::replace::replace_in;
+use crate::cli::paths::join;
+use crate::cli::report::{Failure, in_vault, note, of_identity, warn};
+use crate::cli::secrets::identity::{self, Locked, Unlocked, link_label};
+use crate::cli::secrets::source::{Environment, Opens, Source};
+use crate::cli::user::own_name;
+use crate::roster::{Identity, IdentityFile, Member, NewSlot, Role, Secret};
+use crate::vault::{OsRandom, Vault};
+
+/// A vault with an identity of its own, and the person who takes it over; both are locked.
+pub struct HandOver {
+    found: Found,
+    own: Locked,
+    person: Locked,
+}
+
+impl HandOver {
+    /// Finds the vault and its identity. `person` is the file of the other one.
+    ///
+    /// # Errors
+    /// The vault has no identity of its own, or is mounted; a file cannot be read.
+    pub fn find(vault: &Path, person: &Path) -> Result<HandOver, Failure> {
+        let found = open::find(vault)?;
+        found.refuse_mounted()?;
+        let own = identity::own_of(&found.store, &found.dir)?
+            .ok_or_else(|| Error::NothingToAdopt(found.dir.clone()))?;
+        Ok(HandOver { person: identity::read(person)?, found, own })
+    }
+
+    /// Asks for both secrets, `own` and `person`, and hands the vault over. Returns the identities
+    /// that open it from now on.
+    ///
+    /// # Errors
+    /// A secret does not match; those of reading and writing the vault.
+    pub fn run(self, own: &Source, person: &Source) -> Result<Unlocked, Failure> {
+        let HandOver { found, own: file, person: locked } = self;
+        let given = file.ask(own, &Opens::Vault(found.dir.clone()))?;
+        let (owner, _) = file.unlock(given)?;
+        let given = locked.ask(person, &identity::opens(&locked.place.path))?;
+        let (person, _) = locked.unlock(given)?;
+        let dir = found.dir.clone();
+        if found.description.signed {
+            replace_admin(&dir, &owner, &person, b"")?;
+            file.place.dir.unlink(&file.place.name).map_err(|source| Error::Io {
+                op: "remove",
+                path: file.place.path,
+                source,
+            })?;
+            return Ok(Unlocked { identity: person, person: None });
+        }
+        if !file.is_linked_to(&locked) {
+            link(file, &owner, &person)?;
+        }
+        replace_admin(&dir, &owner, &person, b"")?;
+        Ok(Unlocked { identity: owner, person: Some(person) })
+    }
+}
+
+/// Returns whether shares in the vault would belong to its own identity, although the user has one.
+///
+/// # Errors
+/// The vault cannot be read.
+pub fn is_due(vault: &Path) -> Result<bool, Failure> {
+    let Some(person) = identity::users() else { return Ok(false) };
+    let found = open::find(vault)?;
+    let Some(own) = identity::own_of(&found.store, &found.dir)? else { return Ok(false) };
+    Ok(!own.is_linked_to(&identity::read(&person)?))
+}
+
+/// Hands the vault over to the user, and opens it for writing.
+///
+/// # Errors
+/// Those of [`HandOver::run`]; the vault is signed, so that its members would have to be changed.
+pub fn open_for_user(vault: &Path, args: &OpenArgs) -> Result<Open, Failure> {
+    let person = identity::users().ok_or(Error::NoHome)?;
+    let hand_over = HandOver::find(vault, &person)?;
+    if hand_over.found.description.signed {
+        return Err(Error::NotHandedOver(vault.to_owned()).into());
+    }
+    let environment = Environment::of_process();
+    let unlocked = hand_over.run(
+        &Source::choose_present(&args.secret, &environment),
+        &Source::choose(&PassphraseArgs::default(), &environment),
+    )?;
+    note(format_args!(
+        "{} opens {} from now on; its former secrets still do",
+        identity::opens(&person),
+        shown(vault)
+    ));
+    open::find(vault)?.open_with(unlocked, args, Purpose::Write)
+}
+
+/// Adds a slot that `person` opens to the file of the vault's own identity.
+fn link(own: Locked, owner: &Identity, person: &Identity) -> Result<(), Failure> {
+    let Locked { place, mut file, .. } = own;
+    let failed = |error| of_identity(error, &place.path);
+    let before = file.encode();
+    let secret = Secret::KeyFile(person.link_to(&owner.public()).to_vec().into());
+    let label = link_label(&person.public());
+    let slot = NewSlot { label: &label, ..identity::new_slot(&secret, Default::default()) };
+    file.add_slot(owner, &slot, &OsRandom).map_err(failed)?;
+    replace_in(&*place.dir, &place.name, &place.path, &file.encode(), |written| {
+        let opened = IdentityFile::decode(written).and_then(|file| file.unlock(&secret));
+        if !opened.is_ok_and(|identity| identity.public() == owner.public()) {
+            return Err(Failure::from(Error::NotVerified(place.path.clone())));
+        }
+        let is_as_before = place.clone().read().is_ok_and(|now| now.file.encode() == before);
+        if is_as_before { Ok(()) } else { Err(Error::IdentityChanged(place.path.clone()).into()) }
+    })
+}
+
+/// Puts `person` in the place of `owner` in every share of which `owner` is an admin.
+fn replace_admin(
+    dir: &Path,
+    owner: &Identity,
+    person: &Identity,
+    top: &[u8],
+) -> Result<(), Failure> {
+    let args = OpenArgs::default();
+    let in_dir = |error| in_vault(error, dir, None);
+    let name = own_name::or_chosen(None);
+    let opened = Unlocked { identity: owner.duplicate(), person: None };
+    let open = open::find(dir)?.open_with(opened, &args, Purpose::Write)?;
+    let mut shares = Vec::new();
+    for path in shares_below(&open.vault, top) {
+        let share = open.vault.share_at(&path).map_err(in_dir)?;
+        let info = share.info().map_err(in_dir)?;
+        let is = |identity: &Identity| {
+            info.members.iter().find(|member| member.public == identity.public())
+        };
+        if !info.signed || !is(owner).is_some_and(|member| member.role == Role::Admin) {
+            continue;
+        }
+        if is(person).is_none() {
+            let member = Member { public: person.public(), role: Role::Admin, name: name.clone() };
+            share.add(&[member]).map_err(in_dir)?;
+        }
+        shares.push(path);
+    }
+    open.close()?;
+    drop(open);
+    if shares.is_empty() {
+        return Ok(());
+    }
+    let root_is_signed = shares.iter().any(Vec::is_empty);
+    let opened = if root_is_signed {
+        Unlocked { identity: person.duplicate(), person: None }
+    } else {
+        Unlocked { identity: owner.duplicate(), person: Some(person.duplicate()) }
+    };
+    let open = open::find(dir)?.open_with(opened, &args, Purpose::Write)?;
+    // Deeper shares first: each is left before those around it.
+    shares.sort_by_key(|path| std::cmp::Reverse(path.len()));
+    for path in &shares {
+        let share = open.vault.share_at(path).map_err(in_dir)?;
+        let is_member = share
+            .info()
+            .map_err(in_dir)?
+            .members
+            .iter()
+            .any(|member| member.public == owner.public());
+        if is_member {
+            share.remove(&[owner.public().sign], &mut |_| {}).map_err(in_dir)?;
+        }
+        note(format_args!(
+            "{} belongs to {} now",
+            Shown(if path.is_empty() { b"the vault" } else { path }),
+            Shown(name.as_bytes())
+        ));
+    }
+    open.close()
+}
+
+/// Returns the folders of all shares in a vault, and its root. A folder that cannot be entered is
+/// reported and passed over.
+fn shares_below(vault: &Vault, top: &[u8]) -> Vec<Vec<u8>> {
+    let mut shares = Vec::new();
+    let mut left = vec![top.to_vec()];
+    while let Some(path) = left.pop() {
+        let listed = (|| {
+            if vault.share_at(&path)?.info()?.path == path {
+                shares.push(path.clone());
+            }
+            let node = Node::at(vault, &path)?;
+            for name in names(vault, node.id())? {
+                if Node::child(vault, node.id(), &name)?.is_some_and(|node| node.is_dir()) {
+                    left.push(join(&path, &name));
+                }
+            }
+            crate::vault::Result::Ok(())
+        })();
+        if let Err(error) = listed {
+            warn(format_args!("{}: not looked at: {error}", Shown(&path)));
+        }
+    }
+    shares
+}
