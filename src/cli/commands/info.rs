@@ -96,6 +96,10 @@ impl Report {
         for (name, Holder { host, pid, since }) in
             alone.chain(self.shared_by.iter().map(|holder| ("shared", holder)))
         {
+            if *pid == 0 {
+                line(name, &"by a process of another machine or container")?;
+                continue;
+            }
             let host = crate::cli::display::Shown(host.as_bytes());
             line(name, &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
         }

@@ -4,6 +4,7 @@ pub(super) mod away;
 pub(super) mod free_space;
 pub(super) mod inodes;
 pub(super) mod long_copies;
+pub(super) mod machine;
 pub(super) mod name_lock;
 pub(super) mod open_table;
 pub(super) mod overflow;

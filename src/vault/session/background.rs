@@ -8,8 +8,6 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::nested::Shares;
 use crate::vault::core::Core;
-use crate::vault::core::vault_lock::Attempt;
-use crate::vault::error::LockHolder;
 use crate::vault::share::trust::Trust;
 
 /// How long a change may wait in memory before it is committed.
@@ -70,30 +68,27 @@ fn look_after(core: &Core, trust: &Trust) {
     }
 }
 
-/// Ensures that this process holds the lock on the file that others find: another program may
+/// Ensures that this process holds the lock on the lock file that others find: another program may
 /// have removed it. If another daemon has opened the vault since and cannot share it, nothing
 /// is written any more.
 fn watch_lock(core: &Core) {
     let mut held = core.lock.lock();
-    let Some(lock) = &*held else { return };
-    let Some(taken) = lock.taken_anew(&*core.random) else { return };
-    match taken {
-        Ok(Attempt::Held(again)) => {
-            tracing::warn!(
-                "another program has removed the lock of the vault while it is in use; it is created again"
-            );
-            *held = Some(again);
-        }
-        Ok(Attempt::Taken(LockHolder { host, pid, .. })) => {
+    let Some(lock) = &mut *held else { return };
+    match lock.taken_anew() {
+        None => {}
+        Some(Ok(true)) => tracing::warn!(
+            "another program has removed the lock file of the vault while it is in use; it is created again"
+        ),
+        Some(Ok(false)) => {
             tracing::error!(
-                "another program has removed the lock of the vault, and process {pid} on {host} has it now; nothing is written any more"
+                "another program has removed the lock file of the vault, and a daemon on another machine has opened it since; nothing is written any more"
             );
             core.keys.signing.shut_out();
             *held = None;
         }
-        Err(fault) => tracing::warn!(
+        Some(Err(fault)) => tracing::warn!(
             errno = fault.errno(),
-            "the lock of the vault is gone and cannot be created again"
+            "the lock file of the vault is gone and cannot be created again"
         ),
     }
 }

@@ -8,6 +8,7 @@ use crate::crypto::Random;
 use crate::format::layout::Layout;
 use crate::roster::Identity;
 use crate::store::Dir;
+use crate::vault::core::machine::machine;
 use crate::vault::core::vault_lock;
 use crate::vault::core::{Core, Mode, Parts};
 use crate::vault::durability::commit::Durability;
@@ -55,7 +56,7 @@ pub(in crate::vault) fn open_core(
     };
     let lock = match options.lock {
         LockMode::Exclusive | LockMode::Shared if !read_only => {
-            match vault_lock::take(&store, writers.vault_lock(), &OsRandom).map_err(at)? {
+            match vault_lock::take(&store, writers.vault_lock()).map_err(at)? {
                 vault_lock::Attempt::Held(lock) => Some(lock),
                 vault_lock::Attempt::Taken(holder) => {
                     return Err(Error::InUse { path: shown.to_path_buf(), holder });
@@ -71,7 +72,7 @@ pub(in crate::vault) fn open_core(
         keys.clone(),
         random.clone(),
         journal_key,
-        vault_lock::machine(&descriptor.share_id()),
+        machine(&descriptor.share_id()),
         read_only,
         writers,
     );

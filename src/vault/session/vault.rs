@@ -85,6 +85,7 @@ impl Vault {
     pub fn describe(store: &Arc<dyn Dir>) -> Result<Description> {
         let descriptor = enter::descriptor(&**store, &PathBuf::new())?;
         let at = |fault: Fault| fault.at("describe", PathBuf::new);
+        let holders = vault_lock::holders(store).map_err(at)?;
         Ok(Description {
             version: crate::format::share::VERSION,
             suite: descriptor.suite,
@@ -94,8 +95,8 @@ impl Vault {
             isolated: descriptor.isolated,
             founder: descriptor.founder,
             has_identity: store.stat(IDENTITY_FILE.as_bytes()).is_ok(),
-            locked_by: vault_lock::holder(store).map_err(at)?,
-            shared_by: vault_lock::sharers(&**store).map_err(at)?,
+            locked_by: holders.alone,
+            shared_by: holders.shared,
         })
     }
 
