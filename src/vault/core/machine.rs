@@ -20,15 +20,27 @@ pub(super) fn host() -> String {
 /// distinguishes two machines of one name. The hash is of the system's machine id, keyed by the
 /// share, so that it reveals nothing elsewhere. Without a machine id, the name is used alone.
 pub(crate) fn machine(share: &[u8; 32]) -> String {
+    machine_of(&host(), id().as_deref(), share)
+}
+
+/// Returns the name of this machine for the names of journals that are kept on it: the hash alone,
+/// so that they are found again if the machine gets another host name.
+pub(crate) fn local_machine(share: &[u8; 32]) -> String {
+    id().map_or_else(host, |id| hash_of(&id, share))
+}
+
+fn id() -> Option<Vec<u8>> {
     let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
-    let id = ids.iter().find_map(|path| std::fs::read(path).ok().filter(|id| id.len() >= 32));
-    machine_of(&host(), id.as_deref(), share)
+    ids.iter().find_map(|path| std::fs::read(path).ok().filter(|id| id.len() >= 32))
 }
 
 fn machine_of(host: &str, id: Option<&[u8]>, share: &[u8; 32]) -> String {
-    let Some(id) = id else { return host.to_owned() };
+    id.map_or(host.to_owned(), |id| format!("{host}-{}", hash_of(id, share)))
+}
+
+fn hash_of(id: &[u8], share: &[u8; 32]) -> String {
     let hash = hmac(share, &[labels::MACHINE.as_bytes(), id.trim_ascii()]);
-    hash[..4].iter().fold(format!("{host}-"), |name, byte| format!("{name}{byte:02x}"))
+    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

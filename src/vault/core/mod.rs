@@ -85,6 +85,8 @@ pub(crate) struct Mode {
     pub caller_caches: bool,
     /// Which daemons may have the vault open for writing.
     pub writers: Writers,
+    /// A sync tool keeps the store equal on several machines.
+    pub synced: bool,
     pub is_root_user: bool,
 }
 

@@ -152,16 +152,26 @@ impl Committer<'_> {
             state.phase = Phase::Nameless;
         }
         match path {
-            Some(path) => self.journaled(
-                state,
-                open,
-                path,
-                &planned.blocks,
-                &header_bytes,
-                cipher_len,
-                &holes,
-                recorded,
-            )?,
+            Some(path) => self
+                .journaled(
+                    state,
+                    open,
+                    path,
+                    &planned.blocks,
+                    &header_bytes,
+                    cipher_len,
+                    &holes,
+                    recorded,
+                )
+                .and_then(|()| {
+                    // A program is told that its data is safe once it is so in the store itself: if
+                    // another machine's version takes the place of the file before the journal is
+                    // replayed, a sync tool has this version to keep.
+                    match durability == Durability::Synced && self.journal.is_local() {
+                        true => self.flush(|| file.sync_data(), open, recorded),
+                        false => Ok(()),
+                    }
+                })?,
             None => {
                 let mut touched = false;
                 let written = self.straight(

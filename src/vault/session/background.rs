@@ -12,6 +12,11 @@ use crate::vault::share::trust::Trust;
 
 /// How long a change may wait in memory before it is committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(4);
+/// The same in a synced share: until then a sync tool does not see the change, and replaces the
+/// file as if there were none.
+const COMMIT_SYNCED_AFTER: Duration = Duration::from_millis(200);
+/// Interval of commits in a synced share.
+const TICK_SYNCED: Duration = Duration::from_millis(200);
 
 /// Interval of the background threads.
 const TICK: Duration = Duration::from_millis(500);
@@ -27,13 +32,14 @@ pub(super) struct Background {
 
 pub(super) fn background(shares: &Arc<Shares>) -> Background {
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    let tick = if shares.root.mode.synced { TICK_SYNCED } else { TICK };
     let every_tick = |name: &str, task: fn(&Core, &Trust)| {
         let (shares, signal) = (shares.clone(), stop.clone());
         let run = move || {
             let (stop, changed) = &*signal;
             let mut stopped = stop.lock();
             while !*stopped {
-                changed.wait_for(&mut stopped, TICK);
+                changed.wait_for(&mut stopped, tick);
                 if *stopped {
                     break;
                 }
@@ -52,7 +58,7 @@ pub(super) fn background(shares: &Arc<Shares>) -> Background {
     Background { stop, threads: threads.into_iter().flatten().collect() }
 }
 
-/// Runs the background work of a share, twice a second.
+/// Runs the background work of a share, at each tick.
 fn look_after(core: &Core, trust: &Trust) {
     watch_lock(core);
     if core.keys.signed()
@@ -60,7 +66,7 @@ fn look_after(core: &Core, trust: &Trust) {
     {
         tracing::error!("{error}");
     }
-    core.commit_due(COMMIT_AFTER);
+    core.commit_due(if core.mode.synced { COMMIT_SYNCED_AFTER } else { COMMIT_AFTER });
     core.namespace.trash.retry();
     core.journal.write_created();
     if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
