@@ -123,10 +123,9 @@ pub enum Command {
     Info(Info),
     /// Set a property of a vault, for good and for all machines
     ///
-    /// With --synced: the vault is in a folder that a sync tool keeps equal on several machines,
-    /// and they mount it for writing at the same time. Changes are then committed within a second,
-    /// other machines' changes are visible within two, and journals stay on the machine. Needs no
-    /// secret. It cannot be unset.
+    /// With --synced: the vault is in a folder that a sync tool keeps equal on several machines.
+    /// Changes are then committed within a second, other machines' changes are visible within two,
+    /// and journals stay on the machine. Needs no secret. It cannot be unset.
     Set(Set),
     /// Verify every byte of a vault
     ///
@@ -292,8 +291,7 @@ pub struct Init {
     /// Your name as its members see it, with --signed; default is that of `kithfs identity name`
     #[arg(long, value_name = "NAME", requires = "signed")]
     pub name: Option<String>,
-    /// A sync tool keeps the vault equal on several machines, which mount it for writing at the same
-    /// time (see `kithfs help set`)
+    /// A sync tool keeps the vault equal on several machines (see `kithfs help set`)
     #[arg(long)]
     pub synced: bool,
     /// The directory of ciphertext to create

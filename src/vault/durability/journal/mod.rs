@@ -98,7 +98,7 @@ pub(crate) struct Home {
     pub dir: Arc<dyn Dir>,
     /// Further directories of this machine in which journals of this share may have been left.
     pub others: Vec<Arc<dyn Dir>>,
-    /// The name of this machine in the names of journals in these directories.
+    /// The name of this machine in the names of journals outside of the share.
     pub machine: String,
     /// The directory belongs to this machine alone, and may be on another filesystem than the
     /// share. Other machines, and programs such as sync tools, then know a file only as it is in
@@ -194,7 +194,9 @@ impl Journal {
         let mut id = [0; 16];
         self.random.fill(&mut id);
         let hex: String = id[..8].iter().map(|b| format!("{b:02x}")).collect();
-        let name = [prefix, self.home.machine.as_bytes(), b"-", hex.as_bytes()].concat();
+        let Home { is_local, machine, machine_in_store, .. } = &self.home;
+        let machine = if *is_local { machine } else { machine_in_store };
+        let name = [prefix, machine.as_bytes(), b"-", hex.as_bytes()].concat();
         let file = self.home.dir.create_file(&name, 0o600)?;
         let head = JournalHead {
             suite: self.keys.suite,
