@@ -56,7 +56,10 @@ impl Journal {
             Ordering::Relaxed,
         );
         let (mut count, mut files) = (self.replay_created()?, HashMap::new());
+        // Those of this machine first: another machine's that stays was replayed before they began,
+        // and would write to places that were filled since.
         let mut left = self.leftover()?;
+        left.sort_by_key(|found| !found.is_own);
         let mut refused_before = usize::MAX;
         // One journal may continue where another one ends, and their names do not tell which is
         // first. So the replay repeats while that reduces the refused records; only they count,
@@ -277,11 +280,10 @@ impl Journal {
             // No further round: it would take the journal from the broken files that need it.
             return Ok(Redone { refused: 0, ..all });
         }
-        // The owner of one that may be in use elsewhere relies on it.
-        if all.refused == 0
-            && self.overlaid.is_none()
-            && !Self::may_be_used_elsewhere(found, &*file)?
-        {
+        if Self::may_be_used_elsewhere(found, &*file)? {
+            // Its owner relies on it, and its records may be replayed once more.
+            self.others_wait.store(true, Ordering::Relaxed);
+        } else if all.refused == 0 && self.overlaid.is_none() {
             dir.unlink(name)?;
             dir.sync()?;
         }
