@@ -9,7 +9,7 @@ use crate::format::layout::Layout;
 use crate::roster::Identity;
 use crate::store::Dir;
 use crate::vault::core::machine::{local_machine, machine};
-use crate::vault::core::vault_lock;
+use crate::vault::core::vault_lock::{self, Attempt, VaultLock};
 use crate::vault::core::{Core, Mode, Parts};
 use crate::vault::durability::commit::Durability;
 use crate::vault::durability::journal::{Home, Journal};
@@ -33,20 +33,7 @@ pub(in crate::vault) fn open_core(
     shown: &Path,
 ) -> Result<Core> {
     let at = |fault: Fault| fault.at("open", || shown.to_path_buf());
-    let descriptor = &entered.descriptor;
-    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed)
-        .expect("the descriptor's chunk size was checked");
-    let signing = Signing::new(identity.clone(), entered.rights());
-    let keys = ShareKeys::new(
-        descriptor.share_id(),
-        descriptor.suite,
-        layout,
-        &entered.heads[0].keys,
-        signing,
-    );
-    for head in &entered.heads[1..] {
-        keys.know(&head.keys);
-    }
+    let keys = keys_of(entered, &identity);
     // An identity without the right to write cannot make signatures that count.
     let read_only = options.read_only
         || !keys.signing.may_write()
@@ -55,17 +42,7 @@ pub(in crate::vault) fn open_core(
         LockMode::Shared => Writers::Concurrent,
         LockMode::Exclusive | LockMode::None => Writers::Exclusive,
     };
-    let lock = match options.lock {
-        LockMode::Exclusive | LockMode::Shared if !read_only => {
-            match vault_lock::take(&store, writers.vault_lock()).map_err(at)? {
-                vault_lock::Attempt::Held(lock) => Some(lock),
-                vault_lock::Attempt::Taken(holder) => {
-                    return Err(Error::InUse { path: shown.to_path_buf(), holder });
-                }
-            }
-        }
-        _ => None,
-    };
+    let lock = lock(&store, options.lock, writers, read_only, shown)?;
     let random: Arc<dyn Random> = Arc::new(OsRandom);
     let within_synced = parent.is_some_and(|parent| parent.mode.synced);
     let synced = is_synced(&*store, &keys.share, options, within_synced, lock.is_some());
@@ -88,21 +65,7 @@ pub(in crate::vault) fn open_core(
         read_only,
         writers,
     );
-    if lock.is_some() || read_only {
-        let replayed = journal.replay().map_err(at)?;
-        if replayed > 0 {
-            let how = if read_only {
-                "shown as committed before a crash"
-            } else {
-                "brought up to date after a crash"
-            };
-            tracing::info!("journal: {replayed} files {how}");
-        }
-    } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
-        tracing::warn!(
-            "there is a journal of an interrupted mount; its files show their earlier state until a mount can write"
-        );
-    }
+    replay(&journal, options.lock, lock.is_some(), read_only).map_err(at)?;
     let own_cache = || Arc::new(BlockCache::new(options.cache_bytes));
     let cache = parent.map_or_else(own_cache, |parent| parent.cache.clone());
     Core::new(Parts {
@@ -123,6 +86,56 @@ pub(in crate::vault) fn open_core(
         trust: options.trust.clone(),
     })
     .map_err(at)
+}
+
+/// Returns the keys of an entered share, those of earlier epochs included.
+fn keys_of(entered: &Entered, identity: &Arc<Identity>) -> Arc<ShareKeys> {
+    let descriptor = &entered.descriptor;
+    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed)
+        .expect("the descriptor's chunk size was checked");
+    let signing = Signing::new(identity.clone(), entered.rights());
+    let (share, suite) = (descriptor.share_id(), descriptor.suite);
+    let keys = ShareKeys::new(share, suite, layout, &entered.heads[0].keys, signing);
+    entered.heads[1..].iter().for_each(|head| keys.know(&head.keys));
+    keys
+}
+
+/// Takes the lock of a share. A reader needs none.
+fn lock(
+    store: &Arc<dyn Dir>,
+    mode: LockMode,
+    writers: Writers,
+    read_only: bool,
+    shown: &Path,
+) -> Result<Option<VaultLock>> {
+    if read_only || mode == LockMode::None {
+        return Ok(None);
+    }
+    let taken = vault_lock::take(store, writers.vault_lock());
+    match taken.map_err(|fault| fault.at("open", || shown.to_path_buf()))? {
+        Attempt::Held(lock) => Ok(Some(lock)),
+        Attempt::Taken(holder) => Err(Error::InUse { path: shown.to_path_buf(), holder }),
+    }
+}
+
+/// Replays the journals of a crash, or shows the files as if that were done.
+fn replay(journal: &Journal, mode: LockMode, writes: bool, read_only: bool) -> Inner<()> {
+    if writes || read_only {
+        let replayed = journal.replay()?;
+        if replayed > 0 {
+            let how = if read_only {
+                "shown as committed before a crash"
+            } else {
+                "brought up to date after a crash"
+            };
+            tracing::info!("journal: {replayed} files {how}");
+        }
+    } else if mode != LockMode::None && !journal.leftover()?.is_empty() {
+        tracing::warn!(
+            "there is a journal of an interrupted mount; its files show their earlier state until a mount can write"
+        );
+    }
+    Ok(())
 }
 
 /// Returns whether a share is synced: it says so, this machine has seen it say so, or it is inside

@@ -201,6 +201,32 @@ impl Journal {
         rested.map_or(true, |rested| rested < RESTS)
     }
 
+    /// Returns the head of a journal of this identity; removes one whose creation a crash has
+    /// interrupted.
+    fn own_head(&self, found: &Found, file: &dyn File, shown: &str) -> Inner<Option<JournalHead>> {
+        let mut head = vec![0; RECORDS_AT as usize];
+        let read = file.read_at(&mut head, 0)?;
+        match JournalHead::decode(&head[..read]) {
+            Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => {
+                Ok((head.owner == Self::owner(&self.key, &head.id)).then_some(head))
+            }
+            // A journal whose creation was interrupted by a crash has no records yet.
+            _ if head[..read].iter().all(|b| *b == 0) => {
+                let is_made = self.writers.hold_journal(file, Lock::Shared)?
+                    || self.writers.may_create_journal(file)?
+                    || Self::may_be_used_elsewhere(found, file)?;
+                if self.overlaid.is_none() && !is_made {
+                    found.dir.unlink(&found.name)?;
+                }
+                Ok(None)
+            }
+            _ => {
+                tracing::warn!("journal {shown} belongs to another share; kept");
+                Ok(None)
+            }
+        }
+    }
+
     /// Replays one journal, and removes it if nothing in it was refused and nothing failed.
     fn replay_one(&self, found: &Found) -> Inner<Redone> {
         let Found { dir, name, .. } = found;
@@ -212,28 +238,9 @@ impl Journal {
             Err(e) => return Err(e.into()),
         };
         let shown = String::from_utf8_lossy(name).into_owned();
-        let mut head = vec![0; RECORDS_AT as usize];
-        let read = file.read_at(&mut head, 0)?;
-        let head = match JournalHead::decode(&head[..read]) {
-            Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => head,
-            // A journal whose creation was interrupted by a crash has no records yet.
-            _ if head[..read].iter().all(|b| *b == 0) => {
-                let is_made = self.writers.hold_journal(&*file, Lock::Shared)?
-                    || self.writers.may_create_journal(&*file)?
-                    || Self::may_be_used_elsewhere(found, &*file)?;
-                if self.overlaid.is_none() && !is_made {
-                    dir.unlink(name)?;
-                }
-                return Ok(Redone::default());
-            }
-            _ => {
-                tracing::warn!("journal {shown} belongs to another share; kept");
-                return Ok(Redone::default());
-            }
-        };
-        if head.owner != Self::owner(&self.key, &head.id) {
+        let Some(head) = self.own_head(found, &*file, &shown)? else {
             return Ok(Redone::default());
-        }
+        };
         // In a vault with concurrent openers, possibly of the same identity, a journal that is
         // locked is in use.
         let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
