@@ -103,8 +103,8 @@ impl Machine<'_> {
     }
 }
 
-/// Brings what one copy has and the other has not, or has otherwise, as a sync tool does: whole
-/// files, under another name first. Returns whether there was anything.
+/// Brings what one copy has and the other has not, or has in an older version, as a sync tool does:
+/// whole files, under another name first. Returns whether there was anything.
 fn deliver(from: &Path, to: &Path) -> bool {
     let mut any = false;
     for entry in fs::read_dir(from).unwrap() {
@@ -117,10 +117,13 @@ fn deliver(from: &Path, to: &Path) -> bool {
             }
             any |= deliver(&entry.path(), &there);
         } else if kind.is_file() {
-            let bytes = fs::read(entry.path()).unwrap();
-            if fs::read(&there).ok().as_ref() != Some(&bytes) {
+            let changed = entry.metadata().unwrap().modified().unwrap();
+            let known = fs::metadata(&there).and_then(|file| file.modified()).ok();
+            if known.is_none_or(|known| known < changed) {
                 let temporary = to.join("~syncthing~arriving.tmp");
-                fs::write(&temporary, bytes).unwrap();
+                fs::copy(entry.path(), &temporary).unwrap();
+                let file = fs::File::options().write(true).open(&temporary).unwrap();
+                file.set_modified(changed).unwrap();
                 fs::rename(&temporary, &there).unwrap();
                 any = true;
             }
