@@ -219,3 +219,15 @@ fn a_journal_belongs_to_one_copy() {
     moved.close().unwrap();
     assert_eq!(below(&*state.root(), b"+journal-").len(), 0);
 }
+
+/// What was acknowledged is in the store itself, and not in the journal alone: a sync tool that
+/// delivers another machine's version before the journal is replayed has ours to keep. The power
+/// fails when `fsync` has returned, and the machine's journal is not looked at.
+#[test]
+fn what_is_acknowledged_is_in_the_store_itself() {
+    let (cuts, [_, after]) = cuts();
+    let Cut { store, state, .. } = cuts.last().unwrap();
+    assert_eq!(below(&*state.as_ref().unwrap().root(), b"+journal-").len(), 1);
+    let elsewhere = open_on(&store.crash(&mut |_| 0), Some(&MemStore::new())).unwrap();
+    assert!(get(&elsewhere, b"file").unwrap() == after);
+}
