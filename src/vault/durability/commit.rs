@@ -152,8 +152,8 @@ impl Committer<'_> {
             state.phase = Phase::Nameless;
         }
         match path {
-            Some(path) => self
-                .journaled(
+            Some(path) => {
+                self.journaled(
                     state,
                     open,
                     path,
@@ -162,16 +162,19 @@ impl Committer<'_> {
                     cipher_len,
                     &holes,
                     recorded,
-                )
-                .and_then(|()| {
-                    // A program is told that its data is safe once it is so in the store itself: if
-                    // another machine's version takes the place of the file before the journal is
-                    // replayed, a sync tool has this version to keep.
-                    match durability == Durability::Synced && self.journal.is_local() {
-                        true => self.flush(|| file.sync_data(), open, recorded),
-                        false => Ok(()),
+                )?;
+                if self.journal.is_local() {
+                    // A program is told that its data is safe once it is so in the store itself:
+                    // if another machine's version takes the place of the file before the journal
+                    // is replayed, a sync tool has this version to keep.
+                    match durability {
+                        Durability::Synced => {
+                            self.flush(|| file.sync_data(), open, recorded)?;
+                        }
+                        Durability::Ordered => state.unflushed.inode = true,
                     }
-                })?,
+                }
+            }
             None => {
                 let mut touched = false;
                 let written = self.straight(
