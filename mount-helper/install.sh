@@ -1,24 +1,27 @@
 #!/bin/sh
-# Installs the mount helper, so that mount(8) and /etc/fstab know the type kithfs.
+# Makes the type kithfs known to mount(8) and /etc/fstab: the program answers to the name mount.kithfs.
 #
-#     install.sh [--prefix DIR] [--uninstall]
+#     install.sh [--prefix DIR] [--program FILE] [--uninstall]
+#
+#   --program FILE   the program, where PREFIX/sbin/mount.kithfs points; default: kithfs in the PATH
 #
 # mount(8) searches only /sbin for helpers, so the default prefix is empty: PREFIX/sbin/mount.kithfs.
 # DESTDIR, if set, is prepended, for packaging.
 set -eu
 
-prefix=${PREFIX:-} uninstall=no
+prefix=${PREFIX:-} program='' uninstall=no
 while [ $# -gt 0 ]; do
     case $1 in
         --prefix) [ $# -ge 2 ] || { echo "install.sh: --prefix needs a directory" >&2; exit 1; }; prefix=$2; shift ;;
         --prefix=*) prefix=${1#--prefix=} ;;
+        --program) [ $# -ge 2 ] || { echo "install.sh: --program needs a file" >&2; exit 1; }; program=$2; shift ;;
+        --program=*) program=${1#--program=} ;;
         --uninstall) uninstall=yes ;;
-        *) echo "usage: install.sh [--prefix DIR] [--uninstall]" >&2; exit 1 ;;
+        *) echo "usage: install.sh [--prefix DIR] [--program FILE] [--uninstall]" >&2; exit 1 ;;
     esac
     shift
 done
 
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 sbin=${DESTDIR:-}$prefix/sbin
 
 if [ "$uninstall" = yes ]; then
@@ -27,10 +30,16 @@ if [ "$uninstall" = yes ]; then
     exit 0
 fi
 
+if [ -z "$program" ]; then
+    program=$(command -v kithfs) || {
+        echo "install.sh: kithfs is not in the PATH; name it with --program FILE" >&2
+        exit 1
+    }
+fi
 mkdir -p -- "$sbin"
-# A new file is moved into place, so that a concurrent mount sees either the old or the new one.
-cp -- "$here/mount.kithfs" "$sbin/.mount.kithfs.new"
-chmod 755 "$sbin/.mount.kithfs.new"
-mv -f -- "$sbin/.mount.kithfs.new" "$sbin/mount.kithfs"
-ln -sf mount.kithfs "$sbin/mount.fuse.kithfs"
+# A new link is moved into place, so that a concurrent mount sees either the old or the new one.
+for name in mount.kithfs mount.fuse.kithfs; do
+    ln -sfn -- "$program" "$sbin/.$name.new"
+    mv -fT -- "$sbin/.$name.new" "$sbin/$name"
+done
 echo "installed $sbin/mount.kithfs and $sbin/mount.fuse.kithfs"

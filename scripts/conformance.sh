@@ -110,7 +110,7 @@ pjdfstest_with() {
     local conf=scripts/conformance/pjdfstest.toml
     "$tools/bin/pjdfstest" -c "$conf" -s "$scratch/other" -p "$point/tests" > "$log" 2>&1 || true
     mkdir "$scratch/sbin"
-    cp mount-helper/mount.kithfs "$scratch/sbin/mount.fuse.kithfs"
+    cp -- "$kithfs" "$scratch/sbin/mount.fuse.kithfs"
     sed 's/^allow_remount = false$/allow_remount = true/' "$conf" > "$scratch/remount.toml"
     # shellcheck disable=SC2016
     unshare --mount --propagation private bash -euc '

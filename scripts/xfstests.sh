@@ -33,7 +33,8 @@ case $which in
         for store in test scratch; do
             "$kithfs" init --own-identity --passphrase-file "$work/passphrase" --kdf-memory 32 --kdf-passes 1 "$work/store-$store" >/dev/null 2>&1
         done
-        command=(env "PATH=$(dirname -- "$kithfs"):$PATH" "$here/mount-helper/mount.kithfs")
+        ln -s -- "$kithfs" "$work/mount.kithfs"
+        command=("$work/mount.kithfs")
         own=allow_suid,allow_dev,allow_foreign_store,passphrase_file=$work/passphrase ;;
     gocryptfs)
         for store in test scratch; do gocryptfs -init -q -scryptn 10 -passfile "$work/passphrase" "$work/store-$store"; done

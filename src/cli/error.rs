@@ -233,6 +233,26 @@ pub enum Error {
         /// The cause.
         source: ContactError,
     },
+    /// The file of named vaults is invalid.
+    #[error("read {}: {}", shown(path), Shown(what.as_bytes()))]
+    NamedVaults {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        what: String,
+    },
+    /// No vault has this name.
+    #[error("there is no vault with the name {}", Shown(.0.as_bytes()))]
+    NoSuchVault(String),
+    /// A vault already has this name.
+    #[error("add vault {}: a vault already has this name", Shown(.0.as_bytes()))]
+    VaultNameTaken(String),
+    /// The name cannot be used.
+    #[error("add vault {}: a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with none of `-` and `.`", Shown(.0.as_bytes()))]
+    VaultName(String),
+    /// No vault is mounted there.
+    #[error("lock {}: no vault of yours is mounted there", shown(.0))]
+    NotOpen(PathBuf),
     /// The record of a share's last known state cannot be read.
     #[error("read the record of a share {}: {what}", shown(path))]
     Memory {

@@ -27,6 +27,7 @@ pub mod vaults;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
+use clap_complete::CompleteEnv;
 
 use self::args::{Cli, Command, LogLevel};
 use self::daemon::{fork, log};
@@ -35,12 +36,22 @@ use self::report::Failure;
 use self::terminal::color;
 use crate::fuse::handover;
 
+/// Set by the completion scripts: the shell for which the program is to complete a command line.
+pub const COMPLETE: &str = "KITHFS_COMPLETE";
+
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
     if let Some(exit) = handover::run_as_asker() {
         return exit;
     }
+    if let Some(exit) = commands::mounting::helper::run_as_helper() {
+        return exit;
+    }
+    CompleteEnv::with_factory(args::help::command).var(COMPLETE).complete();
     color::choose(color::of_arguments(std::env::args_os()));
+    if commands::version::is_asked(std::env::args_os().skip(1)) {
+        return report(commands::version::run());
+    }
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -53,7 +64,12 @@ pub fn main() -> ExitCode {
             });
         }
     };
-    let exit = run(cli).unwrap_or_else(|failure| {
+    report(run(cli))
+}
+
+/// Prints a failure, and returns the exit code of the process.
+fn report(result: Result<Exit, Failure>) -> ExitCode {
+    let exit = result.unwrap_or_else(|failure| {
         failure.print();
         failure.exit
     });
@@ -67,7 +83,7 @@ fn parse() -> Result<Cli, clap::Error> {
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
     // a mount starts logging when it is in the foreground or in the background
-    if !matches!(cli.command, Command::Mount(_)) {
+    if !matches!(cli.command, Command::Mount(_) | Command::Open(_)) {
         log::start(cli.log_level.unwrap_or(LogLevel::Warn), log::Target::Stderr);
     }
     // before any secret is read
@@ -77,6 +93,13 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Mount(args) => {
             commands::mounting::mount::run(args, cli.log_level.unwrap_or(LogLevel::Info))
         }
+        Command::Open(args) => {
+            commands::mounting::named::open(args, cli.log_level.unwrap_or(LogLevel::Info))
+        }
+        Command::Close(args) => commands::mounting::named::close(args),
+        Command::Lock(args) => commands::mounting::lock::run(args),
+        Command::Status(args) => commands::mounting::status::run(args),
+        Command::Vaults(args) => commands::mounting::named::vaults(args),
         Command::Umount(args) => commands::mounting::umount::run(args),
         Command::Passphrase(args) => commands::people::passphrase::run(&args.command),
         Command::Identity(args) => commands::people::identity::run(&args.command),

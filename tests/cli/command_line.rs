@@ -504,6 +504,29 @@ fn what_json_prints_is_what_its_page_says() {
         &serde_json::from_slice(&list.stdout).unwrap(),
         &["name", "state", "key", "offered_key"],
     );
+    let json = |command: &mut Command| -> serde_json::Value {
+        command.env("XDG_CONFIG_HOME", &contacts);
+        serde_json::from_slice(&expect_code(command, 0).stdout).expect("JSON")
+    };
+    expect_code(
+        scratch
+            .kithfs("vaults")
+            .args(["add", "v", "--read-only"])
+            .args([&vault, &scratch.point()])
+            .env("XDG_CONFIG_HOME", &contacts),
+        0,
+    );
+    let list = json(scratch.kithfs("vaults").args(["list", "--json"]));
+    compare("kithfs vaults list", &list, &["name", "vault", "mountpoint", "options"]);
+    let status = json(scratch.kithfs("status").args(["v", "--json"]));
+    compare(
+        "kithfs status",
+        &status,
+        &["name", "state", "since", "unsynced_files", "unsynced_bytes", "forks", "idle_seconds"],
+    );
+    let version = json(scratch.kithfs("--version").arg("--json"));
+    compare("kithfs --version", &version, &["formats", "features", "kernel", "fuse_io_uring"]);
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
     if can_mount() {
         let mount = scratch.mount(&[]);
         let mounts: serde_json::Value = serde_json::from_slice(

@@ -8,5 +8,6 @@ mod command_line;
 mod concurrent_people;
 mod first_hour;
 mod identity;
+mod named;
 mod people;
 mod rollback;

@@ -858,31 +858,21 @@ fn a_passphrase_changes_and_the_recovery_code_opens() {
     assert_eq!(fs::metadata(scratch.vault()).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-/// Where mount(8), which sets a PATH of its own, finds the program.
-const ON_PATH: &str = "/usr/local/bin/kithfs";
-
-/// Installs the mount helper where mount(8) looks for it, and the program where the helper does;
-/// takes both away again.
+/// Installs the mount helper where mount(8) looks for it; takes it away again.
 struct Helper;
 
 impl Helper {
     /// `None` without root, or where the machine has a helper of its own that is not ours to touch.
     fn install() -> Option<Self> {
         // SAFETY: no preconditions.
-        if unsafe { libc::geteuid() } != 0
-            || Path::new("/sbin/mount.kithfs").exists()
-            || fs::symlink_metadata(ON_PATH).is_ok()
-        {
+        if unsafe { libc::geteuid() } != 0 || fs::symlink_metadata("/sbin/mount.kithfs").is_ok() {
             println!("skipped: needs root and a machine on which kithfs is not installed");
             return None;
         }
-        expect_code(
-            &mut Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh")),
-            0,
-        );
-        let helper = Helper;
-        std::os::unix::fs::symlink(KITHFS, ON_PATH).unwrap();
-        Some(helper)
+        let mut install =
+            Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh"));
+        expect_code(install.args(["--program", KITHFS]), 0);
+        Some(Helper)
     }
 }
 
@@ -891,7 +881,6 @@ impl Drop for Helper {
         let _ = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mount-helper/install.sh"))
             .arg("--uninstall")
             .output();
-        let _ = fs::remove_file(ON_PATH);
     }
 }
 

@@ -1,246 +1,147 @@
-//! mount-helper/mount.kithfs and install.sh: what mount(8) gives is translated to a call of kithfs,
-//! recorded by a fake one on PATH.
+//! The program under the name `mount.kithfs`, as mount(8) calls it, and its installer.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use tempfile::TempDir;
+use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
 
-use crate::support::turn;
-
-fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("mount-helper").join(name)
+fn install_sh() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("mount-helper/install.sh")
 }
 
-/// A directory with programs that take the place of those on PATH.
-struct Fake {
-    dir: TempDir,
-    _turn: turn::Turn,
-}
-
-impl Fake {
-    fn path(&self) -> &Path {
-        self.dir.path()
+/// Runs the program under the name of the helper.
+fn helper(scratch: &Scratch, arguments: &[&str]) -> Output {
+    let name = scratch.path().join("mount.kithfs");
+    if !name.exists() {
+        symlink(KITHFS, &name).unwrap();
     }
+    let state = scratch.path().join("state");
+    Command::new(name).args(arguments).env("XDG_STATE_HOME", state).output().unwrap()
 }
 
-/// A directory with a `kithfs` that prints one argument a line and ends with `code`.
-fn fake(code: i32) -> Fake {
-    let turn = turn::take();
-    let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("kithfs");
-    fs::write(&program, format!("#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit {code}\n")).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    Fake { dir, _turn: turn }
-}
-
-fn run(fake: &Fake, arguments: &[&str]) -> Output {
-    let path = format!("{}:/usr/bin:/bin", fake.path().display());
-    Command::new("sh")
-        .arg(script("mount.kithfs"))
-        .args(arguments)
-        .env("PATH", path)
-        .output()
-        .unwrap()
-}
-
-fn called(arguments: &[&str]) -> Vec<String> {
-    let output = run(&fake(0), arguments);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
-}
-
-#[test]
-fn a_plain_mount() {
-    assert_eq!(
-        called(&["/vault", "/mnt"]),
-        ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]
-    );
-    assert_eq!(
-        called(&["/vault", "/mnt", "-o", "rw"]),
-        ["mount", "-o", "fsname=/vault", "--", "/vault", "/mnt"]
-    );
-}
-
-#[test]
-fn secrets_and_read_only_become_options_of_the_command() {
-    let options =
-        "ro,passphrase_file=/etc/a b,identity=/id,passphrase_command=pass show x=y,log_level=debug";
-    let expected = [
-        "mount",
-        "--read-only",
-        "--passphrase-file",
-        "/etc/a b",
-        "--identity",
-        "/id",
-        "--passphrase-command",
-    ];
-    let rest = ["pass show x=y", "--log-level", "debug", "-o", "fsname=/v", "--", "/v", "/m"];
-    assert_eq!(called(&["/v", "/m", "-o", options]), [&expected[..], &rest[..]].concat());
-}
-
-/// Options that concern only mount(8) and fstab are dropped. All others are passed on.
-#[test]
-fn options_of_mount_and_fstab_are_dropped_others_passed_on() {
-    let options = "defaults,noauto,nofail,_netdev,users,user=me,x-systemd.automount,x-gvfs-name=a,comment=b,relatime";
-    assert_eq!(
-        called(&["/v", "/m", "-o", options]),
-        ["mount", "-o", "fsname=/v", "--", "/v", "/m"]
-    );
-    let options = "allow_other,nodev,nosuid,noexec,uid=1000,made_up";
-    let list = "allow_other,nodev,nosuid,noexec,uid=1000,made_up,fsname=/v";
-    assert_eq!(called(&["/v", "/m", "-o", options]), ["mount", "-o", list, "--", "/v", "/m"]);
-}
-
-#[test]
-fn device_nodes_and_suid_bits_can_be_asked_for() {
-    // mount(8) takes `dev` and `suid` for its own defaults and hands neither on: nobody could have
-    // them in fstab.
-    assert_eq!(
-        called(&["/v", "/m", "-o", "rw,allow_dev,allow_suid"]),
-        ["mount", "-o", "dev,suid,fsname=/v", "--", "/v", "/m"]
-    );
-}
-
-#[test]
-fn several_lists_and_flags_in_any_place() {
-    let expected = ["mount", "--read-only", "-o", "nodev,uid=1,fsname=/v", "--", "/v", "/m"];
-    assert_eq!(
-        called(&[
-            "-n",
-            "/v",
-            "-onodev",
-            "/m",
-            "-sr",
-            "-o",
-            "uid=1",
-            "-t",
-            "fuse.kithfs",
-            "-N",
-            "/ns"
-        ]),
-        expected
-    );
-}
-
-#[test]
-fn commas_backslashes_and_blanks_stay_in_their_values() {
-    assert_eq!(
-        called(&[r"/v,allow_other\", "/m n"]),
-        ["mount", "-o", r"fsname=/v\,allow_other\\", "--", r"/v,allow_other\", "/m n"]
-    );
-    let expected = [
-        "mount",
-        "--passphrase-file",
-        r"/a,b\",
-        "--read-only",
-        "-o",
-        r"fsname=x\,y\\",
-        "--",
-        "/v",
-        "/m",
-    ];
-    assert_eq!(called(&["/v", "/m", "-o", r"passphrase_file=/a\,b\\,ro,fsname=x\,y\\"]), expected);
-    let expected = ["mount", "--identity", "$(touch x) * `y`", "-o", "fsname=/v", "--", "/v", "/m"];
-    assert_eq!(called(&["/v", "/m", "-o", "identity=$(touch x) * `y`"]), expected);
-}
-
-#[test]
-fn a_remount_changes_kernel_options_and_starts_no_daemon() {
-    // `mount -o remount,ro` ended in a second daemon that was refused, or in libfuse's helper,
-    // which found no program of that name.
-    let fake = fake(9);
-    fs::write(fake.path().join("mount"), "#!/bin/sh\nprintf '%s\\n' \"$@\"\n").unwrap();
-    fs::set_permissions(fake.path().join("mount"), fs::Permissions::from_mode(0o755)).unwrap();
-    let output =
-        run(&fake, &["/v", "/m m", "-o", "remount,ro,allow_other,passphrase_file=/p,nosuid"]);
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(
-        String::from_utf8(output.stdout).unwrap(),
-        "-i\n-o\nremount,nosuid,nodev,ro,nosuid\n--\n/v\n/m m\n"
-    );
-    // The flags that the mount had were dropped: after `remount,ro` set-user-id programs and device
-    // nodes of the vault worked.
-    let findmnt = "#!/bin/sh\necho rw,nosuid,nodev,noexec,relatime\n";
-    fs::write(fake.path().join("findmnt"), findmnt).unwrap();
-    fs::set_permissions(fake.path().join("findmnt"), fs::Permissions::from_mode(0o755)).unwrap();
-    let output = run(&fake, &["/v", "/m m", "-o", "remount,ro"]);
-    let called = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(called, "-i\n-o\nremount,rw,nosuid,nodev,noexec,relatime,ro\n--\n/v\n/m m\n");
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
 fn exit_codes_are_those_of_mount() {
-    assert_eq!(run(&fake(7), &["/v", "/m"]).status.code(), Some(32));
-    for wrong in [&["/v"][..], &[], &["/v", "/m", "/x"], &["/v", "/m", "-o"], &["/v", "/m", "-z"]] {
-        assert_eq!(run(&fake(0), wrong).status.code(), Some(1), "{wrong:?}");
+    let scratch = Scratch::bare();
+    let failed = helper(&scratch, &["/no/such/vault", "/m"]);
+    assert_eq!(failed.status.code(), Some(32));
+    assert!(text(&failed.stderr).contains("the vault does not exist"), "{failed:?}");
+    for wrong in [&["/v"][..], &["/v", "/m", "/x"], &["/v", "/m", "-z"]] {
+        let refused = helper(&scratch, wrong);
+        assert_eq!(refused.status.code(), Some(1), "{wrong:?}");
+        assert!(text(&refused.stderr).starts_with("usage: mount.kithfs VAULT MOUNTPOINT"));
     }
+    let unknown = helper(&scratch, &["/v", "/m", "-o", "setuid=no-such-user"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(text(&unknown.stderr).contains("no such user"), "{unknown:?}");
 }
 
-/// With `-f` no program is run; with `-v` the command is printed.
+/// With `-f` nothing is mounted; with `-v` the command is printed.
 #[test]
 fn fake_mounts_run_nothing_and_verbose_ones_print_the_call() {
-    let output = run(&fake(9), &["/v", "/m", "-fv"]);
-    assert!(output.status.success() && output.stdout.is_empty());
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), "kithfs mount -o fsname=/v -- /v /m\n");
+    let scratch = Scratch::bare();
+    let faked = helper(&scratch, &["/v", "/m", "-fv", "-o", "ro"]);
+    assert!(faked.status.success() && faked.stdout.is_empty());
+    assert_eq!(text(&faked.stderr), "kithfs mount --read-only -o fsname=/v -- /v /m\n");
 }
 
 #[test]
-fn the_switch_for_io_uring_is_set_where_that_was_asked_for() {
-    let fake = fake(0);
-    let switch = fake.path().join("enable_uring");
-    let mount = |options: &str, before: &str| {
-        fs::write(&switch, before).unwrap();
-        let path = format!("{}:/usr/bin:/bin", fake.path().display());
-        let mut command = Command::new("sh");
-        command
-            .arg(script("mount.kithfs"))
-            .args(["/v", "/m", "-o", options])
-            .env("PATH", path)
-            .env("KITHFS_URING_SWITCH", &switch);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        (
-            String::from_utf8(output.stdout).unwrap().contains("uring"),
-            fs::read_to_string(&switch).unwrap(),
-        )
-    };
-    assert_eq!(mount("nodev,uring", "N\n"), (true, "Y\n".to_owned()));
-    assert_eq!(mount("uring", "Y\n"), (true, "Y\n".to_owned()));
-    assert_eq!(mount("nodev", "N\n"), (false, "N\n".to_owned()));
-    assert_eq!(mount("uring_memory=8", "N\n"), (true, "N\n".to_owned()));
+fn the_program_mounts_and_remounts_as_a_helper() {
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can remount");
+    }
+    let scratch = Scratch::new(&[]);
+    let (vault, point) = (scratch.vault(), scratch.point());
+    let (vault, place) = (vault.to_str().unwrap(), point.to_str().unwrap());
+    let secret = format!("passphrase_file={}", scratch.passphrase().display());
+    let mounted = helper(&scratch, &[vault, place, "-o", &format!("noexec,{secret}")]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    let remounted = helper(&scratch, &[vault, place, "-o", "remount,ro"]);
+    let options = shell(scratch.path(), "findmnt -nro VFS-OPTIONS mnt");
+    let is_written = fs::write(point.join("file"), "x").is_ok();
+    expect_code(scratch.kithfs("umount").arg(&point), 0);
+    assert!(remounted.status.success(), "{remounted:?}");
+    let has = |flag| options.trim().split(',').any(|has| has == flag);
+    assert!(["ro", "nosuid", "nodev", "noexec"].into_iter().all(has), "{options}");
+    assert!(!is_written);
+    let gone = helper(&scratch, &[vault, place, "-o", "remount,rw"]);
+    assert_eq!(gone.status.code(), Some(32));
+    assert!(text(&gone.stderr).contains("no kithfs is mounted there"), "{gone:?}");
+}
+
+/// Root mounts for a user, as pam_mount does at login. Everything happens in a mount namespace of
+/// its own, with a user who is known only there.
+const FOR_A_USER: &str = r#"
+mkdir home
+printf 'ann:x:4321:4321::%s/home:/bin/sh\n' "$PWD" | cat /etc/passwd - > passwd
+mount --bind passwd /etc/passwd
+mknod fuse c 10 229
+chmod 666 fuse
+mount --bind fuse /dev/fuse
+chmod 755 .
+chown -R ann: home vault mnt passphrase
+./mount.kithfs "$PWD/vault" "$PWD/mnt" -o "setuid=ann,passphrase_file=$PWD/passphrase"
+as_ann() { setpriv --reuid 4321 --regid 4321 --clear-groups env HOME="$PWD/home" "$@"; }
+as_ann sh -c 'echo hers > mnt/file'
+as_ann stat -c %U mnt/file
+cat mnt/file 2>&1 || true
+awk '/fuse.kithfs/ { print $NF }' /proc/self/mountinfo
+as_ann "$KITHFS" mounts --json | grep -c '"mountpoint"'
+as_ann "$KITHFS" umount "$PWD/mnt"
+"#;
+
+#[test]
+fn a_mount_with_setuid_belongs_to_the_user() {
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/setpriv").exists() {
+        return println!("skipped: needs root and setpriv");
+    }
+    let scratch = Scratch::new(&[]);
+    symlink(KITHFS, scratch.path().join("mount.kithfs")).unwrap();
+    let mut script = Command::new("unshare");
+    script.args(["--mount", "--propagation", "private", "bash", "-euc", FOR_A_USER]);
+    script.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
+    let said = text(&expect_code(&mut script, 0).stdout);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "ann", "{said}");
+    assert!(lines[1].contains("Permission denied"), "not even root may look: {said}");
+    assert!(lines[2].contains("user_id=4321"), "{said}");
+    assert_eq!(lines[3], "1", "her own commands know the mount: {said}");
+    assert!(!is_mounted(&scratch.point()));
 }
 
 #[test]
 fn installing_and_removing() {
-    let _turn = turn::take();
-    let dest = tempfile::tempdir().unwrap();
+    let scratch = Scratch::bare();
+    let dest = scratch.path().join("dest");
     let install = |arguments: &[&str]| {
-        let output = Command::new("sh")
-            .arg(script("install.sh"))
-            .args(arguments)
-            .env("DESTDIR", dest.path())
-            .env_remove("PREFIX")
-            .output();
-        assert!(output.unwrap().status.success());
+        let mut command = Command::new("sh");
+        command.arg(install_sh()).args(arguments).env("DESTDIR", &dest).env_remove("PREFIX");
+        expect_code(&mut command, 0);
     };
-    let sbin = dest.path().join("usr/sbin");
-    install(&["--prefix", "/usr"]);
-    install(&["--prefix=/usr"]);
-    assert_eq!(
-        fs::read(sbin.join("mount.kithfs")).unwrap(),
-        fs::read(script("mount.kithfs")).unwrap()
-    );
-    assert_eq!(
-        fs::metadata(sbin.join("mount.kithfs")).unwrap().permissions().mode() & 0o777,
-        0o755
-    );
-    assert_eq!(fs::read_link(sbin.join("mount.fuse.kithfs")).unwrap(), Path::new("mount.kithfs"));
+    let sbin = dest.join("usr/sbin");
+    install(&["--prefix", "/usr", "--program", "/opt/old"]);
+    install(&["--prefix=/usr", "--program=../bin/kithfs"]);
+    for name in ["mount.kithfs", "mount.fuse.kithfs"] {
+        assert_eq!(fs::read_link(sbin.join(name)).unwrap(), Path::new("../bin/kithfs"));
+    }
     assert_eq!(fs::read_dir(&sbin).unwrap().count(), 2);
     install(&["--uninstall", "--prefix", "/usr"]);
     assert_eq!(fs::read_dir(&sbin).unwrap().count(), 0);
-    install(&[]);
-    assert!(dest.path().join("sbin/mount.kithfs").exists());
+    // Without the option, the program in the PATH.
+    let path = format!("{}:/usr/bin:/bin", Path::new(KITHFS).parent().unwrap().display());
+    let mut command = Command::new("sh");
+    command.arg(install_sh()).env("DESTDIR", &dest).env("PATH", path).env_remove("PREFIX");
+    expect_code(&mut command, 0);
+    assert_eq!(fs::read_link(dest.join("sbin/mount.kithfs")).unwrap(), Path::new(KITHFS));
 }

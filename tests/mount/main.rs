@@ -10,6 +10,7 @@ mod fuse_adapter;
 mod helper;
 mod hostile;
 mod idle;
+mod lock;
 mod posix;
 mod refused;
 mod signed;

@@ -113,6 +113,8 @@ const OWNED: &[(&str, &str)] = &[
     ("indicatif", "cli"),
     ("qrcode", "cli"),
     ("rpassword", "cli"),
+    ("sd_notify", "cli"),
+    ("toml_edit", "cli"),
     ("tracing_subscriber", "cli"),
     ("zxcvbn", "cli"),
 ];

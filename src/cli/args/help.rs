@@ -12,7 +12,7 @@ use crate::cli::exit::Exit;
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "Make a vault and use it",
-        &["init", "mount", "umount", "open", "close", "vaults", "status", "mounts"],
+        &["init", "mount", "umount", "mounts", "vaults", "open", "close", "lock", "status"],
     ),
     (
         "Files without a mount",
@@ -59,6 +59,39 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("mounts", &[("kithfs mounts --json", "for scripts")]),
+    (
+        "vaults",
+        &[
+            ("kithfs vaults add photos ~/vault ~/plain", "then: kithfs open photos"),
+            ("kithfs vaults list", "all names"),
+        ],
+    ),
+    ("vaults list", &[("kithfs vaults list", "names, paths and options")]),
+    (
+        "vaults add",
+        &[("kithfs vaults add photos --idle 1h ~/vault ~/plain", "with options of `mount`")],
+    ),
+    ("vaults remove", &[("kithfs vaults remove photos", "forgets the name, not the vault")]),
+    (
+        "vaults set",
+        &[("kithfs vaults set photos --idle 10m --unset read-only", "all other options stay")],
+    ),
+    ("open", &[("kithfs open photos", "a name that `vaults add` has stored")]),
+    (
+        "close",
+        &[
+            ("kithfs close photos", "wait until everything is written"),
+            ("kithfs close --all", "everything that is open"),
+        ],
+    ),
+    (
+        "lock",
+        &[
+            ("kithfs lock", "everything that is open, at once"),
+            ("kithfs lock photos", "one vault, by name or mount point"),
+        ],
+    ),
+    ("status", &[("kithfs status", "what is open, and what needs attention")]),
     (
         "passphrase",
         &[

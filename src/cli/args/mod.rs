@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub mod check;
 pub mod files;
 pub mod help;
+pub mod named;
 pub mod people;
 pub mod share;
 pub mod size;
@@ -19,6 +20,7 @@ use crate::cli::secrets::identity::Choice;
 use crate::fuse::options::parse_idle;
 use check::{AcceptRollback, Fsck, Rollback};
 use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
+use named::{Close, Lock, Open, Status, Vaults};
 use people::{Accept, Contact, Identity};
 use share::{Share, ShareList};
 use slots::Passphrase;
@@ -93,6 +95,28 @@ pub enum Command {
     /// Unmount a vault, and wait until everything is written
     #[command(visible_alias = "unmount")]
     Umount(Umount),
+    /// Open a named vault
+    ///
+    /// Mounts it with the mount point and the options that `vaults add` stored. Options on this
+    /// command line go before those. A vault that is already open stays as it is.
+    Open(Open),
+    /// Close named vaults, and wait until everything is written
+    Close(Close),
+    /// Lock open vaults at once, even while programs use them
+    ///
+    /// Commits what was written, takes the mounts away and wipes the keys from memory. Programs
+    /// that still have files open get errors; the log names these programs. `close` waits for them
+    /// instead.
+    Lock(Lock),
+    /// Show all vaults: named or open, since when, how long unused, and what needs attention
+    ///
+    /// Exit code 0, whatever is shown. Conflict copies, forks and rollback alarms are counted; `map
+    /// --reverse`, `share settle` and `rollback` show them.
+    Status(Status),
+    /// Manage the names of vaults, with their mount points and options
+    ///
+    /// The list is the file ~/.config/kithfs/vaults.toml. It contains no secret.
+    Vaults(Vaults),
     /// Manage the slots of an identity: passphrases, recovery codes, key files
     ///
     /// Each slot opens the identity. A new slot is verified before an old one is removed, and the
@@ -310,12 +334,24 @@ pub enum Cipher {
 /// `mount`
 #[derive(Args, Debug)]
 pub struct Mount {
-    /// The secret and the caches.
+    /// How it is mounted.
     #[command(flatten)]
-    pub open: OpenArgs,
+    pub how: MountSettings,
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
+    /// The vault
+    pub vault: PathBuf,
+    /// An empty directory; one that does not exist is created, and removed after the unmount
+    pub mountpoint: PathBuf,
+}
+
+/// How a vault is mounted.
+#[derive(Args, Debug)]
+pub struct MountSettings {
+    /// The secret and the caches.
+    #[command(flatten)]
+    pub open: OpenArgs,
     /// Mount options, separated by commas
     ///
     /// ro, rw, allow_other, allow_foreign_store, default_permissions, no_default_permissions, dev,
@@ -355,10 +391,6 @@ pub struct Mount {
     /// Transport of requests from the kernel
     #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// The vault
-    pub vault: PathBuf,
-    /// An empty directory; one that does not exist is created, and removed after the unmount
-    pub mountpoint: PathBuf,
 }
 
 /// The time without use after which a mount ends.
@@ -658,6 +690,6 @@ mod tests {
         let Ok(Command::Mount(mount)) = parse("kithfs mount V M -o a,b -o c") else {
             panic!("mount")
         };
-        assert_eq!(mount.options, ["a,b", "c"]);
+        assert_eq!(mount.how.options, ["a,b", "c"]);
     }
 }

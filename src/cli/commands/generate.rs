@@ -4,8 +4,9 @@
 use std::fs;
 
 use clap::CommandFactory;
-use clap_complete::Shell as Completed;
+use clap_complete::env::{self, EnvCompleter};
 
+use crate::cli::COMPLETE;
 use crate::cli::args::{Cli, Completion, Man, Shell, help};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
@@ -14,14 +15,22 @@ use crate::cli::terminal::stdout::Out;
 
 /// Prints a completion script.
 pub fn completion(args: &Completion) -> Result<Exit, Failure> {
-    let shell = match args.shell {
-        Shell::Bash => Completed::Bash,
-        Shell::Zsh => Completed::Zsh,
-        Shell::Fish => Completed::Fish,
+    print(&script(args.shell)?)
+}
+
+/// Returns the script for a shell. It asks the program at each completion, as the program knows the
+/// names of the user's vaults.
+fn script(shell: Shell) -> Result<Vec<u8>, Error> {
+    let completer: &dyn EnvCompleter = match shell {
+        Shell::Bash => &env::Bash,
+        Shell::Zsh => &env::Zsh,
+        Shell::Fish => &env::Fish,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "kithfs", &mut script);
-    print(&script)
+    completer
+        .write_registration(COMPLETE, "kithfs", "kithfs", "kithfs", &mut script)
+        .map_err(|source| Error::Os { op: "write the completion script", source })?;
+    Ok(script)
 }
 
 /// Files of the program, for the manual pages.
@@ -29,6 +38,7 @@ const FILES: &[(&str, &str)] = &[
     ("~/.config/kithfs/identity", "your identity; XDG_CONFIG_HOME moves the directory"),
     ("~/.config/kithfs/name", "the name that members of your shares see"),
     ("~/.config/kithfs/contacts", "the public keys of others"),
+    ("~/.config/kithfs/vaults.toml", "your named vaults"),
     (
         "~/.local/state/kithfs",
         "what this machine has seen of vaults and shares; XDG_STATE_HOME moves it",
@@ -145,10 +155,9 @@ mod tests {
 
     #[test]
     fn each_shell_has_a_script() {
-        for shell in [Completed::Bash, Completed::Zsh, Completed::Fish] {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "kithfs", &mut script);
-            assert!(String::from_utf8(script).unwrap().contains("umount"));
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = String::from_utf8(script(shell).unwrap()).unwrap();
+            assert!(text.contains(COMPLETE) && text.contains("kithfs"), "{text}");
         }
     }
 }

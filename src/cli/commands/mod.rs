@@ -14,3 +14,4 @@ pub mod rollback;
 pub mod set;
 pub mod share;
 pub mod transfer;
+pub mod version;

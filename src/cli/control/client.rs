@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use super::message::{self, Answer, Known, Past, Question, Reply, Request, VERSION, What};
+use super::message::{self, Answer, Known, Past, Question, Reply, Request, Status, VERSION, What};
 use super::perform::perform;
 use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::args::OpenArgs;
@@ -71,6 +71,31 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
 fn socket(entry: &Entry) -> Option<PathBuf> {
     let socket = Registry::open().ok()?.socket_of(entry.process);
     by_short_path(&socket, |path| UnixStream::connect(path)).ok().map(|_| socket)
+}
+
+/// Asks the daemon of a mount for its state.
+///
+/// # Errors
+/// The daemon does not answer, or is one of another version.
+pub fn status(entry: &Entry) -> Result<Status, Failure> {
+    match ask_mount(entry, What::Status)? {
+        Reply::Status(status) => Ok(status),
+        _ => Err(other()),
+    }
+}
+
+/// Has the daemon of a mount lock its vault. It ends afterwards.
+///
+/// # Errors
+/// Those of [`status`].
+pub fn lock(entry: &Entry) -> Result<(), Failure> {
+    ask_mount(entry, What::Lock).map(drop)
+}
+
+fn ask_mount(entry: &Entry, what: What) -> Result<Reply, Failure> {
+    let registry = Registry::open().map_err(failed)?;
+    let request = Request { path: Vec::new(), what };
+    over(&registry.socket_of(entry.process), request, &mut |_| {})
 }
 
 impl Door {

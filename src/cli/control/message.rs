@@ -13,7 +13,7 @@ use crate::roster::{Member, Pin, PublicIdentity};
 use crate::vault::{self, LogKind, MemberChanges, Pending, ShareInfo, ShareProgress};
 
 /// Version of these messages.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// One request with its version.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +40,10 @@ pub enum What {
     Info,
     /// Return its history.
     Log,
+    /// Return what the mount does at this moment.
+    Status,
+    /// Lock the vault: take the mount away, and end the daemon.
+    Lock,
     /// Count the data under older folder keys.
     Pending,
     /// Reseal that data, with contents if `eager`.
@@ -371,6 +375,19 @@ impl From<Progress> for ShareProgress {
     }
 }
 
+/// What a mount does at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Seconds since the last request of a program.
+    pub idle: u64,
+    /// Open files with changes that are not on the disk yet.
+    pub unsynced_files: usize,
+    /// Bytes of uncommitted changes in memory.
+    pub unsynced_bytes: usize,
+    /// Shares with lists of members that exclude each other.
+    pub forks: usize,
+}
+
 /// The result of an operation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
@@ -380,6 +397,8 @@ pub enum Reply {
     Info(Info),
     /// Its history.
     Log(Vec<Step>),
+    /// The state of the mount.
+    Status(Status),
     /// The remaining data.
     Pending(Left),
     /// The final progress.

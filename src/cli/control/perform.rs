@@ -60,6 +60,6 @@ fn done(
         }
         What::Settle(keep) => share.settle(keep, &[]).map(|_| Reply::Done)?,
         What::Invite(sign) => Reply::Invitation(share.invite(sign)?),
-        What::Create { .. } => unreachable!("done above"),
+        What::Create { .. } | What::Status | What::Lock => unreachable!("done elsewhere"),
     })
 }

@@ -22,13 +22,14 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
-use super::message::{Answer, Question, Reply, Request, VERSION, What};
+use super::message::{Answer, Question, Reply, Request, Status, VERSION, What};
 use super::perform::perform;
 use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::exit::Exit;
 use crate::cli::paths;
 use crate::cli::report::Failure;
 use crate::fuse::Notifier;
+use crate::fuse::idle::Usage;
 use crate::vault::{ShareProgress, Vault};
 
 /// Limit of concurrent requests.
@@ -57,7 +58,7 @@ pub struct Working(Arc<Served>);
 impl Working {
     /// Returns the current state.
     pub fn is_under_way(&self) -> bool {
-        self.0.clients.load(Ordering::Acquire) > 0
+        self.0.clients.load(Ordering::Acquire) > self.0.watchers.load(Ordering::Acquire)
     }
 }
 
@@ -65,29 +66,53 @@ impl Drop for Control {
     fn drop(&mut self) {
         // A socket that remains is stale and is removed with the entry of its mount.
         let _ = std::fs::remove_file(&self.path);
+        self.served.vault.lock().take();
     }
 }
 
+/// What a mount serves on its socket.
+pub struct Offer {
+    /// The vault.
+    pub vault: Vault,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Invalidates what the kernel caches.
+    pub notifier: Notifier,
+    /// When the mount was last used.
+    pub usage: Usage,
+    /// Locks the vault.
+    pub lock: Box<dyn Fn() + Send + Sync>,
+}
+
 struct Served {
-    vault: Vault,
+    /// Taken when the mount ends, as a thread that waits for clients may outlive it.
+    vault: Mutex<Option<Vault>>,
     dir: PathBuf,
     notifier: Notifier,
+    usage: Usage,
+    lock: Box<dyn Fn() + Send + Sync>,
     clients: AtomicUsize,
+    /// Clients that only ask for the state, which is no use of the mount.
+    watchers: AtomicUsize,
     /// Held by passes, which walk through a whole share and write to it.
     pass: Mutex<()>,
 }
 
-/// Answers requests for `vault`, whose directory is `dir`, on a socket at `path`.
+/// Answers requests on a socket at `path`.
 ///
 /// # Errors
 /// The socket cannot be created.
-pub fn serve(path: PathBuf, vault: Vault, dir: PathBuf, notifier: Notifier) -> io::Result<Control> {
+pub fn serve(path: PathBuf, offer: Offer) -> io::Result<Control> {
     let listener = listen_at(&path)?;
+    let Offer { vault, dir, notifier, usage, lock } = offer;
     let served = Arc::new(Served {
-        vault,
+        vault: Mutex::new(Some(vault)),
         dir,
         notifier,
+        usage,
+        lock,
         clients: AtomicUsize::new(0),
+        watchers: AtomicUsize::new(0),
         pass: Mutex::new(()),
     });
     let control = Control { path, served: served.clone() };
@@ -151,19 +176,44 @@ impl Served {
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
         let Question { version, request } = receive(&mut client)?;
+        let watches = usize::from(matches!(request.what, What::Status));
+        self.watchers.fetch_add(watches, Ordering::AcqRel);
+        let sent = self.answer_to(version, &request, &mut client);
+        self.watchers.fetch_sub(watches, Ordering::AcqRel);
+        sent?;
+        if version == VERSION && matches!(request.what, What::Lock) {
+            // After the answer, as this process may end before it returns.
+            (self.lock)();
+        }
+        Ok(())
+    }
+
+    fn answer_to(
+        &self,
+        version: u32,
+        request: &Request,
+        client: &mut UnixStream,
+    ) -> io::Result<()> {
         let answer = match version {
-            VERSION => self.perform(&request, &mut client),
+            VERSION => self.perform(request, client),
             _ => Err(Failure::new(
                 Exit::Failure,
                 "the mount is served by a different version of kithfs",
             )
             .hint("unmount it and mount it again")),
         };
-        send(&mut client, &answer.map_or_else(Answer::from, Answer::Done))?;
+        send(client, &answer.map_or_else(Answer::from, Answer::Done))?;
         client.shutdown(Shutdown::Both)
     }
 
     fn perform(&self, request: &Request, client: &mut UnixStream) -> Result<Reply, Failure> {
+        let ended = || Failure::new(Exit::NotFound, "the mount has ended");
+        let vault = self.vault.lock().clone().ok_or_else(ended)?;
+        match request.what {
+            What::Status => return Ok(Reply::Status(self.status(&vault))),
+            What::Lock => return Ok(Reply::Done),
+            _ => {}
+        }
         let is_pass = matches!(request.what, What::Create { .. } | What::Reseal { .. });
         let _pass = match self.pass.try_lock() {
             Some(guard) => is_pass.then_some(guard),
@@ -186,22 +236,31 @@ impl Served {
                 told = Instant::now();
             }
         };
-        let done = perform(&self.vault, &self.dir, request, &mut tell);
+        let done = perform(&vault, &self.dir, request, &mut tell);
         if matches!(request.what, What::Create { .. }) {
-            self.show_anew(&request.path);
+            self.show_anew(&vault, &request.path);
         }
         done
     }
 
+    fn status(&self, vault: &Vault) -> Status {
+        Status {
+            idle: self.usage.idle().as_secs(),
+            unsynced_files: vault.activity().unsynced,
+            unsynced_bytes: vault.uncommitted_bytes(),
+            forks: vault.forks(),
+        }
+    }
+
     /// Invalidates the kernel's entry of a folder that was replaced.
-    fn show_anew(&self, path: &[u8]) {
+    fn show_anew(&self, vault: &Vault, path: &[u8]) {
         let Some((parent, name)) = paths::split(path) else { return };
-        let Ok(parent) = self.vault.resolve(parent) else { return };
+        let Ok(parent) = vault.resolve(parent) else { return };
         if let Err(error) = self.notifier.inval_entry(parent.node, name) {
             tracing::warn!(
                 "the kernel may show the former folder until its cache expires: {error}"
             );
         }
-        self.vault.forget(parent.node, 1);
+        vault.forget(parent.node, 1);
     }
 }

@@ -105,6 +105,9 @@ impl From<Error> for Failure {
             Error::Usage(_)
             | Error::ForeignStore { .. }
             | Error::InitNotEmpty(_)
+            | Error::NamedVaults { .. }
+            | Error::VaultName(_)
+            | Error::VaultNameTaken(_)
             | Error::KdfOfExisting(_)
             | Error::NotHandedOver(_)
             | Error::NothingToAdopt(_)
@@ -131,9 +134,11 @@ impl From<Error> for Failure {
             | Error::NoAllowOther
             | Error::NoUring(_) => Exit::NoFuse,
             Error::AlreadyMounted { .. } => Exit::InUse,
-            Error::NoSuchSlot { .. } | Error::NoSuchMember { .. } | Error::NoSuchHead { .. } => {
-                Exit::NotFound
-            }
+            Error::NoSuchSlot { .. }
+            | Error::NoSuchMember { .. }
+            | Error::NoSuchHead { .. }
+            | Error::NoSuchVault(_)
+            | Error::NotOpen(_) => Exit::NotFound,
             Error::NotAShare { .. } | Error::WhichHead { .. } | Error::WhichMember { .. } => {
                 Exit::Usage
             }
@@ -324,6 +329,12 @@ fn hint(error: &Error) -> Option<String> {
             "make room, and run the same command again: it continues where it stopped".to_owned()
         }
         Error::Interrupted(_) | Error::SomeFailed { .. } => "run the same command again; it continues where it stopped".to_owned(),
+        Error::NamedVaults { path, .. } => {
+            format!("correct the line in {}", word(path.as_os_str().as_bytes()))
+        }
+        Error::NoSuchVault(_) => "`kithfs vaults list` shows the names; `kithfs vaults add NAME VAULT MOUNTPOINT` adds one".to_owned(),
+        Error::VaultNameTaken(name) => format!("change it: kithfs vaults set {}", word(name.as_bytes())),
+        Error::NotOpen(_) => "`kithfs status` shows the open vaults".to_owned(),
         _ => return None,
     };
     Some(text)

@@ -50,6 +50,14 @@ pub fn contacts() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("contacts"))
 }
 
+/// Returns the path of the file of named vaults.
+///
+/// # Errors
+/// No directory is set in the environment.
+pub fn vaults() -> Result<PathBuf, Error> {
+    Ok(dir("XDG_CONFIG_HOME", ".config")?.join("vaults.toml"))
+}
+
 /// Returns the state directory.
 ///
 /// # Errors

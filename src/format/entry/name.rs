@@ -240,6 +240,12 @@ fn is_alphabet(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
 }
 
+/// Returns whether a stored name is that of a sync tool's conflict copy of an entry.
+pub fn is_conflict_copy(stored: &[u8]) -> bool {
+    let suffix = &stored[without_suffix(stored).len()..];
+    may_be_sealed(stored) && is_conflict_suffix(suffix)
+}
+
 /// Returns whether a plain name ends with a possible suffix of a sync tool.
 pub fn may_be_copy(name: &[u8]) -> bool {
     conflict_splits(name).next().is_some()

@@ -24,6 +24,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -55,9 +56,16 @@ const SYNCED: Pace = Pace {
 };
 
 /// Asks until it is dropped.
-#[derive(Debug)]
 pub struct HandOver {
     _end: mpsc::Sender<()>,
+    vault: Arc<Mutex<Option<Vault>>>,
+}
+
+impl Drop for HandOver {
+    fn drop(&mut self) {
+        // The thread may wait for the kernel; it must not keep the keys.
+        self.vault.lock().take();
+    }
 }
 
 /// Begins to ask the kernel for what it holds of `mounted`, which shows `vault`.
@@ -67,27 +75,33 @@ pub struct HandOver {
 pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
     let (end, ended) = mpsc::channel();
     let pace = if vault.is_synced() { SYNCED } else { USUAL };
+    let vault = Arc::new(Mutex::new(Some(vault)));
+    let kept_vault = vault.clone();
     let run = move || {
         let (mut last, mut writes) = (Instant::now(), 0);
         while ended.recv_timeout(pace.tick) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let activity = vault.activity();
+            let Some(activity) = kept_vault.lock().as_ref().map(Vault::activity) else { return };
             let is_quiet = std::mem::replace(&mut writes, activity.writes) == activity.writes;
             let kept = if is_quiet { pace.kept } else { pace.kept_while_busy };
             if activity.writers == 0 || last.elapsed() < kept {
                 continue;
             }
-            if let Err(error) = have_asked(&mounted) {
+            if let Err(error) = collect(&mounted) {
                 tracing::debug!("the kernel keeps what it has collected: {error}");
             }
             last = Instant::now();
         }
     };
     thread::Builder::new().name("kithfs-handover".into()).spawn(run)?;
-    Ok(HandOver { _end: end })
+    Ok(HandOver { _end: end, vault })
 }
 
-/// Runs this program as [`ASKER`], and waits for it: in a way that ends with this process.
-fn have_asked(mounted: &Mounted) -> io::Result<()> {
+/// Has the kernel hand over what it holds, and waits for it: in a helper process, this program as
+/// [`ASKER`], so that the wait ends with this process.
+///
+/// # Errors
+/// The helper cannot be started, or has failed.
+pub fn collect(mounted: &Mounted) -> io::Result<()> {
     let DeviceId { major, minor } = mounted.device;
     let mut command = Command::new("/proc/self/exe");
     command.arg0(ASKER).arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());

@@ -9,7 +9,7 @@
 //! * The time for which the machine was suspended counts as idle time.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -26,23 +26,40 @@ const TICK_MAX: Duration = Duration::from_secs(5);
 const TICK_MIN: Duration = Duration::from_millis(10);
 /// How long a mount that was busy is left alone before the next attempt.
 const BUSY_PAUSE: Duration = Duration::from_secs(30);
+/// Resolution of the time of the last request.
+const GRAIN: Duration = Duration::from_millis(100);
 
-/// Whether there was a request since the last poll. It costs a busy mount only the read of a word
-/// that rarely changes.
-#[derive(Clone, Debug, Default)]
-pub struct Usage(Arc<AtomicBool>);
+/// When the last request of a program arrived.
+#[derive(Clone, Debug)]
+pub struct Usage(Arc<AtomicU64>);
+
+impl Default for Usage {
+    fn default() -> Usage {
+        Usage(Arc::new(AtomicU64::new(millis(now()))))
+    }
+}
 
 impl Usage {
-    /// Records a request.
+    /// Records a request. All threads of a busy mount share the word, so it is written rarely.
     pub fn mark(&self) {
-        if !self.0.load(Ordering::Relaxed) {
-            self.0.store(true, Ordering::Relaxed);
+        let now = millis(now());
+        if now.saturating_sub(self.0.load(Ordering::Relaxed)) >= GRAIN.as_millis() as u64 {
+            self.0.store(now, Ordering::Relaxed);
         }
     }
 
-    fn take(&self) -> bool {
-        self.0.swap(false, Ordering::Relaxed)
+    /// Returns the time since the last request, to a tenth of a second.
+    pub fn idle(&self) -> Duration {
+        now().saturating_sub(self.last())
     }
+
+    fn last(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Decides when to try to unmount. All times are from one clock.
@@ -87,9 +104,12 @@ pub fn start(
     let (end, ended) = mpsc::channel();
     let mut watch = Watch { after, used: now(), tried: None };
     let tick = (after / LOOKS).clamp(TICK_MIN, TICK_MAX);
+    let mut seen = usage.last();
     let run = move || {
         while ended.recv_timeout(tick) == Err(mpsc::RecvTimeoutError::Timeout) {
-            if !watch.is_due(now(), usage.take() | is_working()) {
+            let last = usage.last();
+            let was_used = std::mem::replace(&mut seen, last) != last;
+            if !watch.is_due(now(), was_used | is_working()) {
                 continue;
             }
             match mounted.unmount(false) {
@@ -136,12 +156,16 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_seen_once_by_whoever_looks() {
-        let usage = Usage::default();
-        assert!(!usage.take());
-        usage.clone().mark();
+    fn a_request_ends_the_idle_time() {
+        let usage = Usage(Arc::new(AtomicU64::new(0)));
+        assert_eq!(usage.last(), Duration::ZERO);
+        let other = usage.clone();
+        other.mark();
+        let last = usage.last();
+        assert!(last > Duration::ZERO && usage.idle() < now());
+        usage.0.store(millis(now()) - 5000, Ordering::Relaxed);
+        assert!(usage.idle() >= Duration::from_secs(5));
         usage.mark();
-        assert!(usage.take());
-        assert!(!usage.take());
+        assert!(usage.last() >= last, "the next request counts again");
     }
 }

@@ -22,7 +22,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use super::error::MountError;
 use super::mounts::{self, DeviceId};
 use super::options::MountOptions;
-use super::unmount::unmount;
+use super::unmount::{self, unmount};
 
 /// A filesystem that we have mounted. Dropping it changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,24 @@ impl Mounted {
     /// Those of [`unmount`].
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         unmount(&self.mountpoint, Some(self.device), lazy)
+    }
+
+    /// Takes the filesystem away from the programs that use it: it disappears from the tree, and
+    /// their calls fail. Returns whether the kernel has ended the connection; otherwise it ends with
+    /// this process. What the kernel has cached and not handed over is lost.
+    ///
+    /// # Errors
+    /// Those of [`unmount`], except that it is not mounted any more.
+    pub fn take_away(&self) -> Result<bool, MountError> {
+        let is_ended = match unmount::force(&self.mountpoint, self.device) {
+            Ok(()) => rustix::process::geteuid().is_root(),
+            // It was detached before, and programs still use it.
+            Err(MountError::NotMounted { .. } | MountError::NotOurs { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        // The kernel's file for that; it belongs to the user who has mounted.
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.minor);
+        Ok(fs::write(abort, "1").is_ok() || is_ended)
     }
 
     /// True while it is in the mount table, on top.

@@ -36,7 +36,8 @@ pub fn unmount(
 ) -> Result<(), MountError> {
     let since = Instant::now();
     loop {
-        match unmount_once(mountpoint, expected, lazy) {
+        let how = if lazy { How::Lazy } else { How::Polite };
+        match unmount_once(mountpoint, expected, how) {
             // A process that is about to end, or to close a file, will be gone in a moment.
             Err(MountError::Busy { holders, .. })
                 if holders.is_empty() && since.elapsed() < UNSEEN_PATIENCE =>
@@ -48,11 +49,37 @@ pub fn unmount(
     }
 }
 
-fn unmount_once(
-    mountpoint: &Path,
-    expected: Option<DeviceId>,
-    lazy: bool,
-) -> Result<(), MountError> {
+/// Takes the filesystem `device` out of the tree at once. If this process is root, the filesystem
+/// also ends, and the calls of processes that use it fail.
+///
+/// # Errors
+/// Those of [`unmount`], but it is never busy.
+pub fn force(mountpoint: &Path, device: DeviceId) -> Result<(), MountError> {
+    unmount_once(mountpoint, Some(device), How::Force)
+}
+
+/// How a mount is taken out of the tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Fails if a process uses it.
+    Polite,
+    /// At once, even if processes use it.
+    Lazy,
+    /// At once, and ends the filesystem.
+    Force,
+}
+
+impl How {
+    fn flags(self) -> UnmountFlags {
+        match self {
+            How::Polite => UnmountFlags::empty(),
+            How::Lazy => UnmountFlags::DETACH,
+            How::Force => UnmountFlags::DETACH | UnmountFlags::FORCE,
+        }
+    }
+}
+
+fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, how: How) -> Result<(), MountError> {
     let failed = |op| move |source| MountError::Io { op, path: mountpoint.to_owned(), source };
     let place = resolve(mountpoint).map_err(failed("find mount point"))?;
     let found = mount_at(&place).map_err(failed("read mount table"))?;
@@ -61,9 +88,7 @@ fn unmount_once(
         return Err(MountError::NotOurs { path: place, fstype: entry.fstype });
     }
     if rustix::process::geteuid().is_root() {
-        let mut flags = UnmountFlags::NOFOLLOW;
-        flags.set(UnmountFlags::DETACH, lazy);
-        match rustix::mount::unmount(&place, flags) {
+        match rustix::mount::unmount(&place, UnmountFlags::NOFOLLOW | how.flags()) {
             Ok(()) => Ok(()),
             Err(rustix::io::Errno::BUSY) => {
                 Err(MountError::Busy { path: place, holders: holders(entry.device) })
@@ -71,7 +96,7 @@ fn unmount_once(
             Err(error) => Err(MountError::Io { op: "unmount", path: place, source: error.into() }),
         }
     } else {
-        unmount_as_user(&place, entry.device, lazy)
+        unmount_as_user(&place, entry.device, how != How::Polite)
     }
 }
 

@@ -357,6 +357,12 @@ impl FileState {
         }
     }
 
+    /// Returns whether everything that programs have written is on the disk.
+    pub fn is_synced(&self) -> bool {
+        let is_flushed = self.phase == Phase::Void || !self.phase.is_unflushed();
+        self.changes.is_none() && !self.unflushed.data && is_flushed
+    }
+
     /// Returns whether there are changes that will never reach the store.
     pub fn is_lost(&self) -> bool {
         self.changes.is_some() && self.latched.is_some()

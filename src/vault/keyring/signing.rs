@@ -130,6 +130,11 @@ impl Signing {
         self.shut_out.store(true, Ordering::Release);
     }
 
+    /// Returns whether two heads exclude each other, or the head cannot be read.
+    pub fn is_forked(&self) -> bool {
+        self.rights.read().forked
+    }
+
     /// Returns whether writing is not allowed now but will be once a single head opens: then dirty
     /// data is to be kept.
     pub fn waits(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -177,6 +177,22 @@ fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
     }
 }
 
+/// Counts the alarms in the database at `path` that are due and not silenced; none if it does not
+/// exist.
+pub(in crate::vault) fn alarms(path: &Path) -> Inner<usize> {
+    if path.exists() { due_alarms(&Db::open(path)?) } else { Ok(0) }
+}
+
+fn due_alarms(db: &Db) -> Inner<usize> {
+    let options = SurveyOptions::default();
+    let counts = |row: &NoticeRow| {
+        NoticeKind::decode(row).is_some_and(|kind| kind.is_alarm())
+            && !row.silenced
+            && options.now - row.first >= options.settle.as_secs() as i64
+    };
+    Ok(db.notices()?.values().filter(|row| counts(row)).count())
+}
+
 impl Keeper {
     /// Opens the rollback memory of `core` at `path`, and starts a comparison in the background
     /// if `survey` is set.
@@ -187,13 +203,7 @@ impl Keeper {
         if !core.mode.read_only {
             db.set_session(Some(SurveyOptions::default().now))?;
         }
-        let options = SurveyOptions::default();
-        let counts = |row: &NoticeRow| {
-            NoticeKind::decode(row).is_some_and(|kind| kind.is_alarm())
-                && !row.silenced
-                && options.now - row.first >= options.settle.as_secs() as i64
-        };
-        let noticed = db.notices()?.values().filter(|row| counts(row)).count();
+        let noticed = due_alarms(&db)?;
         drop(db);
         let _ = core.memory.set(memory.clone());
         let (core, kept) = (core.clone(), memory.clone());

@@ -110,6 +110,21 @@ impl Shares {
         nested.chain([self.root.clone()]).collect()
     }
 
+    /// Returns the nodes of all files that programs have open.
+    pub fn open_nodes(&self) -> Vec<NodeId> {
+        let nested: Vec<(u64, Arc<Core>)> = {
+            let children = self.children.read();
+            let numbered = (1..).zip(&children.list);
+            numbered.filter_map(|(n, child)| Some((n, child.as_ref()?.core.clone()))).collect()
+        };
+        let all = nested.into_iter().chain([(0, self.root.clone())]);
+        all.flat_map(|(number, core)| {
+            let open: Vec<NodeId> = core.open.files.lock().keys().copied().collect();
+            open.into_iter().map(move |node| self.outside(number, node))
+        })
+        .collect()
+    }
+
     fn core(&self, number: u64) -> Inner<Arc<Core>> {
         if number == 0 {
             return Ok(self.root.clone());

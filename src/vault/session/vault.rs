@@ -17,7 +17,7 @@ use crate::store::Dir;
 use crate::vault::core::open_table::Open;
 use crate::vault::core::{Core, vault_lock};
 use crate::vault::error::{Error, Fault, Inner, LockHolder, Result};
-use crate::vault::rollback::keeper::Keeper;
+use crate::vault::rollback::keeper::{self, Keeper};
 use crate::vault::rollback::notice::{Notice, SurveyOptions};
 use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE, Vouched};
 use crate::vault::share::{seen, synced};
@@ -57,6 +57,8 @@ pub struct Activity {
     pub writers: usize,
     /// Writes since the vault was opened.
     pub writes: u64,
+    /// Open files with changes that are not on the disk yet.
+    pub unsynced: usize,
 }
 
 struct Inside {
@@ -271,11 +273,41 @@ impl Vault {
     pub fn activity(&self) -> Activity {
         let mut activity = Activity::default();
         for core in self.shares().cores() {
-            activity.writers +=
-                core.open.files.lock().values().map(|shared| shared.writers).sum::<usize>();
+            for shared in core.open.files.lock().values() {
+                activity.writers += shared.writers;
+                // A file that is in use at this moment has changes, or is about to.
+                let is_synced = shared.file.state.try_read().is_some_and(|state| state.is_synced());
+                activity.unsynced += usize::from(!is_synced);
+            }
             activity.writes += core.open.writes.load(Ordering::Relaxed);
         }
         activity
+    }
+
+    /// Returns the nodes of all files that programs have open.
+    pub fn open_nodes(&self) -> Vec<NodeId> {
+        self.shares().open_nodes()
+    }
+
+    /// Returns how many of the open shares have two lists of members that exclude each other, or one
+    /// that cannot be read. They are read-only until that is settled.
+    pub fn forks(&self) -> usize {
+        self.shares().cores().iter().filter(|core| core.keys.signing.is_forked()).count()
+    }
+
+    /// Returns how many alarms the rollback memory at `path` holds that are due and not silenced.
+    /// No key is needed for that. A memory that does not exist holds none.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn rollback_alarms(path: &Path) -> Result<usize> {
+        keeper::alarms(path).map_err(|f| f.at("open", || path.to_owned()))
+    }
+
+    /// Drops this handle, and returns whether it was the last one: the vault is then closed, and its
+    /// keys are wiped from memory.
+    pub fn is_last(self) -> bool {
+        Arc::into_inner(self.inside).is_some()
     }
 
     /// Returns the bytes of memory that uncommitted changes of open files take.

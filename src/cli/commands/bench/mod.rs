@@ -9,6 +9,8 @@
 mod cipher;
 mod files;
 
+pub use self::cipher::names_path;
+
 use serde::Serialize;
 
 use crate::cli::args::Bench;

@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sd_notify::NotifyState;
+
+use super::lock;
 use super::mount_point::{MountPoint, Ready};
 use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
-use crate::cli::control::{self, Control, Working};
+use crate::cli::control::{self, Control, Offer, Working};
+use crate::cli::daemon::ending::{Ending, Of, has_manager, tell_manager};
 use crate::cli::daemon::fork::{self, Background, Side};
 use crate::cli::daemon::log::{self, Target};
 use crate::cli::daemon::process::{ProcessId, in_user_namespace};
@@ -28,11 +32,10 @@ use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{self, Found, Open, Purpose};
 use crate::cli::vaults::sync_folder;
 use crate::fuse::handover::{self, HandOver};
-use crate::fuse::idle::{self, Idle};
+use crate::fuse::idle::{self, Idle, Usage};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{
-    self, MountError, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held,
-    uring,
+    self, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held, uring,
 };
 use crate::roster::Role;
 use crate::store::Stat;
@@ -57,13 +60,13 @@ pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
     let plan = Plan::make(args)?;
     if args.foreground {
         log::start(level, Target::Stderr);
-        return Service::start(plan)?.run(None);
+        return Service::start(plan, has_manager())?.run(None);
     }
     match fork::fork()? {
         Side::Front(front) => Ok(front.wait()?),
         Side::Background(background) => {
             log::start(level, Target::Syslog);
-            match Service::start(plan) {
+            match Service::start(plan, false) {
                 Ok(service) => service.run(Some(background)),
                 Err(failure) => {
                     failure.print();
@@ -77,11 +80,12 @@ pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
 
 impl Plan<'_> {
     fn make(args: &Mount) -> Result<Plan<'_>, Failure> {
+        let how = &args.how;
         let mut options = MountOptions::default();
-        args.options.iter().try_for_each(|list| options.parse(list))?;
-        options.read_only |= args.read_only;
-        options.shared |= args.shared;
-        if let Some(idle) = args.idle {
+        how.options.iter().try_for_each(|list| options.parse(list))?;
+        options.read_only |= how.read_only;
+        options.shared |= how.shared;
+        if let Some(idle) = how.idle {
             options.idle = idle.0;
         }
         if options.default_permissions.is_none() && in_user_namespace() {
@@ -100,12 +104,12 @@ impl Plan<'_> {
             }
             warn(error);
         }
-        let point = MountPoint::check(&args.mountpoint, &found.dir, options.nonempty, args.guard)?;
+        let point = MountPoint::check(&args.mountpoint, &found.dir, options.nonempty, how.guard)?;
         check_fuse()?;
         if options.allow_other && !may_allow_other(Path::new("/etc/fuse.conf")) {
             return Err(Error::NoAllowOther.into());
         }
-        let serve = serve_options(args.transport, &options)?;
+        let serve = serve_options(how.transport, &options)?;
         found.kernel_caches = serve.writeback && !serve.direct_io;
         if !options.read_only && !options.shared {
             found.refuse_mounted()?;
@@ -117,8 +121,8 @@ impl Plan<'_> {
         if !options.read_only && !found.description.synced {
             sync_folder::hint(&found.dir);
         }
-        let secret = found.ask(&args.open)?;
-        Ok(Plan { found, secret, point, options, serve, open: &args.open })
+        let secret = found.ask(&how.open)?;
+        Ok(Plan { found, secret, point, options, serve, open: &how.open })
     }
 }
 
@@ -209,7 +213,7 @@ struct Service {
     mounted: Arc<Mounted>,
     serving: Serving,
     signals: Signals,
-    registered: Option<Registered>,
+    ending: Arc<Ending>,
     control: Option<Control>,
     /// Present if the kernel caches writes.
     handover: Option<HandOver>,
@@ -236,11 +240,23 @@ fn set_readahead(mounted: &Mounted) {
     }
 }
 
-/// Answers commands about the shares of this mount. The mount works without it.
-fn serve_control(registered: &Registered, open: &Open, serving: &Serving) -> Option<Control> {
-    let (vault, dir) = (open.vault.clone(), open.dir.clone());
-    control::serve(registered.socket(), vault, dir, serving.notifier())
-        .inspect_err(|error| tracing::warn!("commands for shares cannot reach this mount: {error}"))
+/// Answers commands about this mount and its shares. The mount works without it.
+fn serve_control(
+    socket: PathBuf,
+    open: &Open,
+    serving: &Serving,
+    usage: Usage,
+    ending: Arc<Ending>,
+) -> Option<Control> {
+    let offer = Offer {
+        vault: open.vault.clone(),
+        dir: open.dir.clone(),
+        notifier: serving.notifier(),
+        usage,
+        lock: Box::new(move || ending.lock("a command asked for it")),
+    };
+    control::serve(socket, offer)
+        .inspect_err(|error| tracing::warn!("commands cannot reach this mount: {error}"))
         .ok()
 }
 
@@ -254,7 +270,7 @@ fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
 }
 
 impl Service {
-    fn start(plan: Plan<'_>) -> Result<Service, Failure> {
+    fn start(plan: Plan<'_>, is_service: bool) -> Result<Service, Failure> {
         let Plan { found, secret, point, options, serve, open } = plan;
         fork::keep_memory_private()?;
         clear_umask();
@@ -323,20 +339,27 @@ impl Service {
         }
         set_readahead(&mounted);
         let registered = register(&open.dir, &mounted, options.read_only);
-        // A command can open the vault beside a read-only mount, so that one needs no socket.
-        let control = registered
-            .as_ref()
-            .filter(|_| !options.read_only)
-            .and_then(|registered| serve_control(registered, &open, &serving));
+        let socket = registered.as_ref().map(Registered::socket);
         let mounted = Arc::new(mounted);
         let collects = serve.writeback && !options.read_only;
+        let of = Of {
+            mounted: mounted.clone(),
+            vault: open.vault.clone(),
+            registered,
+            kernel: serving.notifier(),
+            collects,
+        };
+        let ending = Ending::new(of, lock::lock_within, is_service);
+        let control = socket.and_then(|socket| {
+            serve_control(socket, &open, &serving, usage.clone(), ending.clone())
+        });
         let handover =
             if collects { start_handover(mounted.clone(), open.vault.clone()) } else { None };
         let is_working = control.as_ref().map(Control::watch);
         let is_working = move || is_working.as_ref().is_some_and(Working::is_under_way);
         let idle = options.idle.map(|after| idle::start(mounted.clone(), usage, is_working, after));
         let idle = idle.transpose().map_err(|source| {
-            end(&mounted, &open.vault);
+            ending.unmount();
             Error::Os { op: "watch whether the mount is used", source }
         })?;
         Ok(Service {
@@ -346,7 +369,7 @@ impl Service {
             mounted,
             serving,
             signals,
-            registered,
+            ending,
             control,
             handover,
             idle,
@@ -362,28 +385,36 @@ impl Service {
             mounted,
             serving,
             signals,
-            registered,
+            ending,
             control,
             handover,
             idle,
         } = self;
-        if let Some(background) = background
-            && let Err(error) = background.serving()
-        {
-            // The foreground command was killed, so nobody knows of this mount.
-            tracing::error!("{error}");
-            end(&mounted, &vault);
+        match background.map(Background::serving) {
+            None => tell_manager(&[NotifyState::Ready]),
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                // The foreground command was killed, so nobody knows of this mount.
+                tracing::error!("{error}");
+                ending.unmount();
+            }
         }
         tracing::info!(
             "serving the vault {} on {}",
             display::path(&dir),
             display::path(&mounted.mountpoint)
         );
-        obey(signals, mounted, vault.clone());
+        ending.clone().obey(signals);
         let served = serving.join();
         // The mount point goes before the vault is closed, which can take long.
         drop((control, handover, idle, point));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
+        let registered = ending.release();
+        let is_wiped = vault.is_last();
+        if ending.is_locked() {
+            let keys = if is_wiped { "wiped" } else { "gone when this process ends" };
+            tracing::info!("locked the vault {}; its keys are {keys}", display::path(&dir));
+        }
         let result = match (served, closed) {
             (_, Err(failure)) => Err(failure),
             (Err(source), Ok(())) => {
@@ -423,53 +454,6 @@ fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Register
             tracing::warn!("the mount will not be listed by `kithfs mounts`: {error}")
         })
         .ok()
-}
-
-/// Ends the mount at a signal. If programs keep it busy, a second signal writes everything and ends
-/// the process.
-fn obey(signals: Signals, mounted: Arc<Mounted>, vault: Vault) {
-    let wait = move || {
-        let mut asked = false;
-        loop {
-            match signals.wait() {
-                Ok(name) => tracing::info!("{name}: unmounting"),
-                Err(error) => return tracing::error!("cannot wait for signals: {error}"),
-            }
-            if asked {
-                let exit = match vault.close() {
-                    Ok(()) => Exit::Ok,
-                    Err(error) => {
-                        tracing::error!("{error}");
-                        Exit::Failure
-                    }
-                };
-                std::process::exit(exit.code().into());
-            }
-            end(&mounted, &vault);
-            asked = true;
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name("kithfs-signals".into()).spawn(wait) {
-        tracing::error!("signals are not handled: {error}");
-    }
-}
-
-/// Unmounts. A busy mount is detached and ends when the programs release it, with all data written
-/// until then.
-fn end(mounted: &Mounted, vault: &Vault) {
-    match mounted.unmount(false) {
-        Ok(()) | Err(MountError::NotMounted { .. }) => {}
-        Err(MountError::Busy { holders, .. }) => {
-            for holder in holders {
-                tracing::warn!("busy: process {} ({}): {}", holder.pid, holder.name, holder.by);
-            }
-            vault.commit_due(Duration::ZERO);
-            if let Err(error) = mounted.unmount(true) {
-                tracing::error!("{error}");
-            }
-        }
-        Err(error) => tracing::error!("{error}"),
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,282 @@
+//! `kithfs open`, `close` and `vaults`: vaults by their names.
+
+use std::any::TypeId;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Parser};
+use serde::Serialize;
+
+use super::{mount, umount};
+use crate::cli::args::named::{AddVault, Close, Open, SetVault, Vaults, VaultsCommand};
+use crate::cli::args::{Cli, Command, LogLevel, Mount, MountSettings, Umount, help};
+use crate::cli::daemon::registry::{Entry, Registry};
+use crate::cli::display::{JsonPath, path as shown};
+use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::report::{Failure, note};
+use crate::cli::terminal::stdout::Out;
+use crate::cli::user::named::{self, Named, OPTIONS, Setting};
+
+/// Opens a named vault. One that is open already stays as it is.
+pub fn open(args: &Open, level: LogLevel) -> Result<Exit, Failure> {
+    let named = named::find(&args.name)?;
+    if let Some(entry) = mounted(&named) {
+        note(format_args!("{} is already open on {}", args.name, shown(&entry.mountpoint.0)));
+        return Ok(Exit::Ok);
+    }
+    let given = given(&own_matches())?;
+    let mount = Mount { foreground: args.foreground, ..settings_of(&named, &given)? };
+    mount::run(&mount, level)
+}
+
+/// Returns the live mount of a named vault.
+pub fn mounted(named: &Named) -> Option<Entry> {
+    let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let vault = resolved(&named.vault);
+    let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+    live.into_iter().find(|entry| entry.vault.0 == vault)
+}
+
+/// Closes named vaults, or all open ones.
+pub fn close(args: &Close) -> Result<Exit, Failure> {
+    let failed = |source| Error::Os { op: "read the list of mounts", source };
+    let mut points: Vec<PathBuf> = Vec::new();
+    if args.all {
+        let mut live = Registry::open().and_then(|registry| registry.live()).map_err(failed)?;
+        // A vault inside the mount of another one is closed first.
+        live.reverse();
+        points.extend(live.into_iter().map(|entry| entry.mountpoint.0));
+    }
+    for name in &args.names {
+        let named = named::find(name)?;
+        // It may be open elsewhere than where its name says by now.
+        points.push(mounted(&named).map_or(named.mountpoint, |entry| entry.mountpoint.0));
+    }
+    each(points, |mountpoint| umount::run(&Umount { lazy: args.lazy, mountpoint }))
+}
+
+/// Does something for each of several vaults. All are tried, and the last failure is returned.
+pub fn each<T>(
+    all: Vec<T>,
+    mut act: impl FnMut(T) -> Result<Exit, Failure>,
+) -> Result<Exit, Failure> {
+    let mut result = Ok(Exit::Ok);
+    for one in all {
+        if let Err(failure) = act(one)
+            && let Err(before) = std::mem::replace(&mut result, Err(failure))
+        {
+            before.print();
+        }
+    }
+    result
+}
+
+/// Lists, adds, removes or changes named vaults.
+pub fn vaults(args: &Vaults) -> Result<Exit, Failure> {
+    match &args.command {
+        VaultsCommand::List(args) => return list(args.json),
+        VaultsCommand::Add(AddVault { name, vault, mountpoint, .. }) => {
+            let named = Named {
+                name: name.clone(),
+                vault: named::absolute(vault)?,
+                mountpoint: named::absolute(mountpoint)?,
+                settings: given(&own_matches())?,
+            };
+            settings_of(&named, &[])?;
+            named::put(&named, false)?;
+        }
+        VaultsCommand::Remove(args) => named::remove(&args.names)?,
+        VaultsCommand::Set(args) => set(args)?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn set(args: &SetVault) -> Result<(), Failure> {
+    let mut named = named::find(&args.name)?;
+    if let Some(vault) = &args.vault {
+        named.vault = named::absolute(vault)?;
+    }
+    if let Some(mountpoint) = &args.mountpoint {
+        named.mountpoint = named::absolute(mountpoint)?;
+    }
+    for option in &args.unset {
+        let key = option.trim_start_matches('-');
+        let key = if key == "o" { OPTIONS } else { key };
+        let before = named.settings.len();
+        named.settings.retain(|(other, _)| other != key);
+        if named.settings.len() == before {
+            let name = &args.name;
+            return Err(Error::Usage(format!("set {name}: it has no option {key}")).into());
+        }
+    }
+    let over = given(&own_matches())?;
+    let mut settings = kept(&named, &over);
+    settings.extend(over);
+    named.settings = settings;
+    settings_of(&named, &[])?;
+    Ok(named::put(&named, true)?)
+}
+
+/// A named vault. The names of the fields are stable.
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    vault: JsonPath,
+    mountpoint: JsonPath,
+    options: Vec<String>,
+}
+
+fn list(json: bool) -> Result<Exit, Failure> {
+    let line = |named: Named| {
+        let settings = arguments(&named, &[]).into_iter().skip(1);
+        let options = settings.take_while(|word| word != "--");
+        Line {
+            options: options.map(|word| word.to_string_lossy().into_owned()).collect(),
+            vault: JsonPath(named.vault),
+            mountpoint: JsonPath(named.mountpoint),
+            name: named.name,
+        }
+    };
+    let lines: Vec<Line> = named::load()?.into_iter().map(line).collect();
+    let mut out = Out::stdout();
+    if json {
+        out.json(&lines)?;
+    } else {
+        for line in &lines {
+            let (vault, mountpoint) = (shown(&line.vault.0), shown(&line.mountpoint.0));
+            let options: String = line.options.iter().map(|option| format!(" {option}")).collect();
+            out.text(format_args!("{}: {vault} on {mountpoint}{options}\n", line.name))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Ok)
+}
+
+/// Returns the arguments of `kithfs mount` that open a named vault. The settings `over` go before
+/// its own.
+fn arguments(named: &Named, over: &[Setting]) -> Vec<OsString> {
+    let mut arguments = vec![OsString::from("mount")];
+    for (key, values) in kept(named, over).iter().chain(over) {
+        if values.is_empty() {
+            arguments.push(format!("--{key}").into());
+        }
+        for value in values {
+            let option = if key == OPTIONS { "-o".to_owned() } else { format!("--{key}=") };
+            arguments.push((option + value).into());
+        }
+    }
+    arguments.extend(["--".into(), named.vault.clone().into(), named.mountpoint.clone().into()]);
+    arguments
+}
+
+/// Parses the settings of a named vault as the arguments of `mount` that they are.
+///
+/// # Errors
+/// One of them is not valid.
+fn settings_of(named: &Named, over: &[Setting]) -> Result<Mount, Failure> {
+    let words = [OsString::from("kithfs")].into_iter().chain(arguments(named, over));
+    match Cli::try_parse_from(words).map(|cli| cli.command) {
+        Ok(Command::Mount(mount)) => Ok(mount),
+        Ok(_) => unreachable!("the arguments begin with `mount`"),
+        Err(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let why = line.strip_prefix("error: ").unwrap_or(line);
+            Err(Error::Usage(format!("vault {}: {why}", named.name)).into())
+        }
+    }
+}
+
+/// Returns the settings of a named vault that keep their meaning beside newer ones: those that are
+/// not given again, and no second source of the secret.
+fn kept(named: &Named, over: &[Setting]) -> Vec<Setting> {
+    let mut command = MountSettings::augment_args(clap::Command::new("mount"));
+    // Collects the members of the groups.
+    command.build();
+    let secrets = command.get_groups().find(|group| group.get_id() == "secret");
+    let is_secret = |key: &str| {
+        let found = command.get_arguments().find(|argument| argument.get_long() == Some(key));
+        let id = found.map(clap::Arg::get_id);
+        secrets.is_some_and(|group| group.get_args().any(|other| Some(other) == id))
+    };
+    let is_replaced = |key: &str| {
+        over.iter().any(|(other, _)| other == key || is_secret(other) && is_secret(key))
+    };
+    named.settings.iter().filter(|(key, _)| !is_replaced(key)).cloned().collect()
+}
+
+/// Returns the matches of the command that this process runs.
+fn own_matches() -> ArgMatches {
+    let mut matches = help::command().get_matches();
+    while let Some((_, inner)) = matches.remove_subcommand() {
+        matches = inner;
+    }
+    matches
+}
+
+/// Returns the options of `kithfs mount` that are on the command line, with absolute paths.
+///
+/// # Errors
+/// A value is not UTF-8.
+fn given(matches: &ArgMatches) -> Result<Vec<Setting>, Error> {
+    let mut settings = Vec::new();
+    for argument in MountSettings::augment_args(clap::Command::new("mount")).get_arguments() {
+        let id = argument.get_id().as_str();
+        if matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        let is_path = argument.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+        let text = |value: &OsStr| match Path::new(value) {
+            path if is_path && value != "-" => named::checked(&named::absolute(path)?),
+            path => named::checked(path),
+        };
+        let takes_values = argument.get_action().takes_values();
+        let raw = matches.get_raw(id).into_iter().flatten().filter(|_| takes_values);
+        let values = raw.map(text).collect::<Result<_, _>>()?;
+        settings.push((argument.get_long().unwrap_or(OPTIONS).to_owned(), values));
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(key: &str, values: &[&str]) -> Setting {
+        (key.to_owned(), values.iter().map(|value| (*value).to_owned()).collect())
+    }
+
+    #[test]
+    fn what_is_given_goes_before_what_is_stored() {
+        let named = Named {
+            name: "photos".into(),
+            vault: "/v".into(),
+            mountpoint: "/m".into(),
+            settings: vec![
+                setting("read-only", &[]),
+                setting("idle", &["600"]),
+                setting(OPTIONS, &["noatime", "nodev"]),
+                setting("passphrase-command", &["pass show v"]),
+            ],
+        };
+        let words = |over: &[Setting]| {
+            let words = arguments(&named, over).into_iter();
+            words.map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            words(&[]),
+            "mount --read-only --idle=600 -onoatime -onodev --passphrase-command=pass show v -- /v /m"
+        );
+        // There is one source of the secret.
+        let over = [setting("idle", &["1h"]), setting("key-file", &["/k"])];
+        assert_eq!(
+            words(&over),
+            "mount --read-only -onoatime -onodev --idle=1h --key-file=/k -- /v /m"
+        );
+        assert!(settings_of(&named, &over).is_ok());
+        let failure = settings_of(&named, &[setting("made-up", &["x"])]).err().unwrap();
+        assert!(failure.message.starts_with("vault photos: unexpected argument"), "{failure:?}");
+    }
+}

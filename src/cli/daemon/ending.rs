@@ -1,0 +1,211 @@
+//! How a mount ends: politely at a signal, or at once when its vault is locked.
+//!
+//! Rules that hold here
+//! * Whatever a program has written is committed before the mount ends. Locking waits for the store
+//!   as long as that takes: keys in memory are better than lost files.
+//! * A vault inside this mount is locked first, and waited for: its files are written through this
+//!   mount.
+//! * Locking also takes the pages of open files out of the kernel's cache. Otherwise programs could
+//!   go on reading them, and writing to them, without an error.
+//! * Nothing here keeps keys alive: the vault is handed over by [`Ending::release`].
+//! * The log names the programs that lost their files by process and command, never by path.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sd_notify::NotifyState;
+
+use super::registry::Registered;
+use super::signals::Signals;
+use crate::cli::exit::Exit;
+use crate::fuse::mounts::{self, Holder};
+use crate::fuse::{MountError, Mounted, Notifier, handover};
+use crate::vault::Vault;
+
+/// Ends one mount.
+pub struct Ending {
+    mounted: Arc<Mounted>,
+    vault: Mutex<Option<Vault>>,
+    registered: Mutex<Option<Registered>>,
+    kernel: Notifier,
+    /// Locks the vaults that are inside a mount point.
+    lock_within: fn(&Path),
+    /// The kernel caches what programs write.
+    collects: bool,
+    /// This process is a service: a stop must end it, whoever uses the mount.
+    is_service: bool,
+    is_locked: AtomicBool,
+}
+
+/// The mount that is to be ended.
+pub struct Of {
+    /// The mount.
+    pub mounted: Arc<Mounted>,
+    /// What it serves.
+    pub vault: Vault,
+    /// Its entry in the list of mounts.
+    pub registered: Option<Registered>,
+    /// Drops pages from the kernel's cache.
+    pub kernel: Notifier,
+    /// The kernel caches what programs write.
+    pub collects: bool,
+}
+
+/// Tells the service manager about this process, if it was started by one.
+pub fn tell_manager(state: &[NotifyState<'_>]) {
+    if has_manager()
+        && let Err(error) = sd_notify::notify(state)
+    {
+        tracing::warn!("the service manager cannot be notified: {error}");
+    }
+}
+
+/// Returns whether a service manager waits for notifications of this process. A command that a
+/// service has started inherits the variables, and is not that service.
+pub fn has_manager() -> bool {
+    let is_main =
+        std::env::var("SYSTEMD_EXEC_PID").map_or(true, |pid| pid == std::process::id().to_string());
+    is_main && std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+fn log_holders(what: &str, holders: &[Holder]) {
+    for holder in holders {
+        tracing::warn!("{what}: process {} ({}): {}", holder.pid, holder.name, holder.by);
+    }
+}
+
+impl Ending {
+    /// Makes it for a mount that serves `vault`.
+    pub fn new(of: Of, lock_within: fn(&Path), is_service: bool) -> Arc<Ending> {
+        let Of { mounted, vault, registered, kernel, collects } = of;
+        Arc::new(Ending {
+            mounted,
+            vault: Mutex::new(Some(vault)),
+            registered: Mutex::new(registered),
+            kernel,
+            lock_within,
+            collects,
+            is_service,
+            is_locked: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns whether the vault was locked.
+    pub fn is_locked(&self) -> bool {
+        self.is_locked.load(Ordering::Acquire)
+    }
+
+    /// Gives up the vault and the entry of the mount, whose drop ends the registration.
+    pub fn release(&self) -> Option<Registered> {
+        self.vault.lock().take();
+        self.registered.lock().take()
+    }
+
+    /// Unmounts. A busy mount is detached and ends when the programs release it, with all data
+    /// written until then.
+    pub fn unmount(&self) {
+        if self.is_service {
+            tell_manager(&[NotifyState::Stopping]);
+        }
+        match self.mounted.unmount(false) {
+            Ok(()) | Err(MountError::NotMounted { .. }) => {}
+            Err(MountError::Busy { .. }) if self.is_service => self.lock("the service was stopped"),
+            Err(MountError::Busy { holders, .. }) => {
+                log_holders("busy", &holders);
+                self.commit();
+                if let Err(error) = self.mounted.unmount(true) {
+                    tracing::error!("{error}");
+                }
+            }
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    /// Commits what programs have written and takes the mount away, even while they use it. The
+    /// service ends then, and the keys are wiped. If the kernel does not end the connection, this
+    /// process ends here.
+    pub fn lock(&self, why: &str) {
+        if self.is_locked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::info!("locking: {why}");
+        log_holders("locked while in use", &mounts::holders(self.mounted.device));
+        (self.lock_within)(&self.mounted.mountpoint);
+        if self.collects
+            && let Err(error) = handover::collect(&self.mounted)
+        {
+            tracing::warn!("the kernel keeps what it has collected: {error}");
+        }
+        self.commit();
+        self.drop_pages();
+        match self.mounted.take_away() {
+            Ok(true) => {}
+            Ok(false) => self.exit(),
+            Err(error) => {
+                tracing::error!("{error}");
+                self.exit();
+            }
+        }
+    }
+
+    fn commit(&self) {
+        let vault = self.vault.lock().clone();
+        if let Some(vault) = vault {
+            vault.commit_due(Duration::ZERO);
+        }
+    }
+
+    /// Takes the pages of open files out of the kernel's cache.
+    fn drop_pages(&self) {
+        let vault = self.vault.lock().clone();
+        for node in vault.map(|vault| vault.open_nodes()).unwrap_or_default() {
+            if let Err(error) = self.kernel.inval_inode(node, 0, 0) {
+                tracing::debug!("the kernel keeps pages of an open file: {error}");
+            }
+        }
+    }
+
+    /// Writes everything and ends the process, which ends the mount.
+    fn exit(&self) -> ! {
+        let vault = self.vault.lock().clone();
+        let closed = vault.map_or(Ok(()), |vault| vault.close());
+        let exit = match closed {
+            Ok(()) => Exit::Ok,
+            Err(error) => {
+                tracing::error!("{error}");
+                if let Some(registered) = &*self.registered.lock()
+                    && let Err(error) = registered.leave_failure(&error.to_string())
+                {
+                    tracing::error!("cannot record the failure for `umount`: {error}");
+                }
+                Exit::Failure
+            }
+        };
+        std::process::exit(exit.code().into());
+    }
+
+    /// Ends the mount at a signal. If programs keep it busy, a second signal writes everything and
+    /// ends the process.
+    pub fn obey(self: Arc<Self>, signals: Signals) {
+        let wait = move || {
+            let mut asked = false;
+            loop {
+                match signals.wait() {
+                    Ok(name) => tracing::info!("{name}: unmounting"),
+                    Err(error) => return tracing::error!("cannot wait for signals: {error}"),
+                }
+                if asked {
+                    self.exit();
+                }
+                self.unmount();
+                asked = true;
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("kithfs-signals".into()).spawn(wait) {
+            tracing::error!("signals are not handled: {error}");
+        }
+    }
+}

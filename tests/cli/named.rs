@@ -1,0 +1,198 @@
+//! `kithfs vaults`, `open`, `close` and `status`, and the completion of names.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
+
+/// `kithfs SUB` with a configuration directory of its own.
+fn kithfs(scratch: &Scratch, sub: &str) -> Command {
+    let mut command = scratch.kithfs(sub);
+    command.env("XDG_CONFIG_HOME", scratch.path().join("config")).current_dir(scratch.path());
+    command
+}
+
+fn stdout(command: &mut Command) -> String {
+    String::from_utf8(expect_code(command, 0).stdout).unwrap()
+}
+
+fn stderr(command: &mut Command, code: i32) -> String {
+    String::from_utf8(expect_code(command, code).stderr).unwrap()
+}
+
+/// The line of one vault in the JSON of `status`.
+fn status(scratch: &Scratch) -> serde_json::Value {
+    let all = stdout(kithfs(scratch, "status").args(["--json", "photos"]));
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    all[0].clone()
+}
+
+#[test]
+fn a_name_stands_for_vault_mount_point_and_options() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let point = scratch.point();
+    let add = ["add", "photos", "--idle", "1h", "-o", "noexec", "vault", "mnt"];
+    expect_code(kithfs(&scratch, "vaults").args(add), 0);
+    let root = scratch.path().display();
+    assert_eq!(
+        stdout(kithfs(&scratch, "vaults").arg("list")),
+        format!("photos: {root}/vault on {root}/mnt -onoexec --idle=1h\n")
+    );
+    // From any directory, as the paths are stored in full.
+    expect_code(kithfs(&scratch, "open").arg("photos").current_dir("/"), 0);
+    let options = shell(scratch.path(), "findmnt -nro VFS-OPTIONS mnt");
+    fs::write(point.join("note"), "dear Ann").unwrap();
+    let again = stderr(kithfs(&scratch, "open").arg("photos"), 0);
+    let open = status(&scratch);
+    expect_code(kithfs(&scratch, "close").arg("photos"), 0);
+    assert!(options.contains("noexec"), "{options}");
+    assert!(again.contains("photos is already open on"), "{again}");
+    assert_eq!(open["state"], "open");
+    assert_eq!(open["mountpoint"], point.to_str().unwrap());
+    assert!(open["pid"].is_u64() && open["since"].is_i64() && open["read_only"] == false);
+    assert!(!is_mounted(&point));
+    // An option that is given goes before the stored one.
+    expect_code(kithfs(&scratch, "open").args(["photos", "-o", "ro"]), 0);
+    let options = shell(scratch.path(), "findmnt -nro VFS-OPTIONS mnt");
+    expect_code(kithfs(&scratch, "close").arg("photos"), 0);
+    assert!(options.contains("ro,") && !options.contains("noexec"), "{options}");
+    let closed = status(&scratch);
+    assert_eq!(closed["state"], "closed");
+    assert!(closed["pid"].is_null() && closed["idle_seconds"].is_null());
+    assert_eq!(
+        stdout(kithfs(&scratch, "status").arg("photos")),
+        format!("photos: {root}/vault: closed\n")
+    );
+}
+
+#[test]
+fn a_name_is_changed_and_forgotten() {
+    let scratch = Scratch::new(&[]);
+    expect_code(kithfs(&scratch, "vaults").args(["add", "a", "vault", "mnt", "--read-only"]), 0);
+    let file = scratch.path().join("config/kithfs/vaults.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("# mine\n{text}")).unwrap();
+    let set = ["set", "a", "--unset", "read-only", "--key-file", "key", "--mountpoint", "other"];
+    expect_code(kithfs(&scratch, "vaults").args(set), 0);
+    let root = scratch.path().display();
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        format!(
+            "# mine\n[a]\nvault = \"{root}/vault\"\nmountpoint = \"{root}/other\"\nkey-file = \"{root}/key\"\n"
+        )
+    );
+    // A vault has one source of its secret.
+    expect_code(kithfs(&scratch, "vaults").args(["set", "a", "--passphrase-command", "pass"]), 0);
+    let list = stdout(kithfs(&scratch, "vaults").args(["list", "--json"]));
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list[0]["options"], serde_json::json!(["--passphrase-command=pass"]));
+    expect_code(kithfs(&scratch, "vaults").args(["remove", "a"]), 0);
+    assert_eq!(stdout(kithfs(&scratch, "vaults").arg("list")), "");
+    assert!(scratch.vault().join("+share").exists(), "the vault stays");
+}
+
+#[test]
+fn what_is_wrong_with_a_name_is_said() {
+    let scratch = Scratch::new(&[]);
+    let add = |name: &str| {
+        let mut command = kithfs(&scratch, "vaults");
+        command.args(["add", name, "vault", "mnt"]);
+        command
+    };
+    expect_code(&mut add("a"), 0);
+    assert!(stderr(&mut add("a"), 2).contains("hint: change it: kithfs vaults set a"));
+    assert!(stderr(&mut add("a/b"), 2).contains("a name has at most 64 letters"));
+    for sub in ["open", "close", "status", "lock"] {
+        let said = stderr(kithfs(&scratch, sub).arg("b"), 12);
+        assert!(said.contains("hint: "), "{said}");
+    }
+    let said = stderr(kithfs(&scratch, "close").arg("a"), 12);
+    assert!(said.contains("nothing is mounted") || said.contains("no mount"), "{said}");
+    expect_code(&mut kithfs(&scratch, "close"), 2);
+    let file = scratch.path().join("config/kithfs/vaults.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{text}idel = \"5m\"\n")).unwrap();
+    let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
+    assert!(said.contains("vault a: unexpected argument '--idel'"), "{said}");
+    fs::write(&file, "[a\n").unwrap();
+    let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
+    assert!(said.contains("hint: correct the line in"), "{said}");
+    // Its passphrase-command is run by a shell.
+    fs::write(&file, text).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(stderr(kithfs(&scratch, "open").arg("a"), 14).contains("other users may write to it"));
+}
+
+#[test]
+fn status_counts_what_needs_attention() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    expect_code(kithfs(&scratch, "vaults").args(["add", "photos", "vault", "mnt"]), 0);
+    expect_code(kithfs(&scratch, "open").arg("photos"), 0);
+    let point = scratch.point();
+    let mut file = fs::File::create(point.join("note")).unwrap();
+    std::io::Write::write_all(&mut file, b"dear Ann").unwrap();
+    // A write that the kernel has handed over, and no fsync.
+    let handed_over = Command::new("sync").arg("-f").arg(&point).status();
+    let busy = status(&scratch);
+    file.sync_all().unwrap();
+    let synced = status(&scratch);
+    let stored = shell(&scratch.vault(), "ls | grep -v '^+'");
+    drop(file);
+    expect_code(kithfs(&scratch, "close").arg("photos"), 0);
+    assert!(handed_over.is_ok_and(|status| status.success()));
+    assert!(busy["unsynced_files"].is_u64() && busy["forks"] == 0, "{busy}");
+    assert_eq!(synced["unsynced_files"], 0, "{synced}");
+    assert_eq!(synced["unsynced_bytes"], 0, "{synced}");
+    // A sync tool keeps both versions of a file.
+    let stored = scratch.vault().join(stored.trim());
+    let copy = format!("{}.sync-conflict-20260101-120000-ABCDEFG", stored.display());
+    fs::copy(&stored, copy).unwrap();
+    let said = stdout(kithfs(&scratch, "status").arg("photos"));
+    assert!(said.ends_with(": closed, 1 conflict copy\n"), "{said}");
+    assert_eq!(status(&scratch)["rollback_alarms"], 0);
+    fs::rename(scratch.vault(), scratch.path().join("away")).unwrap();
+    assert_eq!(status(&scratch)["state"], "missing");
+}
+
+#[test]
+fn bash_completes_commands_options_and_names() {
+    let scratch = Scratch::new(&[]);
+    for name in ["photos", "papers", "music"] {
+        expect_code(kithfs(&scratch, "vaults").args(["add", name, "vault", "mnt"]), 0);
+    }
+    // As readline does: the words of the line, and the function that the script has registered.
+    let script = r#"
+        source <(kithfs completion bash)
+        complete_line() {
+            COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9 COMPREPLY=()
+            local function
+            function=$(complete -p kithfs | sed 's/.*-F \([^ ]*\) .*/\1/')
+            "$function" kithfs "${@: -1}" 2>/dev/null
+            echo "${COMPREPLY[*]}"
+        }
+        complete_line kithfs op
+        complete_line kithfs open p
+        complete_line kithfs close music pa
+        complete_line kithfs vaults set ph
+        complete_line kithfs open --idl
+        complete_line kithfs get vault/+sh
+    "#;
+    let path = format!(
+        "{}:{}",
+        Path::new(KITHFS).parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script]).current_dir(scratch.path()).env("PATH", path);
+    let said = stdout(bash.env("XDG_CONFIG_HOME", scratch.path().join("config")));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines, ["open", "photos papers", "papers", "photos", "--idle", "vault/+share"]);
+}

@@ -1,0 +1,236 @@
+//! `kithfs lock`: the vault is taken away from the programs that use it, and nothing that they have
+//! written is lost.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+
+use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
+
+/// A mount in the foreground, with what it logs.
+fn mount(scratch: &Scratch, options: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
+    let mut command = scratch.kithfs("mount");
+    command.args(["--foreground", "--log-level", "info"]).args(options);
+    command.arg(scratch.vault()).arg(scratch.point());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(log.any(|line| line.unwrap().contains("serving the vault")));
+    (child, log)
+}
+
+/// A program that has written to a file of the mount and keeps it open. After each further line of
+/// its input it writes again, and prints whether it could.
+struct Writer {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Writer {
+    fn start(dir: &Path) -> Writer {
+        let script = "exec 3>file; echo written >&3; cd .; echo ready; \
+            while read line; do if echo $line 2>/dev/null >&3; then echo ok; else echo refused; fi; done";
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).current_dir(dir);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut writer = Writer { child, input, output: BufReader::new(output).lines() };
+        assert_eq!(writer.output.next().unwrap().unwrap(), "ready");
+        writer
+    }
+
+    fn write(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").unwrap();
+        self.output.next().unwrap().unwrap()
+    }
+
+    fn end(mut self) {
+        drop(self.input);
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn locking_takes_the_vault_away_and_keeps_what_was_written() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (mut child, log) = mount(&scratch, &[]);
+    let mut writer = Writer::start(&scratch.point());
+    assert_eq!(writer.write("more"), "ok");
+    let locked = scratch.kithfs("lock").arg(scratch.point()).output().unwrap();
+    let log: Vec<String> = log.map(|line| line.unwrap()).collect();
+    let ended = child.wait().unwrap();
+    assert!(locked.status.success(), "{locked:?}\n{log:#?}");
+    assert!(ended.success(), "{log:#?}");
+    assert!(!is_mounted(&scratch.point()));
+    assert_eq!(writer.write("late"), "refused", "the program had the file open");
+    let pid = writer.child.id();
+    writer.end();
+    let holder = format!("locked while in use: process {pid} (bash)");
+    assert!(log.iter().any(|line| line.contains(&holder)), "{log:#?}");
+    assert!(log.iter().any(|line| line.contains("its keys are wiped")), "{log:#?}");
+    let plain = |line: &String| line.contains("/file") || line.contains(" file");
+    assert!(!log.iter().any(plain), "no plaintext name is logged: {log:#?}");
+    let file = expect_code(scratch.kithfs("cat").arg(scratch.vault()).arg("file"), 0);
+    assert_eq!(file.stdout, b"written\nmore\n");
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+}
+
+#[test]
+fn a_vault_that_nobody_uses_is_locked_too() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    for options in [&[][..], &["--read-only"]] {
+        let (mut child, log) = mount(&scratch, options);
+        expect_code(scratch.kithfs("lock").arg(scratch.point()), 0);
+        assert!(log.map(|line| line.unwrap()).any(|line| line.contains("its keys are wiped")));
+        assert!(child.wait().unwrap().success() && !is_mounted(&scratch.point()));
+    }
+    let none = expect_code(scratch.kithfs("lock").arg(scratch.point()), 12);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no vault of yours is mounted there"));
+}
+
+/// An ordinary user cannot end the connection by umount2(2). The kernel has a file for that where
+/// `fusectl` is mounted; without it the daemon ends itself.
+const AS_A_USER: &str = r#"
+printf 'ann:x:4321:4321::%s/home:/bin/sh\n' "$PWD" | cat /etc/passwd - > passwd
+mount --bind passwd /etc/passwd
+mkdir home
+mknod fuse c 10 229
+chmod 666 fuse
+mount --bind fuse /dev/fuse
+chmod 755 .
+chown -R ann: home vault mnt passphrase
+as_ann() { setpriv --reuid 4321 --regid 4321 --clear-groups env HOME="$PWD/home" "$@"; }
+umount /sys/fs/fuse/connections 2>/dev/null || true
+for control in none fusectl; do
+    [ "$control" = none ] || mount -t fusectl none /sys/fs/fuse/connections
+    as_ann "$KITHFS" mount --passphrase-file "$PWD/passphrase" vault mnt
+    pid=$(as_ann "$KITHFS" mounts --json | sed -n 's/.*"pid": \([0-9]*\),/\1/p')
+    as_ann bash -c '
+        exec 3> mnt/'$control'
+        echo written >&3
+        "$KITHFS" lock mnt
+        echo late >&3 || echo refused
+    ' 2>/dev/null
+    [ ! -e "/proc/$pid" ] || grep -q '^State:.Z' "/proc/$pid/status"
+    as_ann "$KITHFS" cat --passphrase-file "$PWD/passphrase" vault "$control"
+done
+"#;
+
+#[test]
+fn an_ordinary_user_locks_with_and_without_fusectl() {
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/setpriv").exists() {
+        return println!("skipped: needs root and setpriv");
+    }
+    let scratch = Scratch::new(&[]);
+    let mut script = Command::new("unshare");
+    script.args(["--mount", "--propagation", "private", "bash", "-euc", AS_A_USER]);
+    script.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
+    let said = expect_code(&mut script, 0);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert_eq!(said, "refused\nwritten\n".repeat(2));
+}
+
+/// Of two vaults, one is inside the mount of the other. Both were locked at the same time, and the
+/// inner one could not write its last changes any more.
+///
+/// All vaults of a user: in a user namespace, where other mounts of this machine are not this
+/// user's.
+const ALL: &str = r#"
+export XDG_RUNTIME_DIR=$PWD/run XDG_CONFIG_HOME=$PWD/config KITHFS_PASSPHRASE_FILE=$PWD/passphrase
+mkdir run inner
+kithfs() { "$KITHFS" "$@"; }
+kithfs vaults add outer vault mnt
+for end in 'lock' 'close --all'; do
+    kithfs open outer
+    if [ ! -e mnt/nested ]; then kithfs init --kdf-memory 32 --kdf-passes 1 mnt/nested > /dev/null; fi
+    kithfs mount mnt/nested inner
+    kithfs mounts | wc -l
+    echo "$end" > inner/note
+    kithfs $end
+    kithfs mounts | wc -l
+    kithfs open outer
+    kithfs cat mnt/nested note
+    kithfs mount mnt/nested inner
+    echo again > inner/note
+    kithfs lock outer
+    kithfs mounts | wc -l
+    kithfs open outer
+    kithfs cat mnt/nested note
+    kithfs close outer
+done
+"#;
+
+#[test]
+fn all_vaults_are_locked_or_closed_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mut script = Command::new("unshare");
+    script.args(["--user", "--map-root-user", "--mount", "bash", "-euc", ALL]);
+    script.current_dir(scratch.path()).env("KITHFS", KITHFS);
+    script.env("XDG_STATE_HOME", scratch.path().join("state"));
+    let said = expect_code(&mut script, 0);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert_eq!(said, "2\n0\nlock\n0\nagain\n2\n0\nclose --all\n0\nagain\n");
+}
+
+/// A service manager, as far as a service can tell: a socket for its notifications.
+#[test]
+fn a_service_notifies_and_ends_when_it_is_stopped() {
+    use std::os::unix::net::UnixDatagram;
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let socket = scratch.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    let told = || {
+        let mut buffer = [0; 1024];
+        let len = manager.recv(&mut buffer).expect("a notification");
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    };
+    let config = scratch.path().join("config");
+    let open = |sub: &str| {
+        let mut command = scratch.kithfs(sub);
+        command.env("XDG_CONFIG_HOME", &config);
+        command
+    };
+    let (vault, point) = (scratch.vault(), scratch.point());
+    expect_code(open("vaults").args(["add", "photos"]).arg(&vault).arg(&point), 0);
+    for is_busy in [false, true] {
+        let mut command = open("open");
+        command.args(["--foreground", "photos"]).env("NOTIFY_SOCKET", &socket);
+        command.env_remove("SYSTEMD_EXEC_PID");
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        assert_eq!(told().trim(), "READY=1");
+        assert!(is_mounted(&point));
+        fs::write(point.join("note"), "dear Ann").unwrap();
+        let writer = is_busy.then(|| Writer::start(&point));
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(told().trim(), "STOPPING=1");
+        assert!(child.wait().unwrap().success(), "the stop ends it, busy or not");
+        assert!(!is_mounted(&point));
+        if let Some(mut writer) = writer {
+            assert_eq!(writer.write("late"), "refused");
+            writer.end();
+        }
+        let note = expect_code(scratch.kithfs("cat").arg(&vault).arg("note"), 0);
+        assert_eq!(note.stdout, b"dear Ann");
+    }
+    let file = expect_code(scratch.kithfs("cat").arg(&vault).arg("file"), 0);
+    assert_eq!(file.stdout, b"written\n");
+}
