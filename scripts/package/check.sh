@@ -73,13 +73,20 @@ install -m 755 "$here/demo.sh" "$root/usr/local/bin/kithfs-demo"
 as_user mkdir -p /home/user/files
 as_user sh -c 'echo "a file of an ordinary user" > /home/user/files/note'
 as_user env KITHFS=/usr/bin/kithfs kithfs-demo /home/user/files
-as_user sh -c 'kithfs completion bash > /dev/null && [ -r /usr/share/man/man1/kithfs.1.gz ] && [ -x /usr/sbin/mount.kithfs ]'
+as_user sh -c 'kithfs completion bash > /dev/null && [ -r /usr/share/man/man1/kithfs.1.gz ] && [ -r /usr/lib/systemd/user/kithfs@.service ]'
+as_user kithfs --version --json | grep -q '"fusermount3": true'
+grep -q '"purl"' "$root/usr/share/doc/kithfs/kithfs.spdx.json"
 
 # A vault of the version before is read by the one after.
 as_user sh -c 'echo passphrase > ~/passphrase && chmod 600 ~/passphrase'
 vault() { as_user kithfs "$@" --passphrase-file /home/user/passphrase; }
 vault init /home/user/vault
 vault put /home/user/vault note /home/user/files/note
+# mount(8) finds the program by its other name.
+inside mkdir /mnt/plain
+inside mount -t kithfs /home/user/vault /mnt/plain -o ro,passphrase_file=/home/user/passphrase
+[ "$(cat "$root/mnt/plain/note")" = "a file of an ordinary user" ]
+inside kithfs umount /mnt/plain
 inside apt-get -qq install -y /newer.deb >/dev/null
 [ "$(vault cat /home/user/vault note)" = "a file of an ordinary user" ]
 

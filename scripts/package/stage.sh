@@ -13,7 +13,7 @@ program=$1 root=$2
 umask 022
 
 install -D -m 755 "$program" "$root/usr/bin/kithfs"
-DESTDIR=$root "$project/mount-helper/install.sh" --prefix /usr >/dev/null
+DESTDIR=$root "$project/mount-helper/install.sh" --prefix /usr --program ../bin/kithfs >/dev/null
 
 man=$root/usr/share/man/man1
 mkdir -p "$man"
@@ -36,5 +36,11 @@ doc=$root/usr/share/doc/kithfs
 install -d "$doc/examples"
 install -m 644 "$project"/{README,SPEC,THREAT_MODEL,SECURITY}.md "$project"/docs/*.md "$doc"
 install -m 644 "$project/scripts/package/fuse-io-uring.conf" "$doc/examples"
+
+"$project/scripts/package/sbom.py" >"$doc/kithfs.spdx.json"
+chmod 644 "$doc/kithfs.spdx.json"
+
+install -D -m 644 "$project/scripts/package/kithfs@.service" "$root/usr/lib/systemd/user/kithfs@.service"
+install -D -m 644 "$project/scripts/package/sirikali.json" "$root/usr/share/SiriKali/backends/kithfs.json"
 
 find "$root" -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH:-$(date +%s)}" {} +
