@@ -108,6 +108,32 @@ fn every_test_that_the_threat_model_names_is_there() {
     named.iter().for_each(|test| must_be_a_test(test, "THREAT_MODEL.md"));
 }
 
+/// A yes of the comparison is a claim like any other: it names a test, or a script that CI runs.
+#[test]
+fn every_yes_of_the_comparison_names_its_test() {
+    let page = read(&root().join("docs/COMPARISON.md"));
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter(|line| {
+            line.starts_with("| ") && line[2..].starts_with(|c: char| c.is_ascii_digit())
+        })
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert!(rows.len() >= 40, "{} rows", rows.len());
+    for row in rows {
+        let ours = row[2];
+        assert!(row.len() == 9 && ours.starts_with(['Y', 'P', 'N']), "{row:?}");
+        if !ours.starts_with('Y') {
+            continue;
+        }
+        let shown_by = ours.split('`').nth(1).unwrap_or_else(|| panic!("no test: {row:?}"));
+        match shown_by.strip_prefix("scripts/") {
+            Some(script) => assert!(root().join("scripts").join(script).exists(), "{row:?}"),
+            None => must_be_a_test(shown_by, "COMPARISON.md"),
+        }
+    }
+}
+
 #[test]
 fn every_line_of_the_page_has_its_test() {
     let page = read(&root().join("docs/DURABILITY.md"));
