@@ -39,6 +39,7 @@ pub(in crate::vault) fn open_core(
         descriptor.share_id(),
         descriptor.suite,
         layout,
+        descriptor.longest_name,
         &entered.heads[0].keys,
         signing,
     );

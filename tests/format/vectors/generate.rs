@@ -1823,6 +1823,7 @@ fn share_descriptor() -> Make {
             signed,
             isolated,
             chunk_log2,
+            longest_name: 152,
             founder: public(0x30),
             random: count(0x80),
         }
@@ -1861,6 +1862,7 @@ fn invitation() -> Make {
         signed: true,
         isolated: false,
         chunk_log2: 18,
+        longest_name: 152,
         founder: public(0x30),
         random: count(0x80),
     };
