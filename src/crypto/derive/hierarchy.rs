@@ -116,9 +116,8 @@ pub fn moved_place(names: &NamesKey, to: &Tag) -> [u8; 32] {
 /// author and signer, empty in a share that is not signed.
 #[must_use]
 pub fn moved_record(records: &RecordsKey, from: &Tag, to: &Tag, by: &[u8]) -> ([u8; 16], [u8; 24]) {
-    let part = |purpose: &[u8]| {
-        expand(records.expose(), &labels::MOVED_RECORD, &[purpose, from, to, by])
-    };
+    let part =
+        |purpose: &[u8]| expand(records.expose(), &labels::MOVED_RECORD, &[purpose, from, to, by]);
     let (id, nonce) = (part(b"id"), part(b"nonce"));
     (
         *id.first_chunk().expect("32 is more than 16"),

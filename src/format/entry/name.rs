@@ -142,11 +142,7 @@ impl<'a> NameCipher<'a> {
             return Some(StoredName::Short(text::encode(&sealed)));
         }
         let hash = *blake3::hash(&sealed).as_bytes();
-        Some(StoredName::Long {
-            entry: [&[LONG], &text::encode(&hash)[..]].concat(),
-            hash,
-            sealed,
-        })
+        Some(StoredName::Long { entry: [&[LONG], &text::encode(&hash)[..]].concat(), hash, sealed })
     }
 
     /// Opens a sealed name; `None` if it was not sealed under this key.

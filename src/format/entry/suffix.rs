@@ -25,6 +25,10 @@ const MACHINE_MAX: usize = 15;
 /// * Resilio, MEGA: `.Conflict`, with anything behind it;
 /// * OneDrive: `-MACHINE`, capital letters, digits and hyphens.
 fn is_known(suffix: &[u8]) -> bool {
+    // Otherwise two suffixes would be shown alike.
+    if suffix.starts_with(OTHER.0) {
+        return false;
+    }
     if suffix.starts_with(b".sync-conflict-") || suffix.starts_with(b"_conflict-") {
         return true;
     }
@@ -116,11 +120,10 @@ mod tests {
                 "{known}"
             );
         }
-        for other in ["~", "-Ann's laptop", ".orig", " 2", " ()", "-2", "--", "."] {
-            assert_eq!(
-                *shown(other.as_bytes()),
-                *format!(" (conflict copy {other})").as_bytes()
-            );
+        for other in
+            ["~", "-Ann's laptop", ".orig", " 2", " ()", "-2", "--", ".", " (conflict copy ~)"]
+        {
+            assert_eq!(*shown(other.as_bytes()), *format!(" (conflict copy {other})").as_bytes());
         }
         for ordinary in ["letter.txt", "a-b-c", "v-2", "report (draft)", "a_b", "a (moved 1)"] {
             assert_eq!(splits(ordinary.as_bytes()).count(), 0, "{ordinary}");

@@ -284,8 +284,7 @@ impl Header {
         if !fits {
             return fail(FormatErrorKind::Range);
         }
-        let header =
-            Header { public, size, version, root, oldest_epoch, hint: Hint { tag, name } };
+        let header = Header { public, size, version, root, oldest_epoch, hint: Hint { tag, name } };
         let message = |author: &[u8; 32]| header.signed_message(context, author, &data);
         let claim = match trailer {
             0 => None,

@@ -355,11 +355,7 @@ impl ShareKeys {
             let fixed = Fixed(Mutex::new([&id[..], &nonce].concat()));
             context.seal(RecordKind::Moved, b"", &plain, sign, &fixed)
         };
-        if self.signed() {
-            self.signing.sign(author, |sign| seal(Some(sign)))
-        } else {
-            seal(None)
-        }
+        if self.signed() { self.signing.sign(author, |sign| seal(Some(sign))) } else { seal(None) }
     }
 
     /// Returns the keys of the hashes and of the sealed names in a client's rollback memory.
