@@ -330,7 +330,7 @@ fn a_directory_another_opener_renamed_is_looked_up_again() {
 
 #[test]
 fn a_long_name_removed_and_made_concurrently_is_not_lost() {
-    // What was sealed as the name went after the entry, and took that of the other's entry along,
+    // What was sealed as the name was beside the entry, went after it, and took that of the other's entry along,
     // which had come between: his file was shown under what is left of a long name.
     let long = [b'l'; 200];
     let (store, ann, bob) = both();
@@ -340,7 +340,7 @@ fn a_long_name_removed_and_made_concurrently_is_not_lost() {
     let inside = parking_lot::Mutex::new(Some((bob.clone(), puts.clone())));
     store.on_event(Box::new(move |event| {
         if event.call == Call::Unlink
-            && event.name.as_ref().is_some_and(|name| name.starts_with(b"+name-"))
+            && event.name.as_ref().is_some_and(|name| name.starts_with(b"="))
             && let Some((bob, puts)) = inside.lock().take()
         {
             let (done, is_done) = std::sync::mpsc::channel();
@@ -353,7 +353,7 @@ fn a_long_name_removed_and_made_concurrently_is_not_lost() {
         }
     }));
     ann.unlink(ROOT, &long).unwrap();
-    let puts = puts.lock().take().expect("a sealed name was removed");
+    let puts = puts.lock().take().expect("an entry was removed");
     puts.join().unwrap().unwrap();
     assert_eq!(get(&ann, &long).unwrap(), b"his");
     assert_eq!(tree(&ann).unwrap().keys().collect::<Vec<_>>(), [&long.to_vec()]);
