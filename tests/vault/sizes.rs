@@ -487,12 +487,12 @@ fn files_with_paths_too_long_for_the_journal_are_not_changed() {
             Ok(opened) => on.vault.release(opened.handle).unwrap(),
             Err(error) => break error.errno(),
         }
-        deepest = on.vault.mkdir(&CALLER, deepest, &[b'd'; 120], 0o755).unwrap().node;
+        deepest = on.vault.mkdir(&CALLER, deepest, &[b'd'; 90], 0o755).unwrap().node;
         levels += 1;
     };
     assert_eq!(refused, libc::ENAMETOOLONG);
     // A stored name has between one and two times as many bytes as the plain one.
-    assert!((65_535 / 240..65_535 / 120).contains(&levels), "{levels}");
+    assert!((65_535 / 180..65_535 / 90).contains(&levels), "{levels}");
     on.reopen();
     on.clean();
 }

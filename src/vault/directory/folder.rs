@@ -403,7 +403,7 @@ impl Core {
     /// [`Fault::Boundary`] if it is the root of a nested share.
     pub fn directory_tag(&self, node: NodeId) -> Inner<Tag> {
         if let Some(tag) = self.nodes.directory(node) {
-            return Ok(tag);
+            return if self.has_moved(node)? { Err(Fault::Os(libc::ESTALE)) } else { Ok(tag) };
         }
         let link = self.nodes.link(node)?;
         let parent = self.folder(link.parent)?;
@@ -411,8 +411,22 @@ impl Core {
         let place = parent.place_name(&link.stored, &link.name)?;
         parent.check_boundary(&*dir, place.as_deref())?;
         let tag = self.keys.tag_of(&link.stored).ok_or(Fault::Os(libc::ESTALE))?;
+        if self.has_moved(node)? {
+            return Err(Fault::Os(libc::ESTALE));
+        }
         self.nodes.set_directory(node, Some(tag));
         Ok(tag)
+    }
+
+    /// Returns whether another daemon has renamed a directory since its lookup here, so that it has
+    /// another tag.
+    fn has_moved(&self, node: NodeId) -> Inner<bool> {
+        if !self.mode.shared || node == ROOT {
+            return Ok(false);
+        }
+        let link = self.nodes.link(node)?;
+        let stat = self.dir(link.parent)?.stat(&link.stored);
+        Ok(!stat.is_ok_and(|stat| self.nodes.is(node, &stat)))
     }
 
     /// Returns a directory of the store with this tag, for a walk without nodes: names can be
