@@ -257,8 +257,7 @@ fn every_entry_is_listed_once_under_a_name_that_opens_it() {
                 if random.below(2) == 0 {
                     continue;
                 }
-                for (key, at) in
-                    epochs.all().flat_map(|key| plain.iter().map(move |at| (key, *at)))
+                for (key, at) in epochs.all().flat_map(|key| plain.iter().map(move |at| (key, *at)))
                 {
                     let entry = with(&epochs.keys[key.0][key.1][all[at]], suffix);
                     if random.below(4) == 0 && entry.len() <= 255 && !made.contains_key(&entry) {
@@ -531,9 +530,18 @@ fn replacing_an_entry_leaves_all_other_names_alone() {
                 put(&vault, &here(&name), b"").unwrap();
                 expected.insert(name.clone(), inode(&vault, &here(&name)).unwrap());
             }
-            assert_eq!(listed_in(&vault, HERE).into_iter().collect::<BTreeMap<_, _>>(), expected, "{what}");
+            assert_eq!(
+                listed_in(&vault, HERE).into_iter().collect::<BTreeMap<_, _>>(),
+                expected,
+                "{what}"
+            );
             for (name, ino) in &expected {
-                assert_eq!(inode(&vault, &here(name)), Some(*ino), "{what}: {}", name.escape_ascii());
+                assert_eq!(
+                    inode(&vault, &here(name)),
+                    Some(*ino),
+                    "{what}: {}",
+                    name.escape_ascii()
+                );
             }
         }
         vault.close().unwrap();
@@ -603,12 +611,7 @@ fn a_stored_name_opens_only_an_entry_listed_under_it() {
         put(&vault, name, b"").unwrap();
         let entry = stored(&vault, name);
         copy(&store.root(), &entry, &with(&entry, " (1)"));
-        for other in [
-            entry.clone(),
-            with(&entry, " (1)"),
-            b"+long".to_vec(),
-            b"+share".to_vec(),
-        ] {
+        for other in [entry.clone(), with(&entry, " (1)"), b"+long".to_vec(), b"+share".to_vec()] {
             assert_eq!(inode(&vault, &other), None, "{}", other.escape_ascii());
         }
         // It is free for whoever wants to use it.

@@ -265,7 +265,10 @@ fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
     let stored = cipher(&root, b"moved");
     root.rename(&stored, &*root, b"+trash-0", RenameMode::Replace).unwrap();
     root.mkdir(&stored, 0o755).unwrap();
-    assert_eq!(client.told(&root), [("moved/inside".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    assert_eq!(
+        client.told(&root),
+        [("moved/inside".to_owned(), NoticeKind::Gone { elsewhere: false })]
+    );
     root.rmdir(&stored).unwrap();
     root.rename(b"+trash-0", &*root, &stored, RenameMode::Replace).unwrap();
     assert_eq!(client.told(&root), []);

@@ -421,7 +421,7 @@ impl Core {
     /// Returns whether another daemon has renamed a directory since its lookup here, so that it has
     /// another tag.
     fn has_moved(&self, node: NodeId) -> Inner<bool> {
-        if !self.mode.shared || node == ROOT {
+        if !self.mode.writers.share_names() || node == ROOT {
             return Ok(false);
         }
         let link = self.nodes.link(node)?;

@@ -3,14 +3,16 @@
 
 use std::sync::LazyLock;
 
-use base64ct::{Base64UrlUnpadded, Encoding};
-use kithfs::crypto::{Hctr2, NamesKey, RecordCipher, Suite};
+use kithfs::crypto::{Hctr2, NamesKey, RecordCipher, Suite, Tag};
 use kithfs::format::header::{Header, HeaderContext, Hint, MAGIC, PUBLIC, PublicHeader};
 use kithfs::format::journal::{JournalHead, RECORD_HEAD, RECORDS_AT, record_head};
 use kithfs::format::layout::{INDEX_BLOCK, Layout, SIZE_MAX, SMALL_MAX};
-use kithfs::format::name::{Decoded, NameCipher, StoredName, is_control, is_valid};
+use kithfs::format::name::{
+    NameCipher, Opened, Parts, StoredName, is_control, is_long, is_valid, parse,
+};
 use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::table::{HOLE, IndexBlock, Segment, Table};
+use kithfs::format::{suffix, text};
 
 use super::{Repeat, Seeded, chosen};
 
@@ -72,7 +74,7 @@ fn header(public: PublicHeader) -> Header {
         version: 1,
         root: HOLE,
         oldest_epoch: 1,
-        hint: Hint { directory: [3; 32], name: b"name".to_vec() },
+        hint: Hint { tag: [3; 8], name: b"name".to_vec() },
     }
 }
 
@@ -151,89 +153,103 @@ pub fn index_block_seeds() -> Vec<Vec<u8>> {
     vec![IndexBlock::empty().encode(), (0..INDEX_BLOCK).map(|i| i as u8).collect()]
 }
 
+const LONGEST: usize = 152;
+const TAG: Tag = [12; 8];
+
 /// Names of entries. By the first byte: a stored name as it is; a plain name; a plain name whose
 /// stored form has a suffix; or what stands under the cipher of a stored name.
 pub fn stored_name(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
-    let (key, directory) = (NamesKey::from_bytes([11; 32]), [12; 32]);
-    let hctr2 = Hctr2::new(&key);
-    let names = NameCipher::new(&hctr2, &key, &directory);
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes([11; 32]));
+    let names = NameCipher::new(&hctr2, LONGEST);
     match choice % 4 {
-        0 => check_stored(&names, bytes),
-        1 => match names.encode(bytes) {
+        0 => check_stored(&names, bytes, None),
+        1 => match names.encode(&TAG, bytes) {
             None => assert!(!is_valid(bytes)),
             Some(StoredName::Short(entry)) => {
-                assert_eq!(names.decode(&entry), Decoded::Plain(bytes.to_vec()))
+                let Parts::Short { sealed, suffix: b"" } = parse(&entry, LONGEST) else {
+                    panic!("a short name")
+                };
+                let opened = Opened { tag: TAG, name: bytes.to_vec() };
+                assert_eq!(names.open(&sealed), Some(opened));
             }
-            Some(StoredName::Long { entry, sidecar, hash }) => {
-                assert_eq!(
-                    names.decode(&entry),
-                    Decoded::Long { sidecar, hash, suffix: Vec::new() }
-                );
+            Some(StoredName::Long { entry, hash, sealed }) => {
+                assert_eq!(parse(&entry, LONGEST), Parts::Long { hash, suffix: b"" });
+                assert!(is_long(&sealed, &hash, LONGEST));
+                let opened = Opened { tag: TAG, name: bytes.to_vec() };
+                assert_eq!(names.open(&sealed), Some(opened));
             }
         },
         2 => {
             let Some((&len, rest)) = bytes.split_first() else { return };
             let (plain, suffix) = rest.split_at(rest.len().min(usize::from(len)));
-            if let Some(stored) = names.encode(plain) {
-                check_stored(&names, &[stored.entry(), suffix].concat());
+            if let Some(stored) = names.encode(&TAG, plain) {
+                let sealed = match &stored {
+                    StoredName::Long { sealed, .. } => Some(&sealed[..]),
+                    StoredName::Short(_) => None,
+                };
+                check_stored(&names, &[stored.entry(), suffix].concat(), sealed);
             }
         }
         _ => {
             let mut buf = bytes.to_vec();
-            if hctr2.encrypt(&hctr2.tweak(&directory), &mut buf).is_ok() {
-                check_stored(&names, Base64UrlUnpadded::encode_string(&buf).as_bytes());
+            if hctr2.encrypt(&hctr2.tweak(b""), &mut buf).is_ok() {
+                check_stored(&names, &text::encode(&buf), None);
             }
         }
     }
 }
 
 /// Whatever a store may hold under `stored` is shown under a name that leads back to it.
-fn check_stored(names: &NameCipher, stored: &[u8]) {
+fn check_stored(names: &NameCipher, stored: &[u8], long: Option<&[u8]>) {
     if !is_valid(stored) {
         return;
     }
-    match names.decode(stored) {
-        Decoded::Plain(plain) => {
-            assert!(is_valid(&plain), "{plain:?}");
-            let direct = names.encode(&plain).is_some_and(|name| name.entry() == stored);
-            assert!(
-                direct || names.conflict_candidates(&plain).iter().any(|name| name == stored),
-                "{plain:?} does not lead back"
-            );
+    let (opened, suffix) = match parse(stored, LONGEST) {
+        Parts::Short { sealed, suffix } => (names.open(&sealed), suffix),
+        Parts::Long { hash, suffix } => {
+            assert_eq!([b"=", &text::encode(&hash)[..], suffix].concat(), stored);
+            let sealed = long.filter(|sealed| is_long(sealed, &hash, LONGEST));
+            (sealed.and_then(|sealed| names.open(sealed)), suffix)
         }
-        Decoded::Long { sidecar, hash, suffix } => {
-            let text = Base64UrlUnpadded::encode_string(&hash);
-            assert_eq!([b"=", text.as_bytes(), &suffix].concat(), stored);
-            assert_eq!([b"+name-", text.as_bytes()].concat(), sidecar);
-        }
-        Decoded::Control => assert!(is_control(stored)),
-        Decoded::Foreign => {}
-    }
+        Parts::Control => return assert!(is_control(stored)),
+        Parts::Foreign => return,
+    };
+    let Some(Opened { tag, name }) = opened else { return };
+    assert!(is_valid(&name), "{name:?}");
+    let shown = [&name[..], &suffix::shown(suffix)].concat();
+    let stored_as = |(plain, suffix): (&[u8], &[u8])| {
+        names.encode(&tag, plain).is_some_and(|name| [name.entry(), suffix].concat() == stored)
+    };
+    assert!(
+        stored_as((&shown, b"")) || suffix::splits(&shown).any(stored_as),
+        "{shown:?} does not lead back"
+    );
 }
 
 pub fn stored_name_seeds() -> Vec<Vec<u8>> {
-    let (key, directory) = (NamesKey::from_bytes([11; 32]), [12; 32]);
-    let hctr2 = Hctr2::new(&key);
-    let names = NameCipher::new(&hctr2, &key, &directory);
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes([11; 32]));
+    let names = NameCipher::new(&hctr2, LONGEST);
     let mut seeds = Vec::new();
-    let suffixes: [&[u8]; 4] = [
+    let suffixes: [&[u8]; 6] = [
         b"",
         b".sync-conflict-20260101-120000-ABCDEFG",
         b" (Ann's conflicted copy 2026-01-01)",
         b" (2)",
+        b"~",
+        b" (conflict copy ~)",
     ];
-    for plain in [&b"a"[..], b"letter.txt", &[b'n'; 183], &[b'n'; 184], &[0xff; 255]] {
-        let stored = names.encode(plain).expect("a valid name");
+    for plain in [&b"a"[..], b"letter.txt", &[b'n'; 98], &[b'n'; 99], &[0xff; 255]] {
+        let stored = names.encode(&TAG, plain).expect("a valid name");
         seeds.push(chosen(1, plain));
         seeds.extend(suffixes.iter().map(|suffix| chosen(0, &[stored.entry(), suffix].concat())));
         seeds.extend(
             suffixes.iter().map(|suffix| [&[2, plain.len() as u8], plain, suffix].concat()),
         );
-        seeds.push(chosen(3, &[plain, &[0; 8]].concat()));
+        seeds.push(chosen(3, &[&TAG[..], plain, &[0; 8]].concat()));
     }
-    seeds.push(chosen(3, b"a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"));
-    seeds.extend([&b"+share"[..], b"+dir", b"=", b".hidden"].map(|control| chosen(0, control)));
+    seeds.push(chosen(3, &[&TAG[..], b"a", &[0; 15]].concat()));
+    seeds.extend([&b"+share"[..], b"+long", b"=", b".hidden"].map(|control| chosen(0, control)));
     seeds
 }
 

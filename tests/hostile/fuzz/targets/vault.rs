@@ -584,7 +584,7 @@ pub fn vault_path_seeds() -> Vec<Vec<u8>> {
     }
     seeds.extend(
         [
-            &b"\x01+dir"[..],
+            &b"\x01+long"[..],
             b"\x01x",
             b"\x02moved",
             b"\x02below/further",
