@@ -190,7 +190,7 @@ pub fn structures() -> Vec<Structure> {
         structure(
             "share descriptor",
             descriptor.encode(),
-            &[b"kithshar", &[1, 0], &[1], &[3], &[18], &[0; 3], &both, &[9; 32]],
+            &[b"kithshar", &[1, 0], &[1], &[3], &[18], &[152], &[0; 2], &both, &[9; 32]],
         ),
         structure("invitation", invitation.encode(), &invitation_fields),
         structure("slot block", block, &block_fields),
