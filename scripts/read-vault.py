@@ -400,11 +400,36 @@ class Hctr2:
         n = self.stream(xor(xor(mm, uu), self.mask), v)
         return xor(mm, self.hash(tweak, n)) + n
 
+    def encrypt(self, tweak: bytes, plain: bytes) -> bytes:
+        m, n = plain[:16], plain[16:]
+        mm = xor(m, self.hash(tweak, n))
+        uu = aes_blocks(self.key, mm)
+        v = self.stream(xor(xor(mm, uu), self.mask), n)
+        return xor(uu, self.hash(tweak, v)) + v
 
-NAME_BYTES = re.compile(rb"[A-Za-z0-9_=-]")
-CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|names|dir|lock)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created|refused"
-                          rb"|name|junction|moving|tmp|trash)-)")
-LONG_NAME = re.compile(rb"=[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")  # 32 bytes have one spelling
+
+NAME_BYTES = re.compile(rb"[A-Za-z0-9,@=]")
+STORED_NAME = re.compile(rb"(=?)([A-Za-z0-9,@]*)(.*)", re.DOTALL)
+CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|names|lock|long|moved)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created"
+                          rb"|refused|junction|moving|tmp|trash)-)")
+MARK = re.compile(rb"(.+) \(moved [0-9a-f]{8}\)", re.DOTALL)
+KNOWN_SUFFIX = re.compile(rb"\.sync-conflict-.*|_conflict-.*|\.(?i:conflict).*|-(?=[0-9-]*[A-Z])[A-Z0-9-]{1,15}| \([0-9]+\)"
+                          rb"| \(.*(?i:conflict).*\)", re.DOTALL)
+OTHER_SUFFIX = b" (conflict copy "
+
+
+def letters(data: bytes) -> bytes:
+    return base64.b64encode(data, b",@").rstrip(b"=")
+
+
+def from_letters(encoded: bytes, what: str) -> bytes:
+    try:
+        data = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), b",@", validate=True)
+    except ValueError:
+        data = b""
+    if letters(data) != encoded:
+        raise Fault("encoding", f"{what} is not spelled as names are")
+    return data
 
 
 def check_plain_name(name: bytes) -> bytes:
@@ -414,25 +439,67 @@ def check_plain_name(name: bytes) -> bytes:
     return name
 
 
-def open_short_name(names: Hctr2, directory_id: bytes, stored: bytes) -> bytes:
-    sealed = from_base64url(stored, "a name")
-    within(len(sealed), 16, 191, "the length of a sealed name")
-    padded = names.decrypt(directory_id, sealed)
-    name = padded.rstrip(b"\0")
-    if len(padded) != max(16, len(name) + 8):
-        raise Fault("unauthentic", "a name of another directory or key")
-    return check_plain_name(name)
+@dataclasses.dataclass(frozen=True)
+class StoredName:
+    """The parts of a stored name: sealed bytes or a hash of them, and what follows the letters."""
+    sealed: bytes
+    hash: bytes
+    suffix: bytes
 
 
-def conflict_splits(name: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """What a sync tool may have appended to a name, from the left (Conflict copies)."""
-    for at, byte in enumerate(name):
-        if byte in b". " and at:
-            left, right = name[:at], name[at:]
-            inner = right[2:-1]
-            bracketed = right.startswith(b" (") and right.endswith(b")") and len(right) > 2
-            if right.startswith(b".sync-conflict-") or bracketed and (b"conflict" in inner.lower() or inner.isdigit()):
-                yield left, right
+def parse_stored_name(stored: bytes, longest: int) -> StoredName:
+    found = STORED_NAME.fullmatch(stored)
+    assert found
+    equals, written, suffix = found.groups()
+    if equals:
+        if len(written) != 43:
+            raise Fault("encoding", "a hash in a name does not have 43 letters")
+        return StoredName(b"", from_letters(written, "a hash in a name"), suffix)
+    within(len(written), 1, longest, "the length of a stored name")
+    return StoredName(from_letters(written, "a name"), b"", suffix)
+
+
+def open_sealed_name(names: Hctr2, sealed: bytes) -> tuple[bytes, bytes]:
+    """Tag and plain name."""
+    within(len(sealed), 24, 8 + 255 + 8, "the length of a sealed name")
+    padded = names.decrypt(b"", sealed)
+    tag, name = padded[:8], padded[8:].rstrip(b"\0")
+    if len(padded) != max(24, 8 + len(name) + 8):
+        raise Fault("unauthentic", "a name under another key")
+    return tag, check_plain_name(name)
+
+
+def check_long_name(sealed: bytes, name_hash: bytes, longest: int) -> bytes:
+    """The contents of a file in `+long`."""
+    if len(letters(sealed)) <= longest or blake3(sealed) != name_hash:
+        raise Fault("unauthentic", "its sealed name does not match its hash")
+    return sealed
+
+
+def is_known_suffix(suffix: bytes) -> bool:
+    return not suffix.startswith(OTHER_SUFFIX) and KNOWN_SUFFIX.fullmatch(suffix) is not None
+
+
+def shown_suffix(suffix: bytes) -> bytes:
+    return suffix if not suffix or is_known_suffix(suffix) else OTHER_SUFFIX + suffix + b")"
+
+
+def splits(name: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The ways to take a shown name apart, from the left: the plain name and the suffix as stored."""
+    for at in range(1, len(name)):
+        if name[at] not in b". _-":
+            continue
+        left, right = name[:at], name[at:]
+        if is_known_suffix(right):
+            yield left, right
+        elif right.startswith(OTHER_SUFFIX) and right.endswith(b")"):
+            inner = right[len(OTHER_SUFFIX):-1]
+            if inner and not re.match(rb"[A-Za-z0-9,@]", inner) and not is_known_suffix(inner):
+                yield left, inner
+
+
+def mark(stored: bytes) -> bytes:
+    return b" (moved " + blake3(stored)[:4].hex().encode() + b")"
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------------
@@ -724,6 +791,7 @@ class Descriptor:
     signed: bool
     isolated: bool
     chunk_log2: int
+    longest_name: int
     founder: bytes
     id: bytes
 
@@ -737,11 +805,12 @@ def parse_descriptor(data: bytes) -> Descriptor:
     if flags not in (0, 1, 3):
         raise Fault("flags", f"the share's descriptor has flags {flags}, which this reader does not know")
     chunk_log2 = within(at.number(1), 12, 22, "log2 of the chunk size")
-    at.zeros(3)
+    longest_name = within(at.number(1), 64, 200, "the longest stored name")
+    at.zeros(2)
     founder = public_identity(at.take(64))
     at.take(32)
     at.end()
-    return Descriptor(suite, flags & 1 != 0, flags & 2 != 0, chunk_log2, founder, digest("share id", data))
+    return Descriptor(suite, flags & 1 != 0, flags & 2 != 0, chunk_log2, longest_name, founder, digest("share id", data))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1030,8 +1099,12 @@ class Epoch:
     records_key = functools.cached_property(lambda self: self.key("records"))
     history_key = functools.cached_property(lambda self: self.key("history"))
 
-    def long_name_hash(self, directory_id: bytes, name: bytes) -> bytes:
-        return expand(self.names_key, "long name", directory_id, name)
+    def place_hash(self, tag: bytes, name: bytes) -> bytes:
+        return expand(self.names_key, "place", tag, name)
+
+    def long_entry(self, tag: bytes, name: bytes) -> bytes:
+        """The entry of a long name."""
+        return b"=" + letters(blake3(self.names.encrypt(b"", tag + name + bytes(8))))
 
 
 class Rights:
@@ -1083,6 +1156,7 @@ class Share:
             raise Fault("unauthentic", "the folder key of the first epoch is not known")
         self.directory_key = expand(first[0].secret, "directories")
         self.overlays: dict[tuple[int, int], Overlay] = {}
+        self.closures: dict[bytes, list[bytes]] = {}
         read_journals(self)
 
     def read_manifests(self) -> list[Manifest]:
@@ -1176,11 +1250,52 @@ class Share:
             if signer not in may_sign and blake3(whole) not in rights.inventoried:
                 raise Fault("unauthentic", "its signer is not allowed to sign in the share")
 
-    def root_directory_id(self) -> bytes:
-        return hmac(self.directory_key, label("root directory"), self.id)
+    def root_tag(self) -> bytes:
+        return hmac(self.directory_key, label("root tag"), self.id)[:8]
 
-    def directory_id(self, parent: bytes, name: bytes) -> bytes:
-        return hmac(self.directory_key, label("directory"), parent, name)
+    def tag(self, sealed_tag: bytes, name: bytes) -> bytes:
+        return hmac(self.directory_key, label("tag"), sealed_tag, name)[:8]
+
+    def long_tag(self, name_hash: bytes) -> bytes:
+        return hmac(self.directory_key, label("long tag"), name_hash)[:8]
+
+    def explained(self, own: bytes) -> list[bytes]:
+        """6, Evidence: the tags of entries that belong into the directory with the tag `own`, beside its own."""
+        if own not in self.closures:
+            found: set[bytes] = set()
+            waiting = [own]
+            while waiting:
+                to = waiting.pop()
+                new = self.evidence_to(to) - found
+                found |= new
+                waiting += new
+            self.closures[own] = sorted(found - {own})
+        return self.closures[own]
+
+    def evidence_to(self, to: bytes) -> set[bytes]:
+        found: set[bytes] = set()
+        for epoch in self.epochs:
+            place = letters(expand(epoch.names_key, "moved", to))
+            fd = os.dup(self.fd)
+            try:
+                for part in (b"+moved", place):
+                    fd, above = open_directory(fd, part), fd
+                    os.close(above)
+                for name in sorted(os.fsencode(n) for n in os.listdir(fd)):
+                    try:
+                        record = read_control(fd, name, 1 << 16) or b""
+                        if letters(blake3(record)) != name:
+                            raise Fault("unauthentic", "it is not named by its hash")
+                        from_tag, to_tag = parse_evidence(open_sealed_record(self, b"KMOV", record, b"").content)
+                        if to_tag == to:
+                            found.add(from_tag)
+                    except (Fault, IsADirectoryError) as fault:
+                        self.report.note(self.path, f"evidence {show(name)} does not count: {fault}")
+            except FileNotFoundError:
+                pass
+            finally:
+                os.close(fd)
+        return found
 
 
 def parse_inventory(data: bytes) -> tuple[list[bytes], bytes, bytes]:
@@ -1199,8 +1314,8 @@ def parse_inventory(data: bytes) -> tuple[list[bytes], bytes, bytes]:
 # 7 Sealed records
 # ---------------------------------------------------------------------------------------------------------------------------------------
 
-RECORD_SIGNATURES = {b"KSYM": "symlink signature", b"KLSY": "symlink signature", b"KDIR": "directory signature",
-                     b"KNAM": "long name signature", b"KJNC": "junction signature"}
+RECORD_SIGNATURES = {b"KSYM": "symlink signature", b"KLSY": "symlink signature", b"KMOV": "moved signature",
+                     b"KJNC": "junction signature"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1314,24 +1429,12 @@ def parse_attributes(content: bytes) -> list[tuple[bytes, bytes]]:
     return attributes
 
 
-@dataclasses.dataclass(frozen=True)
-class DirectoryRecord:
-    id: bytes
-    places: tuple[tuple[bytes, bytes], tuple[bytes, bytes]]  # now and before: id of the parent, name
-
-
-def parse_directory_record(content: bytes) -> DirectoryRecord:
-    """6"""
-    at = Bytes(content, "the directory record")
-    directory_id = at.take(32)
-    places = []
-    for _ in range(2):
-        parent, length, name = at.take(32), at.number(1), at.take(255)
-        if any(name[length:]):
-            raise Fault("flags", "the directory record: reserved bytes are not zero")
-        places.append((parent, check_plain_name(name[:length])))
+def parse_evidence(content: bytes) -> tuple[bytes, bytes]:
+    """6: from and to."""
+    at = Bytes(content, "the evidence of a rename")
+    tags = at.take(8), at.take(8)
     at.end()
-    return DirectoryRecord(directory_id, (places[0], places[1]))
+    return tags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1351,15 +1454,15 @@ def parse_junction(content: bytes) -> tuple[Junction, bytes]:
     return Junction(child, flags & 2 != 0, flags & 128 != 0), name
 
 
-def find_junction(share: Share, directory_fd: int, directory_id: bytes, name: bytes) -> Junction | None:
+def find_junction(share: Share, directory_fd: int, directory_tag: bytes, name: bytes) -> Junction | None:
     """11, Junctions: an invalid one is ignored."""
-    for epoch in share.epochs:
-        name_hash = epoch.long_name_hash(directory_id, name)
+    for tag, epoch in ((tag, epoch) for tag in [directory_tag, *share.explained(directory_tag)] for epoch in share.epochs):
+        place = epoch.place_hash(tag, name)
         try:
-            record = read_control(directory_fd, b"+junction-" + base64url(name_hash), 1 << 16)
+            record = read_control(directory_fd, b"+junction-" + letters(place), 1 << 16)
             if record is None:
                 continue
-            junction, named = parse_junction(open_sealed_record(share, b"KJNC", record, directory_id + name_hash).content)
+            junction, named = parse_junction(open_sealed_record(share, b"KJNC", record, tag + place).content)
             if named == name:
                 return junction
             raise Fault("unauthentic", "it is of another name")
@@ -1514,11 +1617,11 @@ def open_header(share: Share, data: bytes) -> Header:
     at = Bytes(plain, "the header")
     size, version, root, oldest = at.number(8), at.number(8), at.take(32), at.number(4)
     at.zeros(12)
-    at.take(32)
+    at.take(8)
     hint_length = at.number(1)
     if any(at.take(255)[hint_length:]):
         raise Fault("flags", "the header: reserved bytes are not zero")
-    at.zeros(48)
+    at.zeros(72)
     content = at.take(data_length)
     if small:
         within(size, data_length, data_length, "the size of a small file")
@@ -1668,6 +1771,9 @@ def parse_journal_head(data: bytes) -> tuple[int, bytes, bytes, bytes]:
 
 def parse_journal_body(body: bytes) -> JournalRecord:
     at = Bytes(body, "a journal record")
+    kind = at.number(1)
+    if kind:
+        raise Fault("flags", f"a journal record is of kind {kind}, which this reader does not know")
     path = at.take(at.number(2))
     file_id, base, result, length = at.take(32), at.take(32), at.take(32), at.number(8)
     seconds = int.from_bytes(at.take(8), "little", signed=True)
@@ -1695,15 +1801,17 @@ def open_journal_record(data: bytes, share: Share, journal_id: bytes, key: bytes
 
 
 def journal_records(data: bytes, share: Share, journal_id: bytes, key: bytes) -> list[JournalRecord]:
-    """The first invalid record ends the journal: it was never acknowledged."""
+    """The first record that is not authentic ends the journal: it was never acknowledged."""
     records: list[JournalRecord] = []
     at, running = 4096, None
     while True:
         try:
             length = int.from_bytes(data[at + 4:at + 8], "little")
             generation, sequence, record, taken = open_journal_record(data[at:at + 24 + length], share, journal_id, key)
-        except Fault:
-            return records
+        except Fault as fault:
+            if fault.kind in ("truncated", "magic", "unauthentic"):
+                return records
+            raise
         if sequence != len(records) or running not in (None, generation):
             return records
         records.append(record)
@@ -1870,9 +1978,11 @@ def replay_created(share: Share, records: list[JournalRecord]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An entry of a directory. `place` is the name from which ids follow: without a conflict suffix; None where it is not known."""
+    """An entry of a directory. `place` is its plain name without a suffix; None if it is lost or does not belong to the directory. `tag` is
+    that of a directory with this stored name."""
     name: bytes
     place: bytes | None
+    tag: bytes
     stored: bytes
     status: os.stat_result
 
@@ -1881,8 +1991,9 @@ class Entry:
 class Directory:
     share: Share
     fd: int
-    id: bytes
+    tag: bytes
     path: bytes
+    in_copy: bool = False  # it is a sync tool's copy of a directory, or in one
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -1892,63 +2003,82 @@ class Directory:
 
 @dataclasses.dataclass(frozen=True)
 class SealedName:
-    """What a stored name says: the plain name, None where it is lost, a conflict suffix, and the rank of the epoch."""
+    """What a stored name says: the plain name and the tag with which it is sealed, None where they are lost; the suffix, the rank of the
+    epoch."""
     plain: bytes | None
+    tag: bytes | None
     suffix: bytes
     rank: int
-
-
-NUMBERED = re.compile(rb"(.+) \(conflict, epoch (0|[1-9][0-9]*)\)", re.DOTALL)
 
 
 class Owners:
     """5, To whom a name belongs, in a directory that has been read as a whole."""
 
     def __init__(self, directory: Directory, sealed: dict[bytes, SealedName]) -> None:
-        self.directory, self.sealed, self.epochs = directory, sealed, directory.share.epochs
+        self.sealed, self.share = sealed, directory.share
         self.stored = {found: name for name, found in sealed.items() if found.plain is not None}
+        self.some_lost = len(self.stored) < len(sealed)
+        self.tags = [directory.tag]
+        if any(found.tag not in (None, directory.tag) for found in sealed.values()) or self.some_lost:
+            self.tags += self.share.explained(directory.tag)
+        self.marks: dict[bytes, list[bytes]] = {}
 
-    def entry(self, rank: int, left: bytes, right: bytes) -> bytes | None:
-        """The entry that is the left part under the key of this epoch, and the right part behind it."""
-        found = self.stored.get(SealedName(left, right, rank))
-        if found is None and 183 < len(left) <= 255:  # it has its name by its hash, also where that is lost
-            entry = b"=" + base64url(self.epochs[rank].long_name_hash(self.directory.id, left)) + right
-            found = entry if entry in self.sealed else None
-        return found
+    def belongs(self, found: SealedName) -> bool:
+        return found.tag in self.tags
 
-    def claims(self, name: bytes, ranks: list[int]) -> Iterator[bytes]:
-        """(a) and (b)"""
-        for left_and_right in ([(name, b"")], list(conflict_splits(name))):
-            for rank in ranks:
-                for left, right in left_and_right:
-                    entry = self.entry(rank, left, right)
-                    if entry is not None:
-                        yield entry
+    def sealed_as(self, plain: bytes, suffix: bytes) -> bytes | None:
+        """(a) and (b), with a suffix behind."""
+        for tag in self.tags:
+            for rank, epoch in enumerate(self.share.epochs):
+                found = self.stored.get(SealedName(plain, tag, suffix, rank))
+                if found is None and self.some_lost and len(letters(bytes(16 + len(plain)))) > self.share.descriptor.longest_name:
+                    entry = epoch.long_entry(tag, plain) + suffix  # it has its name by its hash
+                    found = entry if entry in self.sealed else None
+                if found is not None:
+                    return found
+        return None
 
     def first(self, name: bytes) -> bytes | None:
-        return next(self.claims(name, list(range(len(self.epochs)))), None)
+        """(a) to (c)"""
+        for plain, suffix in [(name, b""), *splits(name)]:
+            found = self.sealed_as(plain, suffix) if len(plain) <= 255 else None
+            if found is not None:
+                return found
+        return None
 
-    def second(self, name: bytes) -> bytes | None:
-        """(c)"""
-        numbered = NUMBERED.fullmatch(name)
-        if numbered is None:
+    def with_mark(self, name: bytes) -> bytes | None:
+        """(d)"""
+        found = MARK.fullmatch(name)
+        if found is None:
             return None
-        plain, number = numbered[1], int(numbered[2])
-        ranks = [rank for rank, epoch in enumerate(self.epochs) if rank > 0 and epoch.number == number]
-        first = self.first(plain)
-        return next((entry for entry in self.claims(plain, ranks) if entry != first), None)
+        if not self.marks:
+            for stored in sorted(self.sealed):
+                self.marks.setdefault(mark(stored), []).append(stored)
+        for stored in self.marks.get(name[len(found[1]):], []):
+            claims = self.claims(stored)
+            if claims[1] == name and not self.has(stored, claims[:1]) or claims[3] == name and not self.has(stored, claims[:3]):
+                return stored
+        return None
+
+    def owner(self, name: bytes) -> bytes | None:
+        found = self.first(name) or self.with_mark(name)
+        if found is None and name in self.sealed and not self.has(name, self.claims(name)[:2]):
+            return name
+        return found
+
+    def claims(self, stored: bytes) -> list[bytes | None]:
+        """The four names that an entry claims; None in the place of one that it cannot have."""
+        found, behind = self.sealed[stored], mark(stored)
+        plain = None if found.plain is None else found.plain + shown_suffix(found.suffix)
+        claims = [plain if self.belongs(found) else None, None if plain is None else plain + behind, stored, stored + behind]
+        return [claim if claim is not None and len(claim) <= 255 else None for claim in claims]
+
+    def has(self, stored: bytes, claims: list[bytes | None]) -> bool:
+        return any(claim is not None and self.owner(claim) == stored for claim in claims)
 
     def shown(self, stored: bytes) -> bytes | None:
         """The name with which an entry is shown."""
-        found = self.sealed[stored]
-        if found.plain is not None:
-            name = found.plain + found.suffix
-            if len(name) <= 255 and self.first(name) == stored:
-                return name
-            numbered = name + b" (conflict, epoch %d)" % self.epochs[found.rank].number
-            if found.rank > 0 and len(numbered) <= 255 and self.first(numbered) is None and self.second(numbered) == stored:
-                return numbered
-        return stored if self.first(stored) is None and self.second(stored) is None else None
+        return next((claim for claim in self.claims(stored) if claim is not None and self.owner(claim) == stored), None)
 
 
 class Vault:
@@ -1965,7 +2095,7 @@ class Vault:
         if not known:
             raise NoAccess(f"nothing vouches for this share: give its invitation or memory, or --trust {descriptor.id.hex()}")
         self.share = self.enter(fd, descriptor, b"")
-        self.root = Directory(self.share, fd, self.share.root_directory_id(), b"")
+        self.root = Directory(self.share, fd, self.share.root_tag(), b"")
 
     def enter(self, fd: int, descriptor: Descriptor, path: bytes) -> Share:
         if not descriptor.signed and descriptor.founder != self.identity.public:
@@ -1984,7 +2114,7 @@ class Vault:
                 continue
             found = self.open_name(directory, name)
             if found is None:
-                self.report.fault(directory.path, f"foreign entry {show(name)}: its name is none of this directory")
+                self.report.fault(directory.path, f"foreign entry {show(name)}: its name opens under no key")
             else:
                 sealed[name] = found
         owners = Owners(directory, sealed)
@@ -1998,75 +2128,77 @@ class Vault:
                 status = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            entries.append(Entry(shown, found.plain, name, status))
+            belongs = owners.belongs(found)
+            if found.plain is not None and not belongs:
+                self.report.note(join(directory.path, shown), "nothing explains that it is in this directory")
+            entries.append(Entry(shown, found.plain if belongs else None, self.tag_of(directory, name, found), name, status))
         return sorted(entries, key=lambda entry: entry.name)
+
+    def tag_of(self, directory: Directory, stored: bytes, found: SealedName) -> bytes:
+        """The tag of a directory with this stored name."""
+        parts = parse_stored_name(stored, directory.share.descriptor.longest_name)
+        if parts.hash or found.plain is None or found.tag is None:
+            return directory.share.long_tag(parts.hash)
+        return directory.share.tag(found.tag, found.plain)
 
     def open_name(self, directory: Directory, stored: bytes) -> SealedName | None:
         """None for a foreign entry."""
         share = directory.share
-        for left, suffix in [(stored, b""), *conflict_splits(stored)]:
-            if LONG_NAME.fullmatch(left):
-                found = self.open_long_name(directory, left)
-                if found is None:
-                    return SealedName(None, b"", 0)
-                plain, rank = found
-            else:
-                for rank, epoch in enumerate(share.epochs):
-                    try:
-                        plain = open_short_name(epoch.names, directory.id, left)
-                        break
-                    except Fault:
-                        continue
-                else:
-                    continue
-            return SealedName(plain, suffix, rank)
+        try:
+            parts = parse_stored_name(stored, share.descriptor.longest_name)
+            sealed = self.long_name(directory, stored, parts.hash) if parts.hash else parts.sealed
+        except Fault:
+            return None
+        if not sealed:
+            return SealedName(None, None, parts.suffix, 0)
+        for rank, epoch in enumerate(share.epochs):
+            try:
+                tag, plain = open_sealed_name(epoch.names, sealed)
+                return SealedName(plain, tag, parts.suffix, rank)
+            except Fault:
+                continue
         return None
 
-    def open_long_name(self, directory: Directory, stored: bytes) -> tuple[bytes, int] | None:
-        share, name_hash = directory.share, from_base64url(stored[1:], "a long name")
+    def long_name(self, directory: Directory, stored: bytes, name_hash: bytes) -> bytes:
+        """The sealed name of a long-named entry; nothing if it is lost."""
+        share, file = directory.share, letters(name_hash)
+        fd = os.dup(share.fd)
         try:
-            record = read_control(directory.fd, b"+name-" + stored[1:], 1 << 16)
-            if record is None:
-                raise Fault("truncated", "its name is missing")
-            plain = check_plain_name(open_sealed_record(share, b"KNAM", record, directory.id + name_hash).content)
-            for rank, epoch in enumerate(share.epochs):
-                if epoch.long_name_hash(directory.id, plain) == name_hash:
-                    return plain, rank
-            raise Fault("unauthentic", "its name does not match its hash")
-        except Fault as fault:
-            self.report.fault(join(directory.path, stored), f"shown under its stored name: {fault}")
-            return None
+            for part in (b"+long", file[:2]):
+                fd, above = open_directory(fd, part), fd
+                os.close(above)
+            sealed = read_control(fd, file, 1 << 16)
+            if sealed is None:
+                raise FileNotFoundError
+            return check_long_name(sealed, name_hash, share.descriptor.longest_name)
+        except (FileNotFoundError, Fault) as error:
+            what = error if isinstance(error, Fault) else "its name is missing"
+            self.report.fault(join(directory.path, stored), f"shown under its stored name: {what}")
+            return b""
+        finally:
+            os.close(fd)
 
     def open_directory(self, parent: Directory, entry: Entry) -> Directory:
-        """A subdirectory: of the same share, or the root of a share to which a junction leads (6, and 11, Junctions)."""
+        """A subdirectory: of the same share, or the root of a share to which a junction leads (11, Junctions)."""
         fd = open_directory(parent.fd, entry.stored)
         try:
             path = join(parent.path, entry.name)
             data = read_control(fd, b"+share", 4096)
-            junction = find_junction(parent.share, parent.fd, parent.id, entry.place) if entry.place is not None else None
+            junction = find_junction(parent.share, parent.fd, parent.tag, entry.place) if entry.place is not None else None
             if data is not None:
                 descriptor = parse_descriptor(data)
-                if not (junction and junction.child == descriptor.id) and descriptor.id not in self.trusted:
+                leads = junction is not None and junction.child == descriptor.id and not parent.in_copy
+                if not leads and descriptor.id not in self.trusted:
                     raise Fault("unauthentic", "there is a share here to which no junction leads")
                 share = self.enter(fd, descriptor, path)
-                return Directory(share, fd, share.root_directory_id(), path)
+                return Directory(share, fd, share.root_tag(), path)
             if junction and (not junction.coming or junction.child in self.memories):
                 raise Fault("unauthentic", "there should be a share here, and there is none")
-            return Directory(parent.share, fd, self.directory_id(parent, entry, fd), path)
+            in_copy = parent.in_copy or bool(parse_stored_name(entry.stored, parent.share.descriptor.longest_name).suffix)
+            return Directory(parent.share, fd, entry.tag, path, in_copy)
         except BaseException:
             os.close(fd)
             raise
-
-    def directory_id(self, parent: Directory, entry: Entry, fd: int) -> bytes:
-        record = read_control(fd, b"+dir", 1 << 16)
-        if record is None:
-            if entry.place is None:
-                raise Fault("unauthentic", "a directory with an unknown name has no id")
-            return parent.share.directory_id(parent.id, entry.place)
-        opened = parse_directory_record(open_sealed_record(parent.share, b"KDIR", record, b"").content)
-        if (parent.id, entry.stored if entry.place is None else entry.place) not in opened.places:
-            raise Fault("unauthentic", "the directory has been moved here from another place")
-        return opened.id
 
     def open_file(self, directory: Directory, entry: Entry) -> tuple[PlainFile, int]:
         """The file, and a descriptor that the caller closes."""

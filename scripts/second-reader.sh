@@ -155,12 +155,17 @@ agree "shares" ann "$vault"
 rm -rf -- "$work/offline"
 cp -a "$vault" "$work/offline"
 offline=$work/offline/$(as ann "$kithfs" map "$work/offline" projects)
+declare -A older
 for at in "$work/offline/projects" "$vault/projects"; do
     [ "$at" != "$vault/projects" ] || as ann "$kithfs" share remove "$vault/projects" eve
     for given in short "$(printf 'l%.0s' {1..200})" "$(printf 'm%.0s' {1..220})" "$(printf 'n%.0s' {1..240})"; do
         echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/file $given"
         as ann "$kithfs" mkdir "${at%/projects}" "projects/d${given:0:220}"
         echo "$at" | as ann "$kithfs" put "${at%/projects}" "projects/d${given:0:220}/$given"
+        for made in "file $given" "d${given:0:220}"; do
+            # The first is the stored name under the old key.
+            : "${older[$made]:=$(as ann "$kithfs" map "${at%/projects}" "projects/$made")}"
+        done
     done
 done
 cp -an "$offline/." "$shared"
@@ -170,13 +175,18 @@ for given in "file short" dshort "file $(printf 'l%.0s' {1..200})" "d$(printf 'l
         d*) as ann "$kithfs" mkdir "$vault" "projects/$given (1)" && echo real | as ann "$kithfs" put "$vault" "projects/$given (1)/real" ;;
         *) echo real | as ann "$kithfs" put "$vault" "projects/$given (1)" ;;
     esac
-    newer=$vault/$(as ann "$kithfs" map "$vault" "projects/$given")
-    older=$vault/$(as ann "$kithfs" map "$vault" "projects/$given (conflict, epoch 1)")
-    for at in "$newer" "$older"; do
+    newer=$(as ann "$kithfs" map "$vault" "projects/$given")
+    [ "$newer" != "${older[$given]}" ] || die "projects/$given has one name under two keys"
+    for at in "$vault/$newer" "$vault/${older[$given]}"; do
         [ -e "$at" ] || die "projects/$given is not there under two keys"
-        for suffix in ' (1)' ' (conflict, epoch 1)' '.sync-conflict-20260102-101112-ABCDEFG'; do cp -a "$at" "$at$suffix"; done
+        for suffix in ' (1)' ' (moved 01234567)' '.sync-conflict-20260102-101112-ABCDEFG' -MACHINE '~' ' (conflict copy ~)'; do
+            cp -a "$at" "$at$suffix"
+        done
     done
 done
+# What a storage host does: entries in a directory in which they never were.
+into=$vault/$(as ann "$kithfs" map "$vault" "projects/d$(printf 'l%.0s' {1..200})")
+for at in "$vault/${older[file short]}" "$vault/${older[dshort]}"; do cp -a "$at" "$into"; done
 agree "a member has left" ann "$vault"
 agree "a member who stays, by what he remembers" bob "$shared" --memory "$(ls "$work"/bob/state/kithfs/shares/????????????????????????????????????????????????????????????????)"
 fingerprint=$(as ann "$kithfs" identity show | grep -oE '([0-9A-Z]{4}-){4}[0-9A-Z]{4}')

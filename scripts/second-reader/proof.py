@@ -103,7 +103,9 @@ def frozen(vaults: str, work: str) -> int:
             option = {"passphrase": "--passphrase-file", "recovery-code": "--recovery-code-file", "key-file": "--key-file"}[kind]
             done = export(copy, out, option, str(file))
             found = facts(os.fsencode(out), reader.blake3)
-            if done.returncode or done.stderr or found != expected:
+            # The one entry that nothing explains is noted.
+            said = [line for line in done.stderr.splitlines() if not line.endswith("nothing explains that it is in this directory")]
+            if done.returncode or said or found != expected:
                 bad += 1
                 print(f"{vault.name} by its {kind}: exit status {done.returncode}\n{done.stderr}", end="")
                 for line in sorted(found ^ expected):
@@ -185,7 +187,7 @@ def read_vector(reader, kind: str, given: dict[str, str], data: bytes) -> dict[s
     if kind == "share-descriptor":
         found = r.parse_descriptor(data)
         return {"suite": found.suite, "signed": str(found.signed).lower(), "isolated": str(found.isolated).lower(),
-                "chunk-log2": found.chunk_log2, "founder": found.founder, "share-id": found.id}
+                "chunk-log2": found.chunk_log2, "longest-name": found.longest_name, "founder": found.founder, "share-id": found.id}
     if kind == "slot-block":
         block = r.parse_slot_block(data)
         hashed("root", block.root)
@@ -211,14 +213,20 @@ def read_vector(reader, kind: str, given: dict[str, str], data: bytes) -> dict[s
         generation, sequence, record, _ = r.open_journal_record(data, share, known("journal-id"), known("journal-key"))
         return {"generation": generation, "sequence": sequence, "path": record.path, "file-id": record.file_id, "base": record.base,
                 "result": record.result, "cipher-length": record.length}
-    if kind == "directory-record":
-        found = r.parse_directory_record(r.open_sealed_record(share, b"KDIR", data, b"").content)
-        return {"id": found.id, "place-parent": found.places[0][0], "place-name": found.places[0][1], "previous-parent": found.places[1][0],
-                "previous-name": found.places[1][1]}
+    if kind == "evidence":
+        opened = r.open_sealed_record(share, b"KMOV", data, b"")
+        found = r.parse_evidence(opened.content)
+        place = r.letters(r.expand(known("names-key"), "moved", found[1]))
+        path = b"+moved/" + place + b"/" + r.letters(r.blake3(data))
+        return {"from": found[0], "to": found[1], "path": path.decode(), "author": opened.author, "signer": opened.signer}
     if kind == "long-name":
-        return {"name": r.check_plain_name(r.open_sealed_record(share, b"KNAM", data, known("directory") + known("hash")).content)}
+        try:
+            tag, name = r.open_sealed_name(r.Hctr2(known("names-key")), r.check_long_name(data, known("hash"), int(given["longest"])))
+        except r.Fault:
+            raise r.Fault("unauthentic", "no sealed name") from None
+        return {"tag": tag, "name": name}
     if kind == "junction":
-        opened = r.open_sealed_record(share, b"KJNC", data, known("directory") + known("hash"))
+        opened = r.open_sealed_record(share, b"KJNC", data, known("tag") + known("hash"))
         junction, name = r.parse_junction(opened.content)
         return {"leads-to": junction.child, "name": name, "author": opened.author, "signer": opened.signer,
                 "isolated": str(junction.isolated).lower(), "coming": str(junction.coming).lower()}
@@ -236,19 +244,20 @@ def read_vector(reader, kind: str, given: dict[str, str], data: bytes) -> dict[s
             return {"reference": content}
         return {f"attribute-{name.hex()}": value for name, value in r.parse_attributes(content)}
     if kind == "name":
-        names = r.Hctr2(known("names-key"))
         if not r.NAME_BYTES.match(data):
             return {"kind": "control"}
-        for left, suffix in [(data, b""), *r.conflict_splits(data)]:
-            if r.LONG_NAME.fullmatch(left):
-                return {"kind": "long"}
-            try:
-                plain = r.open_short_name(names, known("directory"), left)
-            except r.Fault:
-                continue
-            if len(plain + suffix) <= 255:
-                return {"kind": "plain", "name": plain + suffix}
-        raise r.Fault("foreign", "foreign")
+        try:
+            parts = r.parse_stored_name(data, int(given["longest"]))
+            if parts.hash:
+                file = r.letters(parts.hash).decode()
+                return {"kind": "long", "path": f"+long/{file[:2]}/{file}", "hash": parts.hash, "suffix": parts.suffix}
+            tag, plain = r.open_sealed_name(r.Hctr2(known("names-key")), parts.sealed)
+        except r.Fault:
+            raise r.Fault("foreign", "foreign") from None
+        shown = plain + r.shown_suffix(parts.suffix)
+        if parts.suffix and (plain, parts.suffix) not in list(r.splits(shown)):
+            raise SystemExit("a shown name cannot be taken apart")
+        return {"kind": "plain", "tag": tag, "name": plain, "suffix": parts.suffix, "shown": shown, "marked": shown + r.mark(data)}
     raise SystemExit(f"no way to read a vector of {kind}")
 
 
@@ -318,9 +327,9 @@ def tree(root: str) -> int:
                 file.seek(place)
                 file.write(contents(f"{place}", min(10000, size - place)))
             file.truncate(size)
-    names = [b"x", b"a" * 182, b"b" * 183, b"c" * 184, b"d" * 255, b"\xff\xfe not utf-8 \x80", "grün 名前".encode(), b" \n\t", b".hidden", b"+share",
+    names = [b"x", b"a" * 97, b"b" * 98, b"c" * 99, b"A" * 32, b"d" * 255, b"\xff\xfe not utf-8 \x80", "grün 名前".encode(), b" \n\t", b".hidden", b"+share",
              b"=", b"-", b"copy (1)", b"copy (1).txt", b"notes (Ann's conflicted copy)", b"e" * 183 + b" (2)", b"f.sync-conflict-20260101-000000-ABC",
-             b"x (conflict, epoch 1)", b"a.b.c d", b"trailing ", b"eight888", b"nine99999", b"COPY (Conflict)", b"()", b" ()", b" (9)", b"~", b"\\"]
+             b"x (moved 01234567)", b"x-MACHINE", b"x_conflict-1", b"x (conflict copy ~)", b"a.b.c d", b"trailing ", b"eight888", b"nine99999", b"COPY (Conflict)", b"()", b" ()", b" (9)", b"~", b"\\"]
     for name in names:
         make_file(at(top, b"names", name), 100)
     make_file(at(top, b"n" * 255, b"o" * 255), 5000)

@@ -52,7 +52,7 @@ keys! {
     ContentKey;
     /// Seals file headers.
     HeaderKey;
-    /// Seals directory records, sidecars of long names, symlink targets and xattrs.
+    /// Seals symlink targets, xattrs, junctions and rename evidence.
     RecordsKey;
     /// Encrypts the folder key of the previous epoch, so a holder of this epoch can read older
     /// data.

@@ -36,7 +36,7 @@ labels! {
     CONTENT = "content";
     /// Key that seals file headers.
     HEADERS = "headers";
-    /// Key that seals records: directory records, sidecars, symlink targets, xattrs.
+    /// Key that seals records: symlink targets, xattrs, junctions, rename evidence.
     RECORDS = "records";
     /// Key that encrypts the folder key of the epoch before.
     HISTORY = "history";
@@ -47,21 +47,27 @@ labels! {
 
     // From a folder key of the first epoch, for ever.
 
-    /// Key that directory ids come from.
+    /// Key that the tags of directories come from.
     DIRECTORIES = "directories";
 
     // Under derived keys.
 
     /// Key of a file, from the content key.
     FILE = "file";
-    /// Id of the root directory of a share.
-    ROOT_DIRECTORY = "root directory";
-    /// Id of a directory by its parent and name.
-    DIRECTORY = "directory";
+    /// Tag of the root directory of a share.
+    ROOT_TAG = "root tag";
+    /// Tag of a directory, from the tag and the name that are sealed in its stored name.
+    TAG = "tag";
+    /// Tag of a directory with a long name, from the hash in its stored name.
+    LONG_TAG = "long tag";
     /// Keys of a client's own memory of a share.
     ROLLBACK_MEMORY = "rollback memory";
-    /// Hash by which a long name is stored.
-    LONG_NAME = "long name";
+    /// Hash of a place in a directory, by which its junction is found.
+    PLACE = "place";
+    /// Name under which the evidence of renames to a directory is found.
+    MOVED = "moved";
+    /// Id and nonce of a record of rename evidence.
+    MOVED_RECORD = "moved record";
 
     // Identities.
 
@@ -123,10 +129,8 @@ labels! {
     FILE_SIGNATURE = "file signature";
     /// Signature of a symbolic link's target.
     SYMLINK_SIGNATURE = "symlink signature";
-    /// Signature of a directory record.
-    DIRECTORY_SIGNATURE = "directory signature";
-    /// Signature of a long name.
-    LONG_NAME_SIGNATURE = "long name signature";
+    /// Signature of a record of rename evidence.
+    MOVED_SIGNATURE = "moved signature";
     /// Signature of a junction: the share whose root is a directory of its parent share.
     JUNCTION_SIGNATURE = "junction signature";
     /// Leaf of an inventory's tree.

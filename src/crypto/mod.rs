@@ -31,8 +31,8 @@ pub use digest::{digest, digest_stream};
 pub use exchange::{ExchangeSecret, ForMany, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
 pub use hierarchy::{
-    EpochKeys, directory_id, directory_key, file_key, long_name_hash, rollback_keys,
-    root_directory_id,
+    EpochKeys, TAG_LEN, Tag, directory_key, directory_tag, file_key, long_directory_tag,
+    moved_place, moved_record, place_hash, rollback_keys, root_tag,
 };
 pub use kdf::{expand, extract, hmac};
 pub use keys::{

@@ -5,6 +5,8 @@
 //! * A record is a set of byte patches for one ciphertext file. Applying it again changes nothing.
 //! * It names the path, the file's id, the hash of the header that it applies to and that of the
 //!   header which it leaves, and applies to no other.
+//! * It begins with its kind. A reader refuses a kind that it does not know, and leaves the journal
+//!   as it is: the record is authentic, so it is no end of the journal.
 //! * It is sealed under the journal key of the mounting identity, bound to journal, generation and
 //!   sequence number.
 //!
@@ -36,6 +38,9 @@ pub const ALIGN: usize = 512;
 pub const RECORD_HEAD: usize = 4 + 4 + 8 + 8;
 /// Longest sealed part that a reader accepts: bounds memory.
 pub const RECORD_MAX: usize = 64 << 20;
+
+/// Kind of a record that holds the changed bytes themselves. The others are reserved.
+const WHOLE: u8 = 0;
 
 const RECORD_MAGIC: &[u8; 4] = b"KREC";
 const WHAT: &str = "journal";
@@ -138,7 +143,8 @@ fn aad(head: &JournalHead, generation: u64, sequence: u64) -> [u8; 68] {
 impl JournalRecord<'_> {
     /// Returns an upper bound of the bytes that the record takes in the journal.
     pub fn encoded_len(&self) -> usize {
-        let body = 2
+        let body = 1
+            + 2
             + self.path.len()
             + 96
             + 8
@@ -170,6 +176,7 @@ impl JournalRecord<'_> {
         out.extend_from_slice(&sequence.to_le_bytes());
         out.extend_from_slice(&nonce);
         let body = out.len();
+        out.push(WHOLE);
         out.extend_from_slice(&(self.path.len() as u16).to_le_bytes());
         out.extend_from_slice(&self.path);
         for part in [&self.file_id, &self.base, &self.result] {
@@ -193,6 +200,10 @@ impl JournalRecord<'_> {
 
     fn decode(body: &[u8]) -> Result<JournalRecord<'static>, FormatError> {
         let mut r = Reader::named(WHAT_RECORD, body);
+        let kind = r.u8()?;
+        if kind != WHOLE {
+            return Err(r.error(FormatErrorKind::Flags(kind.into())));
+        }
         let path_len = r.u16()? as usize;
         let path = r.bytes(path_len)?.to_vec();
         let (file_id, base, result) = (r.array()?, r.array()?, r.array()?);
@@ -228,6 +239,10 @@ pub fn record_head(bytes: &[u8; RECORD_HEAD]) -> Option<(u64, u64, usize)> {
 }
 
 /// Opens the sealed part of a record.
+///
+/// # Errors
+/// [`FormatErrorKind::Unauthentic`] if it is not of this place in this journal; another one for an
+/// authentic record that this version does not understand.
 pub fn open_record(
     head: &JournalHead,
     cipher: &RecordCipher,

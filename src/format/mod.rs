@@ -17,7 +17,7 @@ pub mod identity;
 pub mod journal;
 pub mod signature;
 
-pub use entry::{junction, name, record};
+pub use entry::{junction, moved, name, record, suffix, text};
 pub use file::{header, layout, table};
 pub use membership::{inventory, invitation, manifest, members, share, slots};
 

@@ -23,7 +23,7 @@ use crate::format::manifest::{
     BlockRef, HistoryEntry, MAX_ADMINS, MAX_BLOCKS, MAX_HISTORY, Manifest, SEALED_KEY_LEN,
 };
 use crate::format::members::{MAX_MEMBERS, MAX_NAME, Member, Role};
-use crate::format::share::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, ShareDescriptor};
+use crate::format::share::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, LONGEST_NAME_DEFAULT, ShareDescriptor};
 use crate::format::slots;
 
 /// Up to this many members, adding one makes a new block for all. Above, it makes a block for the
@@ -227,6 +227,7 @@ pub fn found(
         signed,
         isolated,
         chunk_log2,
+        longest_name: LONGEST_NAME_DEFAULT,
         founder: founder.public(),
         random: unique,
     };

@@ -124,6 +124,7 @@ mod tests {
             signed,
             isolated: false,
             chunk_log2: 18,
+            longest_name: 152,
             founder: person(1).public(),
             random: [5; 32],
         }

@@ -205,12 +205,6 @@ impl Fault {
 /// Why stored data is not what it should be, beyond what the format of one object shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Corruption {
-    /// The record of a directory names another place.
-    #[error("is a directory that was moved here without the key")]
-    MovedDirectory,
-    /// The place of a directory is unknown.
-    #[error("has lost its long name, without which its entries cannot be read")]
-    LostDirectory,
     /// A header names an epoch that is unknown here, and may become known later.
     #[error("names another key than this share has")]
     UnknownKey,

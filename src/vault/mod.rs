@@ -53,7 +53,8 @@ pub use crate::vault::fsck::remedy::Remedy;
 pub use crate::vault::fsck::repair::{Outcome, RepairReport, Repaired};
 pub use crate::vault::fsck::report::Unused;
 pub use crate::vault::fsck::report::{
-    CheckFault, CheckProgress, CheckReport, LOST_AND_FOUND, More, Online, REPAIR_RUN,
+    CheckFault, CheckNote, CheckProgress, CheckReport, LOST_AND_FOUND, More, NoteKind, Online,
+    REPAIR_RUN,
 };
 pub use crate::vault::membership::convert::ShareMade;
 pub use crate::vault::membership::reseal::pass::Pending;

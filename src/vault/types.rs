@@ -137,7 +137,8 @@ pub use crate::store::RenameMode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesReadWith {
     pub(crate) generation: u64,
-    pub(crate) directory: [u8; 32],
+    /// A hash of the tags that belong to the directory.
+    pub(crate) tags: [u8; 32],
 }
 
 /// An open file or directory and what the kernel may do with its cache.

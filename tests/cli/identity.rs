@@ -526,6 +526,7 @@ fn invitation(by: &Identity, to: &Person) -> (PinnedShare, Vec<u8>) {
         signed: true,
         isolated: false,
         chunk_log2: 18,
+        longest_name: 152,
         founder: by.public(),
         random: [7; 32],
     };

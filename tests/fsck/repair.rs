@@ -12,13 +12,13 @@ use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Dir, Kind, RenameMode};
-use kithfs::vault::{CheckReport, Online, OpenOptions, Outcome, RepairReport, Vault};
+use kithfs::vault::{CheckReport, NoteKind, Online, OpenOptions, Outcome, RepairReport, Vault};
 use parking_lot::Mutex;
 
-use crate::support::turn;
 use crate::support::vaults::{
     self, Item, Seeded, get, mkdir, pattern, put, rename, set_xattr, symlink, tree,
 };
+use crate::support::{raw, turn};
 
 const RUN: &[u8] = b"repair-test";
 const LONG: [u8; 200] = [b'n'; 200];
@@ -138,67 +138,47 @@ fn without_kept(vault: &Vault) -> BTreeMap<Vec<u8>, Item> {
     all
 }
 
-/// A directory record that is missing or wrong is rebuilt from the headers of the files in it.
+/// Without the evidence of its rename the entries of a directory are marked, and nothing is hidden:
+/// no fault. Evidence that was changed is a fault, and is set aside.
 #[test]
-fn a_directory_record_is_rebuilt_from_its_files() {
-    for damage in ["lost", "flipped", "of another directory"] {
+fn lost_evidence_of_a_rename_marks_entries_and_hides_nothing() {
+    for damage in ["lost", "flipped"] {
         let (store, all) = build();
-        let vault = vaults::open(store.root()).unwrap();
-        let dir = store.root().open_dir(&stored(&vault, b"after")).unwrap();
+        let (dir, file) = raw::evidence(&store.root()).remove(0);
+        let bytes = raw::read(&*dir, &file);
         match damage {
-            "lost" => dir.unlink(b"+dir").unwrap(),
-            "flipped" => flip(&store, &[&stored(&vault, b"after")[..], b"/+dir"].concat(), 40),
+            "lost" => dir.unlink(&file).unwrap(),
             _ => {
-                mkdir(&vault, b"x").unwrap();
-                put(&vault, b"x/file", b"x").unwrap();
-                rename(&vault, b"x", b"y", RenameMode::Replace).unwrap();
-                let other = store.root().open_dir(&stored(&vault, b"y")).unwrap();
-                other.rename(b"+dir", &*dir, b"+dir", RenameMode::Replace).unwrap();
+                let mut wrong = bytes.clone();
+                wrong[40] ^= 1;
+                raw::write(&*dir, &file, &wrong);
             }
         }
-        drop(vault);
         let vault = vaults::open(store.root()).unwrap();
-        let report = repair(&vault);
-        assert!(!report.repaired.is_empty(), "{damage}");
-        let after = check(&vault);
-        assert_eq!(after.faults, [], "{damage}");
-        assert_eq!(after.kept.is_empty(), damage == "lost", "a record that was there is kept");
-        let mut now = without_kept(&vault);
-        if damage == "of another directory" {
-            assert_eq!(now.remove(&b"y"[..]), Some(Item::Dir));
-            assert!(
-                now.remove(&b"y/file"[..]).is_some(),
-                "the other directory was rebuilt as well"
-            );
-        }
-        assert!(now == all, "{damage}");
+        let found = check(&vault);
+        assert_eq!(found.faults.len(), usize::from(damage == "flipped"), "{:?}", found.faults);
+        let marked: Vec<_> = tree(&vault).unwrap().into_iter().collect();
+        let contents = |all: &mut dyn Iterator<Item = &Item>| {
+            let mut contents: Vec<Vec<u8>> = all
+                .filter_map(|item| match item {
+                    Item::File { bytes, .. } => Some(bytes.clone()),
+                    _ => None,
+                })
+                .collect();
+            contents.sort();
+            contents
+        };
+        assert_eq!(contents(&mut marked.iter().map(|(_, item)| item)), contents(&mut all.values()));
+        let notes = found.notes.iter().filter(|note| note.kind == NoteKind::Marked).count();
+        assert_eq!(notes, 2, "the long name has no room for a mark: {:?}", found.notes);
+        repair(&vault);
+        assert_eq!(check(&vault).faults, []);
+        vault.close().unwrap();
+        raw::write(&*dir, &file, &bytes);
+        let vault = vaults::open(store.root()).unwrap();
+        assert!(without_kept(&vault) == all, "{damage}");
         vault.close().unwrap();
     }
-}
-
-/// Of several candidates for a directory record, the repair takes the one under which the names
-/// decode.
-#[test]
-fn the_candidate_record_whose_names_decode_is_chosen() {
-    let (store, all) = build();
-    let vault = vaults::open(store.root()).unwrap();
-    // A file of another directory, moved in without the key, names that directory; one name against
-    // three.
-    mkdir(&vault, b"other").unwrap();
-    put(&vault, b"other/stray", b"stray").unwrap();
-    let after = store.root().open_dir(&stored(&vault, b"after")).unwrap();
-    let stray = stored(&vault, b"other/stray");
-    let (from, name) = at(&store, &stray);
-    from.rename(name, &*after, name, RenameMode::NoReplace).unwrap();
-    after.unlink(b"+dir").unwrap();
-    drop(vault);
-    let vault = vaults::open(store.root()).unwrap();
-    repair(&vault);
-    assert_eq!(check(&vault).faults, []);
-    assert_eq!(get(&vault, b"lost+found/repair-test/stray").unwrap(), b"stray");
-    let mut now = without_kept(&vault);
-    now.remove(&b"other"[..]);
-    assert!(now == all);
 }
 
 #[test]
@@ -206,12 +186,13 @@ fn a_lost_long_name_and_a_spoilt_name_come_back() {
     let (store, all) = build();
     let vault = vaults::open(store.root()).unwrap();
     let long = stored(&vault, &LONG);
-    store.root().unlink(&[b"+name-", &long[1..]].concat()).unwrap();
+    let (dir, file) = raw::long_name(&store.root(), &long);
+    dir.unlink(&file).unwrap();
     let inner = stored(&vault, &[b"after/", &LONG[..]].concat());
-    let (dir, name) = at(&store, &inner);
-    let sidecar = [b"+name-", &name[1..]].concat();
-    flip(&store, &[&inner[..inner.len() - name.len()], &sidecar[..]].concat(), 50);
-    drop(dir);
+    let (dir, file) = raw::long_name(&store.root(), at(&store, &inner).1);
+    let mut sealed = raw::read(&*dir, &file);
+    sealed[50] ^= 1;
+    raw::write(&*dir, &file, &sealed);
     let small = stored(&vault, b"small");
     store
         .root()
@@ -219,11 +200,6 @@ fn a_lost_long_name_and_a_spoilt_name_come_back() {
         .unwrap();
     let large = stored(&vault, b"large");
     store.root().rename(&large, &*store.root(), b"+hidden", RenameMode::NoReplace).unwrap();
-    let sub = stored(&vault, b"after");
-    store
-        .root()
-        .rename(&sub, &*store.root(), b"BBBBBBBBBBBBBBBBBBBBBB", RenameMode::NoReplace)
-        .unwrap();
     drop(vault);
     let vault = vaults::open(store.root()).unwrap();
     assert_eq!(check(&vault).faults.len(), 5);
@@ -415,9 +391,8 @@ fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
     let vault = vaults::open(store.root()).unwrap();
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
     flip(&store, &stored(&vault, b"large"), layout.segment_offset(3, 0));
-    flip(&store, &[&stored(&vault, b"after")[..], b"/+dir"].concat(), 40);
-    let long = stored(&vault, &LONG);
-    store.root().unlink(&[b"+name-", &long[1..]].concat()).unwrap();
+    let (dir, file) = raw::long_name(&store.root(), &stored(&vault, &LONG));
+    dir.unlink(&file).unwrap();
     store
         .root()
         .rename(

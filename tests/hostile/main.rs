@@ -12,5 +12,6 @@ mod foreign_entries;
 mod fuzz;
 mod fuzz_findings;
 mod laundering;
+mod moved_entries;
 mod removed_writers;
 mod tamper;

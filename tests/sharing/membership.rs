@@ -344,14 +344,17 @@ fn obstacles_under_the_names_of_records_stop_no_removal() {
         vault.close().unwrap();
         let (root, dir) = (store.root(), store.root().open_dir(&dir).unwrap());
         let hash = "A".repeat(43);
+        root.mkdir(b"+moved", 0o700).unwrap();
+        let moved = root.open_dir(b"+moved").unwrap();
+        moved.mkdir(b"evidence", 0o700).unwrap();
+        let moved = moved.open_dir(b"evidence").unwrap();
         let mounted = open_as(&store, &ann).unwrap();
         for (at, name) in [
             (&root, format!("+manifest-7-{}", "0".repeat(32))),
             (&root, format!("+link-{}", "0".repeat(32))),
-            (&root, format!("+name-{hash}")),
             (&root, format!("+junction-{hash}")),
-            (&dir, "+dir".to_owned()),
-            (&dir, format!("+name-{hash}")),
+            (&moved, hash.clone()),
+            (&dir, format!("+junction-{hash}")),
         ] {
             match kind {
                 Kind::Dir => at.mkdir(name.as_bytes(), 0o700).unwrap(),
@@ -372,7 +375,6 @@ fn obstacles_under_the_names_of_records_stop_no_removal() {
             (get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()),
             (b"by Bob".to_vec(), 1)
         );
-        dir.unlink(b"+dir").or_else(|_| dir.rmdir(b"+dir")).unwrap();
         drop(vault);
     }
 }

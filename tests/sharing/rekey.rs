@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kithfs::format::suffix;
 use kithfs::roster::{Identity, Role};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
@@ -391,14 +392,13 @@ fn a_name_under_two_epochs_stays_a_conflict() {
     vault.close().unwrap();
     root.rename(b"+aside", &*root, &stored, StoreRename::NoReplace).unwrap();
     let vault = open_as(&store, &ann).unwrap();
-    let both = |vault: &Vault| {
-        (get(vault, b"small").unwrap(), get(vault, b"small (conflict, epoch 1)").unwrap())
-    };
+    let older = suffix::marked(b"small", &suffix::mark_of(&stored));
+    let both = |vault: &Vault| (get(vault, b"small").unwrap(), get(vault, &older).unwrap());
     assert_eq!(both(&vault), (b"of epoch 2".to_vec(), b"by Bob".to_vec()));
     let left = vault.reseal(b"", true, &mut quiet()).unwrap();
     assert_eq!((left.is_done(true), left.conflicts), (true, 1), "{left:?}");
     assert_eq!(both(&vault), (b"of epoch 2".to_vec(), b"by Bob".to_vec()));
-    rename(&vault, b"small (conflict, epoch 1)", b"small of Bob", RenameMode::NoReplace).unwrap();
+    rename(&vault, &older, b"small of Bob", RenameMode::NoReplace).unwrap();
     assert_eq!(pending(&vault).conflicts, 0, "until somebody settles it");
 }
 
@@ -409,22 +409,17 @@ fn a_long_name_under_two_epochs_is_listed_and_found_twice() {
     let (store, ann, _bob) = filled();
     let root = store.root();
     let name = &[b'n'; 200][..];
-    let beside = [name, b" (conflict, epoch 1)"].concat();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, name, b"of epoch 1").unwrap();
     let stored = vault.cipher_path(name).unwrap();
-    let sidecar = [b"+name-", &stored[1..]].concat();
+    let beside = suffix::marked(name, &suffix::mark_of(&stored));
     vault.close().unwrap();
-    for (from, to) in [(&stored, b"+aside"), (&sidecar, b"+under")] {
-        root.rename(from, &*root, to, StoreRename::NoReplace).unwrap();
-    }
+    root.rename(&stored, &*root, b"+aside", StoreRename::NoReplace).unwrap();
     let vault = open_as(&store, &ann).unwrap();
     new_epoch(&vault);
     put(&vault, name, b"of epoch 2").unwrap();
     vault.close().unwrap();
-    for (from, to) in [(&stored, b"+aside"), (&sidecar, b"+under")] {
-        root.rename(to, &*root, from, StoreRename::NoReplace).unwrap();
-    }
+    root.rename(b"+aside", &*root, &stored, StoreRename::NoReplace).unwrap();
     let vault = open_as(&store, &ann).unwrap();
     let names = || {
         entries(&vault, ROOT)
@@ -533,8 +528,9 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     // Lists of attributes under the old epoch stay: a copy, or a machine that was offline, may need
     // them.
     let lists = before.iter().filter(|path| path.starts_with(b"/+attr-")).count();
+    let longs = before.iter().filter(|path| is_file_in(path, b"/+long/")).count();
     let unused = vault.check(b"", &mut |_| {}).unwrap().unused.unwrap().files;
-    assert!(lists > 0 && unused == lists as u64, "{unused} of {lists}");
+    assert!(lists > 0 && unused == (lists + longs) as u64, "{unused} of {lists} and {longs}");
     vault.close().unwrap();
     let mut after = Vec::new();
     stored_entries(&store.root(), b"", &mut after);
@@ -548,6 +544,8 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
         b"/+journal",
         b"/+link-",
         b"/+attr-",
+        b"/+long",
+        b"/+moved",
     ];
     let unexpected: Vec<_> = kept
         .iter()
@@ -561,10 +559,15 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     let names = |all: &[Vec<u8>], prefix: &[u8]| {
         all.iter().filter(|p| p.rsplit(|b| *b == b'/').next().unwrap().starts_with(prefix)).count()
     };
-    for prefix in [&b"+junction-"[..], b"+name-", b"+link-", b"="] {
+    for prefix in [&b"+junction-"[..], b"+link-", b"="] {
         assert_eq!(names(&before, prefix), names(&after, prefix), "{}", prefix.escape_ascii());
     }
     assert_eq!(names(&after, b"+attr-"), 2 * lists, "each list has a new one beside it");
+}
+
+/// Whether a stored path is that of a file two levels below `dir`.
+fn is_file_in(path: &[u8], dir: &[u8]) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.contains(&b'/'))
 }
 
 #[test]

@@ -15,6 +15,7 @@ use kithfs::format::layout::Layout;
 use kithfs::format::name::NameCipher;
 use kithfs::format::signature::Authorship;
 use kithfs::format::slots;
+use kithfs::format::suffix;
 use kithfs::format::table::{HOLE, Table, segment_aad, table_hash};
 use kithfs::roster::{Acting, Identity, Role, VerifiedRoster};
 use kithfs::store::Access;
@@ -213,18 +214,19 @@ fn an_open_vault_notices_a_removal_and_uses_new_keys() {
         let hctr2 = kithfs::crypto::Hctr2::new(&old.keys.names);
         let folder = folder_keys(&people.roster(), &people.ann, &root);
         let directories = kithfs::crypto::directory_key(&folder.first().key, &old.share);
-        let id = kithfs::crypto::root_directory_id(&directories, &old.share);
-        NameCipher::new(&hctr2, &old.keys.names, &id).encode(b"after").unwrap().entry().to_vec()
+        let tag = kithfs::crypto::root_tag(&directories, &old.share);
+        NameCipher::new(&hctr2, 152).encode(&tag, b"after").unwrap().entry().to_vec()
     };
     root.create_file(&old_name, 0o600)
         .unwrap()
         .write_at(&old.small(b"old", &people.ann, &people.ann), 0)
         .unwrap();
     assert_eq!(get(&vault, b"after").unwrap(), b"new epoch");
-    assert_eq!(get(&vault, b"after (conflict, epoch 1)").unwrap(), b"old");
+    let older = suffix::marked(b"after", &suffix::mark_of(&old_name));
+    assert_eq!(get(&vault, &older).unwrap(), b"old");
     let names: Vec<Vec<u8>> =
         vaults::entries(&vault, ROOT).unwrap().into_iter().map(|(name, _)| name).collect();
-    assert!(names.contains(&b"after (conflict, epoch 1)".to_vec()));
+    assert!(names.contains(&older));
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Forger {
         let commitment = self.keys.commitment[..8].try_into().unwrap();
         let public =
             PublicHeader { suite: self.suite, small, epoch: self.epoch, commitment, file_id };
-        let hint = Hint { directory: [0; 32], name: Vec::new() };
+        let hint = Hint { tag: [0; 8], name: Vec::new() };
         Header { public, size, version: 77, root, oldest_epoch: self.epoch, hint }
     }
 

@@ -40,8 +40,53 @@ pub fn beneath(dir: &Arc<dyn Dir>, path: &[u8]) -> Arc<dyn Dir> {
         .fold(dir.clone(), |dir, name| dir.open_dir(name).unwrap())
 }
 
-/// Brings the control files of one copy's roster to another copy.
+/// The files of the sealed long names, by the directory of each.
+pub fn long_names(root: &Arc<dyn Dir>) -> Vec<(Arc<dyn Dir>, Vec<u8>)> {
+    nested(root, b"+long")
+}
+
+/// The records of rename evidence, by the directory of each.
+pub fn evidence(root: &Arc<dyn Dir>) -> Vec<(Arc<dyn Dir>, Vec<u8>)> {
+    nested(root, b"+moved")
+}
+
+fn nested(root: &Arc<dyn Dir>, name: &[u8]) -> Vec<(Arc<dyn Dir>, Vec<u8>)> {
+    let Ok(all) = root.open_dir(name) else { return Vec::new() };
+    let mut groups = names(&*all);
+    groups.sort();
+    let inside = groups.into_iter().flat_map(|group| {
+        let dir = all.open_dir(&group).unwrap();
+        named(&*dir, b"").into_iter().map(move |file| (dir.clone(), file))
+    });
+    inside.collect()
+}
+
+/// The file with the sealed long name of the stored name `entry`.
+pub fn long_name(root: &Arc<dyn Dir>, entry: &[u8]) -> (Arc<dyn Dir>, Vec<u8>) {
+    let is_it = |(_, file): &(_, Vec<u8>)| entry[1..].starts_with(file);
+    long_names(root).into_iter().find(is_it).expect("a sealed long name")
+}
+
+/// Brings what one directory has and another has not to the other.
+pub fn add(from: &dyn Dir, to: &dyn Dir) {
+    for name in names(from) {
+        if from.stat(&name).unwrap().kind == Kind::Dir {
+            let _ = to.mkdir(&name, 0o755);
+            add(&*from.open_dir(&name).unwrap(), &*to.open_dir(&name).unwrap());
+        } else if to.stat(&name).is_err() {
+            write(to, &name, &read(from, &name));
+        }
+    }
+}
+
+/// Brings the control files of one copy's roster and of its names to another copy.
 pub fn merge(from: &dyn Dir, to: &dyn Dir) {
+    for shared in [&b"+long"[..], b"+moved"] {
+        if let Ok(from) = from.open_dir(shared) {
+            let _ = to.mkdir(shared, 0o755);
+            add(&*from, &*to.open_dir(shared).unwrap());
+        }
+    }
     let have = names(to);
     for name in names(from) {
         if [&b"+manifest-"[..], b"+slots-", b"+inventory-"].iter().any(|p| name.starts_with(p))

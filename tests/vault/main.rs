@@ -17,3 +17,4 @@ mod rollback;
 mod sizes;
 mod stores;
 mod synced;
+mod synced_names;

@@ -257,8 +257,7 @@ fn what_was_in_directories_that_are_gone_is_forgotten() {
 
 #[test]
 fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
-    // It had an id of its own, the empty one has that of its place: the two were not compared, and
-    // all that was in it went unnoticed.
+    // The two were not compared, and all that was in it went unnoticed.
     let (store, client) = fresh();
     let root = store.root();
     client.session(&root, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
@@ -266,7 +265,10 @@ fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
     let stored = cipher(&root, b"moved");
     root.rename(&stored, &*root, b"+trash-0", RenameMode::Replace).unwrap();
     root.mkdir(&stored, 0o755).unwrap();
-    assert_eq!(client.told(&root), [("moved".to_owned(), NoticeKind::Gone { elsewhere: false })]);
+    assert_eq!(
+        client.told(&root),
+        [("moved/inside".to_owned(), NoticeKind::Gone { elsewhere: false })]
+    );
     root.rmdir(&stored).unwrap();
     root.rename(b"+trash-0", &*root, &stored, RenameMode::Replace).unwrap();
     assert_eq!(client.told(&root), []);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! folder key, share id --extract--> epoch secret --expand, by label, epoch and suite--> names, content, headers, records, ...
-//! content key --expand, file id--> file key            names key --expand, directory id and name--> hash of a long name
-//! first folder key, share id --extract, expand--> directory key --HMAC, parent's id and name--> directory id
+//! content key --expand, file id--> file key            names key --expand, tag and name--> hash of a place
+//! first folder key, share id --extract, expand--> directory key --HMAC, sealed tag and name--> tag of a directory
 //! ```
 
 use super::kdf::{expand, extract, hmac};
@@ -48,7 +48,13 @@ impl EpochKeys {
     }
 }
 
-/// Derives the key of a share's directory ids from the folder key of its first epoch.
+/// Number of bytes of the tag of a directory.
+pub const TAG_LEN: usize = 8;
+
+/// The tag of a directory: it is sealed in the stored names of the directory's entries.
+pub type Tag = [u8; TAG_LEN];
+
+/// Derives the key of the tags of a share's directories from the folder key of its first epoch.
 #[must_use]
 pub fn directory_key(first_epoch: &FolderKey, share: &[u8; 32]) -> DirectoryKey {
     let secret = extract(share, first_epoch.expose());
@@ -61,17 +67,27 @@ pub fn file_key(content: &ContentKey, file_id: &[u8; 32]) -> FileKey {
     FileKey::from_bytes(*expand(content.expose(), &labels::FILE, &[file_id]))
 }
 
-/// Returns the id of the root directory of a share.
-#[must_use]
-pub fn root_directory_id(key: &DirectoryKey, share: &[u8; 32]) -> [u8; 32] {
-    hmac(key.expose(), &[labels::ROOT_DIRECTORY.as_bytes(), share])
+fn tag(key: &DirectoryKey, parts: &[&[u8]]) -> Tag {
+    *hmac(key.expose(), parts).first_chunk().expect("32 is more than 8")
 }
 
-/// Returns the id of the directory that was created with this name in the directory `parent`. A
-/// name has at most 255 bytes.
+/// Returns the tag of the root directory of a share.
 #[must_use]
-pub fn directory_id(key: &DirectoryKey, parent: &[u8; 32], name: &[u8]) -> [u8; 32] {
-    hmac(key.expose(), &[labels::DIRECTORY.as_bytes(), parent, name])
+pub fn root_tag(key: &DirectoryKey, share: &[u8; 32]) -> Tag {
+    tag(key, &[labels::ROOT_TAG.as_bytes(), share])
+}
+
+/// Returns the tag of a directory in whose stored name the tag `sealed` and this plain name are
+/// sealed. A name has at most 255 bytes.
+#[must_use]
+pub fn directory_tag(key: &DirectoryKey, sealed: &Tag, name: &[u8]) -> Tag {
+    tag(key, &[labels::TAG.as_bytes(), sealed, name])
+}
+
+/// Returns the tag of a directory whose stored name contains the hash of a long name.
+#[must_use]
+pub fn long_directory_tag(key: &DirectoryKey, hash: &[u8; 32]) -> Tag {
+    tag(key, &[labels::LONG_TAG.as_bytes(), hash])
 }
 
 /// Derives the keys of the local rollback database of a share: one for hashes, one for sealed
@@ -81,11 +97,32 @@ pub fn rollback_keys(key: &DirectoryKey) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
     [b"hashes", b"sealed"].map(|purpose| expand(key.expose(), &labels::ROLLBACK_MEMORY, &[purpose]))
 }
 
-/// Returns the hash under which a name is stored that is too long for a directory entry of the
-/// store. A name has at most 255 bytes.
+/// Returns the hash of the place of a name in the directory with the tag `directory`. A name has at
+/// most 255 bytes.
 #[must_use]
-pub fn long_name_hash(names: &NamesKey, directory: &[u8; 32], name: &[u8]) -> [u8; 32] {
-    *expand(names.expose(), &labels::LONG_NAME, &[directory, name])
+pub fn place_hash(names: &NamesKey, directory: &Tag, name: &[u8]) -> [u8; 32] {
+    *expand(names.expose(), &labels::PLACE, &[directory, name])
+}
+
+/// Returns the value under which the evidence of renames to the directory with the tag `to` is
+/// found.
+#[must_use]
+pub fn moved_place(names: &NamesKey, to: &Tag) -> [u8; 32] {
+    *expand(names.expose(), &labels::MOVED, &[to])
+}
+
+/// Returns the id and the nonce of a record of rename evidence. They depend on everything that
+/// determines the record's plain bytes, so one nonce never seals two different records; `by` is
+/// author and signer, empty in a share that is not signed.
+#[must_use]
+pub fn moved_record(records: &RecordsKey, from: &Tag, to: &Tag, by: &[u8]) -> ([u8; 16], [u8; 24]) {
+    let part =
+        |purpose: &[u8]| expand(records.expose(), &labels::MOVED_RECORD, &[purpose, from, to, by]);
+    let (id, nonce) = (part(b"id"), part(b"nonce"));
+    (
+        *id.first_chunk().expect("32 is more than 16"),
+        *nonce.first_chunk().expect("32 is more than 24"),
+    )
 }
 
 #[cfg(test)]
@@ -126,17 +163,27 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_hashes_depend_on_all_that_they_name() {
+    fn tags_and_hashes_depend_on_all_that_they_name() {
         let (key, names) = (DirectoryKey::from_bytes([1; 32]), NamesKey::from_bytes([1; 32]));
-        let mut seen = HashSet::new();
-        for place in [[1; 32], [2; 32]] {
-            seen.insert(root_directory_id(&key, &place));
-            seen.insert(*file_key(&ContentKey::from_bytes([1; 32]), &place).expose());
+        let records = RecordsKey::from_bytes([1; 32]);
+        let mut seen: HashSet<Vec<u8>> = HashSet::new();
+        for (wide, tag) in [([1; 32], [1; 8]), ([2; 32], [2; 8])] {
+            seen.insert(root_tag(&key, &wide).into());
+            seen.insert(long_directory_tag(&key, &wide).into());
+            seen.insert(file_key(&ContentKey::from_bytes([1; 32]), &wide).expose().to_vec());
+            seen.insert(moved_place(&names, &tag).into());
             for name in [&b"a"[..], b"b", b"ab", b""] {
-                seen.insert(directory_id(&key, &place, name));
-                seen.insert(long_name_hash(&names, &place, name));
+                seen.insert(directory_tag(&key, &tag, name).into());
+                seen.insert(place_hash(&names, &tag, name).into());
+                let (id, nonce) = moved_record(&records, &tag, &[1; 8], name);
+                seen.extend([id.to_vec(), nonce.to_vec()]);
+                assert_ne!(id, nonce[..16]);
             }
         }
-        assert_eq!(seen.len(), 2 * (2 + 4 * 2));
+        assert_eq!(seen.len(), 2 * (4 + 4 * 4));
+        assert_ne!(
+            moved_record(&records, &[1; 8], &[2; 8], b""),
+            moved_record(&records, &[2; 8], &[1; 8], b"")
+        );
     }
 }

@@ -1,13 +1,12 @@
 //! A junction (`+junction-<43 characters>`): names the share whose root is a directory of its
 //! parent share. It is a sealed record of the parent, always signed, and bound to the directory's
-//! id and the hash of the name. That hash is the one of a long name, whatever the name's length.
+//! tag and the hash of the place.
 //!
 //! Rule: the sealed part contains the name too, so a junction whose directory entry was lost still
 //! identifies its share's place.
 
-use base64ct::{Base64UrlUnpadded, Encoding};
-
 use super::name::is_valid;
+use super::text;
 use crate::format::cursor::{Reader, Writer};
 use crate::format::error::{FormatError, FormatErrorKind};
 
@@ -68,9 +67,14 @@ impl Junction {
     }
 }
 
-/// Name of the control file for the entry whose name has this hash.
+/// Name of the control file for the place with this hash.
 pub fn file_name(hash: &[u8; 32]) -> Vec<u8> {
-    [PREFIX, Base64UrlUnpadded::encode_string(hash).as_bytes()].concat()
+    [PREFIX, &text::encode(hash)].concat()
+}
+
+/// Returns the hash in the name of such a control file.
+pub fn hash_of(file: &[u8]) -> Option<[u8; 32]> {
+    text::decode_hash(file.strip_prefix(PREFIX)?)
 }
 
 #[cfg(test)]
@@ -102,6 +106,8 @@ mod tests {
         flags[32] = 1;
         assert_eq!(Junction::decode(&flags).unwrap_err().kind(), FormatErrorKind::Flags(1));
         assert_eq!(file_name(&[0; 32]).len(), PREFIX.len() + 43);
+        assert_eq!(hash_of(&file_name(&[9; 32])), Some([9; 32]));
+        assert_eq!(hash_of(b"+junction-AAAA"), None);
     }
 
     proptest! {

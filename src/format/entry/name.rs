@@ -1,48 +1,46 @@
 //! Names of directory entries: from plain bytes to the stored name and back.
 //!
 //! Rules that hold here
-//! * A stored name is base64url (no padding) of HCTR2(plain ‖ zero bytes), tweaked by the
-//!   directory's id: at least 8 zero bytes, at least 16 bytes in all. The zero bytes reveal a
-//!   changed name.
-//! * A name of more than [`SHORT_MAX`] bytes is stored as `=` and the base64url of its keyed hash;
-//!   a sidecar holds the sealed name.
-//! * A name whose first byte is outside base64url is a control file, unless that byte is `=`.
-//! * A sync tool's conflict copy is shown with its suffix, never hidden; only the grammars of known
-//!   tools are recognized.
+//! * A stored name is the text of HCTR2(tag of the directory ‖ plain ‖ zero bytes): at least 8 zero
+//!   bytes, at least 24 bytes in all. The zero bytes reveal a changed name. The keys of the share
+//!   alone open it, wherever the entry is.
+//! * Where that text would be longer than the share allows, the entry is `=` and the text of the
+//!   hash of the sealed name, and a control file at the share's root holds the sealed name.
+//! * The text ends at the first byte that is no letter of it. Whatever follows is the suffix of a
+//!   sync tool's conflict copy.
+//! * A name whose first byte is neither a letter nor `=` is a control file.
 
-use base64ct::{Base64UrlUnpadded, Encoding};
-
-use crate::crypto::{Hctr2, NamesKey, Tweak, long_name_hash};
+use super::text::{self, HASH_LETTERS, is_letter};
+use crate::crypto::{Hctr2, TAG_LEN, Tag, Tweak};
 
 /// Longest plain name.
 pub const NAME_MAX: usize = 255;
-/// Longest plain name that is stored in the entry itself: base64url of 191 bytes is 255.
-pub const SHORT_MAX: usize = 183;
 /// Zero bytes behind a name.
 pub const ZEROS: usize = 8;
+/// Least number of bytes of a sealed name.
+pub const SEALED_MIN: usize = 24;
+/// Greatest number of bytes of a sealed name.
+pub const SEALED_MAX: usize = TAG_LEN + NAME_MAX + ZEROS;
 /// First byte of a long-named entry.
 pub const LONG: u8 = b'=';
-/// First bytes of the sidecar of a long-named entry.
-pub const SIDECAR: &[u8] = b"+name-";
-/// The record of a directory that was renamed.
-pub const DIRECTORY_RECORD: &[u8] = b"+dir";
-const HASH_TEXT: usize = 43;
-/// Letters of the shortest stored name: those of 16 bytes.
-const SHORTEST_TEXT: usize = 22;
+/// The directory of the sealed long names, at the root of a share.
+pub const LONG_DIRECTORY: &[u8] = b"+long";
+/// Letters of a hash that name the sub-directory of [`LONG_DIRECTORY`].
+const LONG_GROUP: usize = 2;
 
 /// How a plain name is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredName {
     /// In the entry itself.
     Short(Vec<u8>),
-    /// As a hash, with the sealed name in a sidecar.
+    /// As a hash, with the sealed name in a control file.
     Long {
         /// Name of the entry.
         entry: Vec<u8>,
-        /// Name of the control file that holds the sealed name.
-        sidecar: Vec<u8>,
-        /// The keyed hash, which the sidecar's seal binds.
+        /// The hash of `sealed`.
         hash: [u8; 32],
+        /// Contents of the control file.
+        sealed: Vec<u8>,
     },
 }
 
@@ -55,151 +53,142 @@ impl StoredName {
     }
 }
 
-/// The meaning of a stored name.
+/// The parts of a stored name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decoded {
-    /// A name, with a conflict suffix if it has one.
-    Plain(Vec<u8>),
-    /// A long-named entry: the sidecar holds the plain name.
-    Long {
-        /// Name of the sidecar.
-        sidecar: Vec<u8>,
-        /// The hash that the entry holds.
-        hash: [u8; 32],
-        /// Conflict suffix, often empty.
-        suffix: Vec<u8>,
+pub enum Parts<'a> {
+    /// A sealed name and the suffix of a conflict copy, often empty.
+    Short {
+        /// The sealed name.
+        sealed: Vec<u8>,
+        /// The suffix as stored.
+        suffix: &'a [u8],
     },
-    /// A control file of kithfs.
+    /// A long-named entry: a control file holds the sealed name.
+    Long {
+        /// The hash of the sealed name.
+        hash: [u8; 32],
+        /// The suffix as stored.
+        suffix: &'a [u8],
+    },
+    /// A control file.
     Control,
-    /// Not a name of this directory under this key.
+    /// Not a name of an entry.
     Foreign,
 }
 
-/// The names of one directory under one epoch's key.
+/// The contents of a sealed name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Tag of the directory in which the name was created.
+    pub tag: Tag,
+    /// Plain name.
+    pub name: Vec<u8>,
+}
+
+/// Takes a stored name apart; `longest` is the share's longest stored name without a suffix.
+pub fn parse(stored: &[u8], longest: usize) -> Parts<'_> {
+    let (text, suffix) = split(stored);
+    if let Some(hash) = text.strip_prefix(&[LONG]) {
+        return match text::decode_hash(hash) {
+            Some(hash) => Parts::Long { hash, suffix },
+            None => Parts::Foreign,
+        };
+    }
+    if is_control(stored) {
+        return Parts::Control;
+    }
+    match text::decode(text).filter(|sealed| sealed.len() >= SEALED_MIN) {
+        Some(sealed) if text.len() <= longest => Parts::Short { sealed, suffix },
+        _ => Parts::Foreign,
+    }
+}
+
+/// Splits a stored name into its text, with a leading `=`, and the suffix.
+fn split(stored: &[u8]) -> (&[u8], &[u8]) {
+    let is_text = |(at, b): (usize, &u8)| is_letter(*b) || (at == 0 && *b == LONG);
+    let end = stored.iter().enumerate().position(|part| !is_text(part));
+    stored.split_at(end.unwrap_or(stored.len()))
+}
+
+/// Returns the part that the stored name of an entry and those of its conflict copies have in
+/// common.
+pub fn without_suffix(stored: &[u8]) -> &[u8] {
+    split(stored).0
+}
+
+/// The names of one share under one epoch's key.
 pub struct NameCipher<'a> {
     hctr2: &'a Hctr2,
-    key: &'a NamesKey,
-    directory: &'a [u8; 32],
     tweak: Tweak,
+    longest: usize,
 }
 
 impl<'a> NameCipher<'a> {
-    /// Names of the directory with the id `directory`.
-    pub fn new(hctr2: &'a Hctr2, key: &'a NamesKey, directory: &'a [u8; 32]) -> Self {
-        NameCipher { hctr2, key, directory, tweak: hctr2.tweak(directory) }
+    /// Creates the cipher; `longest` is the share's longest stored name without a suffix.
+    pub fn new(hctr2: &'a Hctr2, longest: usize) -> Self {
+        NameCipher { hctr2, tweak: hctr2.tweak(b""), longest }
     }
 
-    /// Returns the stored name; `None` if `name` is empty, too long, `.`, `..` or contains `/` or
-    /// NUL.
-    pub fn encode(&self, name: &[u8]) -> Option<StoredName> {
+    /// Returns the stored name of `name` for the directory with the tag `tag`; `None` if `name` is
+    /// empty, too long, `.`, `..` or contains `/` or NUL.
+    pub fn encode(&self, tag: &Tag, name: &[u8]) -> Option<StoredName> {
         if !is_valid(name) {
             return None;
         }
-        if name.len() > SHORT_MAX {
-            let hash = long_name_hash(self.key, self.directory, name);
-            let text = Base64UrlUnpadded::encode_string(&hash);
-            return Some(StoredName::Long {
-                entry: [&[LONG], text.as_bytes()].concat(),
-                sidecar: [SIDECAR, text.as_bytes()].concat(),
-                hash,
-            });
+        let mut sealed = [&tag[..], name].concat();
+        sealed.resize((sealed.len() + ZEROS).max(SEALED_MIN), 0);
+        self.hctr2.encrypt(&self.tweak, &mut sealed).expect("16 bytes or more");
+        if text::letters(sealed.len()) <= self.longest {
+            return Some(StoredName::Short(text::encode(&sealed)));
         }
-        let mut buf = name.to_vec();
-        buf.resize((name.len() + ZEROS).max(16), 0);
-        self.hctr2.encrypt(&self.tweak, &mut buf).expect("16 bytes or more");
-        Some(StoredName::Short(Base64UrlUnpadded::encode_string(&buf).into_bytes()))
+        let hash = *blake3::hash(&sealed).as_bytes();
+        Some(StoredName::Long { entry: [&[LONG], &text::encode(&hash)[..]].concat(), hash, sealed })
     }
 
-    /// Returns the meaning of `stored` in this directory.
-    pub fn decode(&self, stored: &[u8]) -> Decoded {
-        match stored.first() {
-            None => return Decoded::Foreign,
-            Some(&LONG) => {
-                let Some((text, suffix)) = stored[1..].split_at_checked(HASH_TEXT) else {
-                    return Decoded::Foreign;
-                };
-                let mut hash = [0; 32];
-                let decoded =
-                    Base64UrlUnpadded::decode(text, &mut hash).is_ok_and(|h| h.len() == 32);
-                if !decoded || !(suffix.is_empty() || is_conflict_suffix(suffix)) {
-                    return Decoded::Foreign;
-                }
-                return Decoded::Long {
-                    sidecar: [SIDECAR, text].concat(),
-                    hash,
-                    suffix: suffix.to_vec(),
-                };
-            }
-            Some(b) if !is_alphabet(*b) => return Decoded::Control,
-            _ => {}
-        }
-        if let Some(plain) = self.decode_text(stored) {
-            return Decoded::Plain(plain);
-        }
-        for at in conflict_splits(stored) {
-            let (text, suffix) = stored.split_at(at);
-            if let Some(mut plain) = self.decode_text(text)
-                && plain.len() + suffix.len() <= NAME_MAX
-            {
-                plain.extend_from_slice(suffix);
-                return Decoded::Plain(plain);
-            }
-        }
-        Decoded::Foreign
-    }
-
-    /// Decodes each of `stored` as [`NameCipher::decode`] does, but faster for the many names of a
-    /// listing.
-    pub fn decode_many<'n>(&self, stored: impl IntoIterator<Item = &'n [u8]>) -> Vec<Decoded> {
-        let mut sealed: Vec<(&[u8], Option<Vec<u8>>)> =
-            stored.into_iter().map(|name| (name, sealed_text(name))).collect();
-        let mut bufs: Vec<&mut [u8]> =
-            sealed.iter_mut().filter_map(|(_, buf)| buf.as_deref_mut()).collect();
-        self.hctr2.decrypt_many(&self.tweak, &mut bufs).expect("16 bytes or more");
-        // Names that do not decode as a plain short name take the slow path.
-        sealed
-            .into_iter()
-            .map(|(name, buf)| {
-                buf.and_then(without_zeros).map_or_else(|| self.decode(name), Decoded::Plain)
-            })
-            .collect()
-    }
-
-    fn decode_text(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let mut buf = sealed_text(text)?;
+    /// Opens a sealed name; `None` if it was not sealed under this key.
+    pub fn open(&self, sealed: &[u8]) -> Option<Opened> {
+        let mut buf = sealed.to_vec();
         self.hctr2.decrypt(&self.tweak, &mut buf).ok()?;
-        without_zeros(buf)
+        opened(buf)
     }
 
-    /// Returns the stored names that a conflict copy of the plain name `name` may have: the prefix
-    /// encoded, the suffix unchanged. Empty if the name does not look like one.
-    pub fn conflict_candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
-        let mut candidates = Vec::new();
-        for at in conflict_splits(name) {
-            if let Some(stored) = self.encode(&name[..at]) {
-                candidates.push([stored.entry(), &name[at..]].concat());
-            }
-        }
-        candidates
+    /// Opens each of `sealed` as [`NameCipher::open`] does, but faster for the many names of a
+    /// listing. All have at least [`SEALED_MIN`] bytes.
+    pub fn open_many(&self, sealed: &[&[u8]]) -> Vec<Option<Opened>> {
+        let mut bufs: Vec<Vec<u8>> = sealed.iter().map(|sealed| sealed.to_vec()).collect();
+        let mut parts: Vec<&mut [u8]> = bufs.iter_mut().map(Vec::as_mut_slice).collect();
+        self.hctr2.decrypt_many(&self.tweak, &mut parts).expect("16 bytes or more");
+        bufs.into_iter().map(opened).collect()
     }
 }
 
-/// Returns the bytes that a stored short name encodes, or `None` if it cannot be one.
-fn sealed_text(text: &[u8]) -> Option<Vec<u8>> {
-    let buf = Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).ok()?).ok()?;
-    (16..=SHORT_MAX + ZEROS).contains(&buf.len()).then_some(buf)
+/// Returns the contents of a decrypted name; `None` if it was changed, or has another encoding than
+/// the one of its name.
+fn opened(buf: Vec<u8>) -> Option<Opened> {
+    let (tag, rest) = buf.split_first_chunk()?;
+    let end = rest.iter().rposition(|b| *b != 0)? + 1;
+    let is_padded = buf.len() == (TAG_LEN + end + ZEROS).max(SEALED_MIN);
+    let name = &rest[..end];
+    (is_padded && is_valid(name)).then(|| Opened { tag: *tag, name: name.to_vec() })
 }
 
-/// Removes the zero bytes that were sealed with a name. Returns `None` if the name was changed.
-fn without_zeros(mut buf: Vec<u8>) -> Option<Vec<u8>> {
-    let end = buf.iter().rposition(|b| *b != 0)? + 1;
-    let zeros = buf.len() - end;
-    // One name has one stored form: more than 8 zero bytes only if 16 bytes require them.
-    if zeros < ZEROS || (buf.len() > 16 && zeros != ZEROS) || !is_valid(&buf[..end]) {
-        return None;
-    }
-    buf.truncate(end);
-    Some(buf)
+/// Returns whether these may be the contents of the control file of a long name: its hash is
+/// `hash`, and the entry itself has no room for them.
+pub fn is_long(sealed: &[u8], hash: &[u8; 32], longest: usize) -> bool {
+    text::letters(sealed.len()) > longest
+        && sealed.len() >= SEALED_MIN
+        && blake3::hash(sealed).as_bytes() == hash
+}
+
+/// Returns where the sealed name with this hash is, in [`LONG_DIRECTORY`]: directory and file.
+pub fn long_path(hash: &[u8; 32]) -> (Vec<u8>, Vec<u8>) {
+    let file = text::encode(hash);
+    (file[..LONG_GROUP].to_vec(), file)
+}
+
+/// Returns whether a file of [`LONG_DIRECTORY`] is in the right directory, and its hash.
+pub fn long_hash(group: &[u8], file: &[u8]) -> Option<[u8; 32]> {
+    text::decode_hash(file).filter(|_| file.starts_with(group) && group.len() == LONG_GROUP)
 }
 
 /// Returns whether `name` is allowed as the name of a directory entry.
@@ -213,7 +202,7 @@ pub fn is_valid(name: &[u8]) -> bool {
 
 /// Returns whether a stored name is a control file.
 pub fn is_control(stored: &[u8]) -> bool {
-    stored.first().is_some_and(|b| !is_alphabet(*b) && *b != LONG)
+    stored.first().is_some_and(|b| !is_letter(*b) && *b != LONG)
 }
 
 /// Returns whether a stored name belongs to no vault: sync tools and file managers leave such files
@@ -222,90 +211,156 @@ pub fn is_of_others(stored: &[u8]) -> bool {
     is_control(stored) && !stored.starts_with(b"+")
 }
 
-/// Returns the part that the stored name of an entry and those of its conflict copies have in
-/// common: a stored name itself contains no dot and no blank.
-pub fn without_suffix(stored: &[u8]) -> &[u8] {
-    stored.split(|b| matches!(b, b'.' | b' ')).next().unwrap_or(stored)
-}
-
-/// Returns whether a stored name that does not decode in this directory may be a name of another
-/// directory, and so is not a foreign file.
+/// Returns whether a name may be a stored name.
 pub fn may_be_sealed(stored: &[u8]) -> bool {
     let text = without_suffix(stored);
-    let text = text.strip_prefix(b"=").unwrap_or(text);
-    text.len() >= SHORTEST_TEXT && text.iter().all(|b| is_alphabet(*b))
-}
-
-fn is_alphabet(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+    match text.strip_prefix(&[LONG]) {
+        Some(hash) => hash.len() == HASH_LETTERS,
+        None => text.len() >= text::letters(SEALED_MIN),
+    }
 }
 
 /// Returns whether a stored name is that of a sync tool's conflict copy of an entry.
 pub fn is_conflict_copy(stored: &[u8]) -> bool {
-    let suffix = &stored[without_suffix(stored).len()..];
-    may_be_sealed(stored) && is_conflict_suffix(suffix)
-}
-
-/// Returns whether a plain name ends with a possible suffix of a sync tool.
-pub fn may_be_copy(name: &[u8]) -> bool {
-    conflict_splits(name).next().is_some()
-}
-
-/// Grammars of conflict suffixes: Syncthing's `.sync-conflict-...`, Dropbox's, Nextcloud's and
-/// others' ` (... conflict...)`, and the plain ` (2)` of copies.
-fn is_conflict_suffix(suffix: &[u8]) -> bool {
-    if suffix.starts_with(b".sync-conflict-") {
-        return true;
-    }
-    let Some(inner) = suffix.strip_prefix(b" (").and_then(|s| s.strip_suffix(b")")) else {
-        return false;
-    };
-    let lower = inner.to_ascii_lowercase();
-    lower.windows(8).any(|w| w == b"conflict")
-        || (!inner.is_empty() && inner.iter().all(u8::is_ascii_digit))
-}
-
-/// Returns the positions at which `name` may be split into a prefix and a conflict suffix, in
-/// ascending order.
-fn conflict_splits(name: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    (1..name.len())
-        .filter(|at| matches!(name[*at], b'.' | b' ') && is_conflict_suffix(&name[*at..]))
+    may_be_sealed(stored) && without_suffix(stored).len() < stored.len()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crypto::NamesKey;
+    use proptest::prelude::*;
+
+    const LONGEST: usize = 152;
+    /// Longest plain name of a short stored name.
+    const SHORT_MAX: usize = 98;
+
+    fn with<T>(longest: usize, act: impl FnOnce(&NameCipher) -> T) -> T {
+        let hctr2 = Hctr2::new(&NamesKey::from_bytes([1; 32]));
+        act(&NameCipher::new(&hctr2, longest))
+    }
+
+    /// Opens a stored name as a reader does; `long` holds the sealed long names.
+    fn read(cipher: &NameCipher, stored: &[u8], long: &[Vec<u8>]) -> Option<(Opened, Vec<u8>)> {
+        match parse(stored, cipher.longest) {
+            Parts::Short { sealed, suffix } => Some((cipher.open(&sealed)?, suffix.to_vec())),
+            Parts::Long { hash, suffix } => {
+                let sealed = long.iter().find(|sealed| is_long(sealed, &hash, cipher.longest))?;
+                Some((cipher.open(sealed)?, suffix.to_vec()))
+            }
+            Parts::Control | Parts::Foreign => None,
+        }
+    }
+
+    fn long_of(stored: &StoredName) -> Vec<Vec<u8>> {
+        match stored {
+            StoredName::Long { sealed, .. } => vec![sealed.clone()],
+            StoredName::Short(_) => Vec::new(),
+        }
+    }
 
     #[test]
-    fn a_listing_is_decoded_as_its_names_are_one_by_one() {
-        let (key, directory) = (NamesKey::from_bytes([1; 32]), [2; 32]);
-        let hctr2 = Hctr2::new(&key);
-        let cipher = NameCipher::new(&hctr2, &key, &directory);
-        let mut stored: Vec<Vec<u8>> = (1..=NAME_MAX)
-            .map(|len| cipher.encode(&vec![b'n'; len]).expect("a valid name").entry().to_vec())
-            .collect();
-        let conflict = [&stored[40][..], b".sync-conflict-1"].concat();
-        let mut changed = stored[30].clone();
-        changed[3] ^= 1;
-        let cut = stored[20][1..].to_vec();
-        stored.extend([
-            conflict,
-            changed,
-            cut,
-            b"+dir".to_vec(),
-            Vec::new(),
-            vec![0xff; 30],
-            b"AAAA".to_vec(),
-            vec![b'A'; 255],
-        ]);
-        let many = cipher.decode_many(stored.iter().map(Vec::as_slice));
-        let single: Vec<Decoded> = stored.iter().map(|name| cipher.decode(name)).collect();
-        assert_eq!(many, single);
-        let count =
-            |what: fn(&Decoded) -> bool| many.iter().filter(|decoded| what(decoded)).count();
-        assert_eq!(count(|d| matches!(d, Decoded::Plain(_))), SHORT_MAX + 1);
-        assert_eq!(count(|d| matches!(d, Decoded::Long { .. })), NAME_MAX - SHORT_MAX);
-        // A name that does not begin as base64url is a control name, however odd it is.
-        assert_eq!((count(|d| *d == Decoded::Control), count(|d| *d == Decoded::Foreign)), (2, 5));
+    fn names_of_all_lengths_come_back_at_each_limit() {
+        for (longest, short_max) in [(64, 32), (LONGEST, SHORT_MAX), (200, 134)] {
+            with(longest, |cipher| {
+                for len in 1..=NAME_MAX {
+                    let name = vec![b'n'; len];
+                    let stored = cipher.encode(&[7; 8], &name).expect("a valid name");
+                    assert_eq!(matches!(stored, StoredName::Short(_)), len <= short_max, "{len}");
+                    assert!(stored.entry().len() <= longest);
+                    for suffix in [&b""[..], b".sync-conflict-1", b"~", b" (1)", b"-HOST"] {
+                        let entry = [stored.entry(), suffix].concat();
+                        let read = read(cipher, &entry, &long_of(&stored));
+                        let opened = Opened { tag: [7; 8], name: name.clone() };
+                        assert_eq!(read, Some((opened, suffix.to_vec())));
+                        assert_eq!(without_suffix(&entry), stored.entry());
+                        assert!(may_be_sealed(&entry));
+                    }
+                }
+                assert_eq!(cipher.encode(&[7; 8], &[b'n'; NAME_MAX + 1]), None);
+            });
+        }
+    }
+
+    #[test]
+    fn a_changed_name_and_a_second_spelling_do_not_open() {
+        with(LONGEST, |cipher| {
+            let stored = cipher.encode(&[7; 8], b"letter.txt").expect("a valid name");
+            let entry = stored.entry();
+            for at in 0..entry.len() {
+                for letter in [b'A', b',', b'@', b'9'] {
+                    let mut changed = entry.to_vec();
+                    changed[at] = letter;
+                    assert!(changed == entry || read(cipher, &changed, &[]).is_none());
+                }
+            }
+            assert_eq!(parse(&entry[1..], LONGEST), Parts::Foreign);
+            // More zero bytes than the one encoding has, and fewer.
+            for (len, sealed_len) in [(10, 27), (10, 25), (8, 25), (1, 32)] {
+                let mut sealed = [&[7; 8][..], &vec![b'n'; len]].concat();
+                sealed.resize(sealed_len, 0);
+                cipher.hctr2.encrypt(&cipher.tweak, &mut sealed).unwrap();
+                assert_eq!(cipher.open(&sealed), None, "{len} in {sealed_len}");
+            }
+            // A name that has room in the entry is not stored by its hash, nor the reverse.
+            let Parts::Short { sealed, .. } = parse(entry, LONGEST) else { panic!("a short name") };
+            assert!(!is_long(&sealed, blake3::hash(&sealed).as_bytes(), LONGEST));
+            let long = cipher.encode(&[7; 8], &[b'n'; SHORT_MAX + 1]).unwrap();
+            assert_eq!(parse(&text::encode(&long_of(&long)[0]), LONGEST), Parts::Foreign);
+        });
+    }
+
+    #[test]
+    fn control_files_and_foreign_names_are_told_apart() {
+        for (stored, parts) in [
+            (&b"+share"[..], Parts::Control),
+            (b".stfolder", Parts::Control),
+            (b"-x", Parts::Control),
+            (b"_x", Parts::Control),
+            (b"AAAA", Parts::Foreign),
+            (b"", Parts::Foreign),
+            (&[b'A'; 31], Parts::Foreign),
+            (&[b'A'; 153], Parts::Foreign),
+            (b"=AAAA", Parts::Foreign),
+            (&[0xff; 30], Parts::Control),
+        ] {
+            assert_eq!(parse(stored, LONGEST), parts, "{}", stored.escape_ascii());
+        }
+        let hash = text::encode(&[9; 32]);
+        let entry = [b"=", &hash[..], b" (1)"].concat();
+        assert_eq!(parse(&entry, LONGEST), Parts::Long { hash: [9; 32], suffix: b" (1)" });
+        let (group, file) = long_path(&[9; 32]);
+        assert_eq!(long_hash(&group, &file), Some([9; 32]));
+        assert_eq!(long_hash(b"AA", &file), None);
+        assert_eq!(long_hash(&group[..1], &file), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_listing_is_opened_as_its_names_are_one_by_one(names in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..255), 0..40), broken in any::<u64>()) {
+            with(LONGEST, |cipher| {
+                let sealed: Vec<Vec<u8>> = names.iter().enumerate().filter_map(|(n, name)| {
+                    let mut sealed = match cipher.encode(&[n as u8; 8], name)? {
+                        StoredName::Short(entry) => text::decode(&entry)?,
+                        StoredName::Long { sealed, .. } => sealed,
+                    };
+                    sealed[n % 24] ^= (broken >> (n % 64)) as u8 & 1;
+                    Some(sealed)
+                }).collect();
+                let refs: Vec<&[u8]> = sealed.iter().map(Vec::as_slice).collect();
+                let single: Vec<_> = refs.iter().map(|sealed| cipher.open(sealed)).collect();
+                prop_assert_eq!(cipher.open_many(&refs), single);
+                Ok(())
+            })?;
+        }
+
+        #[test]
+        fn any_stored_name_has_one_reading(stored in "[-A-Za-z0-9,@=+. ()~_]{0,60}") {
+            let stored = stored.as_bytes();
+            if let Parts::Short { sealed, suffix } = parse(stored, LONGEST) {
+                prop_assert_eq!([&text::encode(&sealed)[..], suffix].concat(), stored);
+            }
+            prop_assert_eq!(parse(stored, LONGEST) == Parts::Control, is_control(stored));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The sealed records of directory entries: symbolic links, extended attributes, directory records,
-//! sidecars of long names.
+//! The sealed records of directory entries: symbolic links, extended attributes, junctions, rename
+//! evidence.
 //!
 //! Rules that hold here
 //! * Each record begins with version, suite, flags (1: signed), epoch and 16 random bytes, its id,
@@ -7,7 +7,9 @@
 //!   associated data.
 //! * Symbolic links and attributes are bound to their own id, not to a directory, so link and
 //!   rename leave them unchanged.
-//! * Directory records and sidecars are bound to their directory.
+//! * Junctions are bound to their place. Rename evidence is bound to nothing: it is named by the
+//!   hash of its bytes. Its id and nonce are derived, not random, so that the same rename leaves
+//!   the same bytes.
 //! * The signed message of a target and that of a reference to a target are never the same: see
 //!   [`reads_as_reference`].
 //! * In a signed share, every record that determines a name or a destination is signed: all kinds
@@ -16,7 +18,6 @@
 use base64ct::{Base64UrlUnpadded, Encoding};
 use zeroize::Zeroizing;
 
-use super::name::is_valid;
 use crate::crypto::{Label, RECORD_OVERHEAD, Random, RecordCipher, Suite, labels};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::error::{FormatError, FormatErrorKind};
@@ -44,7 +45,7 @@ pub const XATTRS_MAX: usize = 65536 - OVERHEAD;
 /// Longest list of attributes.
 pub const XATTRS_LONG_MAX: usize = 1 << 20;
 
-/// The four kinds of record; the word is part of the associated data.
+/// The kinds of record; the word is part of the associated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
     /// Target of a symbolic link.
@@ -53,12 +54,10 @@ pub enum RecordKind {
     LongSymlink,
     /// Extended attributes of an inode.
     Xattrs,
-    /// Id and place of a directory that was renamed.
-    Directory,
-    /// Plain name of a long-named entry.
-    Name,
     /// The share that a directory is the root of.
     Junction,
+    /// A directory that was renamed.
+    Moved,
 }
 
 /// Flag of a record that ends with author, signer and signature.
@@ -70,9 +69,8 @@ impl RecordKind {
             RecordKind::Symlink => b"KSYM",
             RecordKind::LongSymlink => b"KLSY",
             RecordKind::Xattrs => b"KXAT",
-            RecordKind::Directory => b"KDIR",
-            RecordKind::Name => b"KNAM",
             RecordKind::Junction => b"KJNC",
+            RecordKind::Moved => b"KMOV",
         }
     }
 
@@ -80,9 +78,8 @@ impl RecordKind {
         match self {
             RecordKind::Symlink | RecordKind::LongSymlink => "symbolic link",
             RecordKind::Xattrs => "extended attributes",
-            RecordKind::Directory => "directory record",
-            RecordKind::Name => "long name",
             RecordKind::Junction => "junction",
+            RecordKind::Moved => "rename evidence",
         }
     }
 
@@ -91,9 +88,8 @@ impl RecordKind {
         match self {
             RecordKind::Symlink | RecordKind::LongSymlink => Some(&labels::SYMLINK_SIGNATURE),
             RecordKind::Xattrs => None,
-            RecordKind::Directory => Some(&labels::DIRECTORY_SIGNATURE),
-            RecordKind::Name => Some(&labels::LONG_NAME_SIGNATURE),
             RecordKind::Junction => Some(&labels::JUNCTION_SIGNATURE),
+            RecordKind::Moved => Some(&labels::MOVED_SIGNATURE),
         }
     }
 
@@ -163,8 +159,8 @@ pub fn reads_as_reference(kind: RecordKind, bound: &[u8], by: &Authorship, plain
 }
 
 impl RecordContext<'_> {
-    /// Seals `plain` as a record of `kind`, bound to `bound`, under a fresh id and nonce. `sign` is
-    /// required if [`RecordKind::is_signed`], and only then.
+    /// Seals `plain` as a record of `kind`, bound to `bound`, under an id and a nonce from `random`.
+    /// `sign` is required if [`RecordKind::is_signed`], and only then.
     pub fn seal(
         &self,
         kind: RecordKind,
@@ -278,65 +274,5 @@ impl Xattrs {
             map.insert(name, value);
         }
         Ok(Xattrs(map))
-    }
-}
-
-/// The place of a directory: its parent and name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Id of the parent.
-    pub parent: [u8; 32],
-    /// Plain name in it.
-    pub name: Vec<u8>,
-}
-
-/// The record inside a directory that was renamed: its id, and the two places at which it is valid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryRecord {
-    /// Id of the directory.
-    pub id: [u8; 32],
-    /// Its place, or the place that a rename is moving it to.
-    pub place: Place,
-    /// Its previous place; the same as `place` once the rename is done.
-    pub previous: Place,
-}
-
-impl DirectoryRecord {
-    /// Returns the bytes to seal. Their length is always the same, so it reveals nothing about the
-    /// names.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(32 + 2 * (32 + 256));
-        w.bytes(&self.id);
-        for place in [&self.place, &self.previous] {
-            w.bytes(&place.parent)
-                .u8(place.name.len() as u8)
-                .bytes(&place.name)
-                .zeros(255 - place.name.len());
-        }
-        w.into_vec()
-    }
-
-    /// Reads what [`DirectoryRecord::encode`] writes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut r = Reader::named("directory record", bytes);
-        let id = r.array()?;
-        let mut place = || -> Result<Place, FormatError> {
-            let parent = r.array()?;
-            let len = r.u8()? as usize;
-            let name = r.bytes(len)?.to_vec();
-            r.zeros(255 - len)?;
-            if !is_valid(&name) {
-                return Err(r.error(FormatErrorKind::Range));
-            }
-            Ok(Place { parent, name })
-        };
-        let (now, previous) = (place()?, place()?);
-        r.finish()?;
-        Ok(DirectoryRecord { id, place: now, previous })
-    }
-
-    /// Returns whether the record is valid for a directory at (`parent`, `name`).
-    pub fn is_at(&self, parent: &[u8; 32], name: &[u8]) -> bool {
-        [&self.place, &self.previous].iter().any(|p| p.parent == *parent && p.name == name)
     }
 }

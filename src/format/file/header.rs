@@ -36,7 +36,7 @@ use zeroize::Zeroizing;
 
 use super::layout::{HEADER_SIGNED, Layout, SIZE_MAX, SMALL_MAX};
 use super::table::{Hash, small_hash};
-use crate::crypto::{Random, RecordCipher, Suite, labels};
+use crate::crypto::{Random, RecordCipher, Suite, Tag, labels};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::error::{FormatError, FormatErrorKind};
 use crate::format::signature::{Authorship, Claim, Sign, TRAILER_LEN};
@@ -65,12 +65,12 @@ const _: () = assert!(
     BODY_AT + BODY == super::layout::HEADER && BODY_AT + TRAILER_LEN + BODY == HEADER_SIGNED
 );
 
-/// The place of a file when it was last committed: a hint for a check that rebuilds a lost
-/// directory record, never trusted for access.
+/// The name of a file when it was last committed: a hint for a check that restores a lost name,
+/// never trusted for access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// Id of the directory.
-    pub directory: [u8; 32],
+    /// The tag sealed in the file's stored name.
+    pub tag: Tag,
     /// Plain name, 1 to 255 bytes; empty if it is not known.
     pub name: Vec<u8>,
 }
@@ -209,7 +209,7 @@ impl Header {
         }
         let body_at = w.len();
         w.u64(self.size).u64(self.version).bytes(&self.root).u32(self.oldest_epoch).zeros(12);
-        w.bytes(&self.hint.directory).u8(self.hint.name.len() as u8).bytes(&self.hint.name);
+        w.bytes(&self.hint.tag).u8(self.hint.name.len() as u8).bytes(&self.hint.name);
         w.zeros(body_at + BODY - w.len()).bytes(data);
         let mut body = w.into_vec();
         let tag = context.cipher.seal(&nonce, &aad, &mut body);
@@ -271,7 +271,7 @@ impl Header {
         let root = r.array()?;
         let oldest_epoch = r.u32()?;
         r.zeros(12)?;
-        let directory = r.array()?;
+        let tag = r.array()?;
         let name_len = r.u8()? as usize;
         let name = r.bytes(name_len)?.to_vec();
         r.zeros(r.remaining())?;
@@ -284,8 +284,7 @@ impl Header {
         if !fits {
             return fail(FormatErrorKind::Range);
         }
-        let header =
-            Header { public, size, version, root, oldest_epoch, hint: Hint { directory, name } };
+        let header = Header { public, size, version, root, oldest_epoch, hint: Hint { tag, name } };
         let message = |author: &[u8; 32]| header.signed_message(context, author, &data);
         let claim = match trailer {
             0 => None,

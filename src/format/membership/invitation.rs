@@ -98,6 +98,7 @@ mod tests {
             signed: true,
             isolated: false,
             chunk_log2: 18,
+            longest_name: 152,
             founder: public(3),
             random: [5; 32],
         };

@@ -20,9 +20,10 @@ pub const VERSION: u16 = 1;
 const SUITE_AT: usize = MAGIC.len() + 2;
 const FLAGS_AT: usize = SUITE_AT + 1;
 const CHUNK_AT: usize = FLAGS_AT + 1;
-const RESERVED_AT: usize = CHUNK_AT + 1;
+const LONGEST_AT: usize = CHUNK_AT + 1;
+const RESERVED_AT: usize = LONGEST_AT + 1;
 const FOUNDER_AT: usize = RESERVED_AT + RESERVED_LEN;
-const RESERVED_LEN: usize = 3;
+const RESERVED_LEN: usize = 2;
 const RANDOM_AT: usize = FOUNDER_AT + PUBLIC_LEN;
 /// Length of a descriptor in bytes: 112.
 pub const DESCRIPTOR_LEN: usize = RANDOM_AT + 32;
@@ -37,6 +38,14 @@ pub const CHUNK_LOG2_MIN: u8 = 12;
 /// Largest chunk: 2^22 = 4 MiB.
 pub const CHUNK_LOG2_MAX: u8 = 22;
 
+/// Least value of [`ShareDescriptor::longest_name`]: 32 bytes of plain name.
+pub const LONGEST_NAME_MIN: u8 = 64;
+/// Greatest value of [`ShareDescriptor::longest_name`]: a store's limit of 255, with room for the
+/// suffixes that sync tools append.
+pub const LONGEST_NAME_MAX: u8 = 200;
+/// Usual value of [`ShareDescriptor::longest_name`]: Dropbox's longest suffix fits behind it.
+pub const LONGEST_NAME_DEFAULT: u8 = 152;
+
 /// The properties of a share that never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareDescriptor {
@@ -48,6 +57,9 @@ pub struct ShareDescriptor {
     pub isolated: bool,
     /// Base-two logarithm of the chunk size, [`CHUNK_LOG2_MIN`]..=[`CHUNK_LOG2_MAX`].
     pub chunk_log2: u8,
+    /// Length of the longest stored name without a suffix, [`LONGEST_NAME_MIN`]..=
+    /// [`LONGEST_NAME_MAX`]. A longer one is replaced by its hash.
+    pub longest_name: u8,
     /// The signer of the first manifest.
     pub founder: PublicIdentity,
     /// Makes the id unique.
@@ -65,6 +77,7 @@ impl ShareDescriptor {
             .u8(self.suite.as_byte())
             .u8(flags)
             .u8(self.chunk_log2)
+            .u8(self.longest_name)
             .zeros(RESERVED_LEN);
         w.bytes(&self.founder.to_bytes()).bytes(&self.random);
         w.into_vec()
@@ -74,7 +87,8 @@ impl ShareDescriptor {
     ///
     /// # Errors
     /// Every deviation from the one encoding: magic, version, suite, flags (isolated without signed
-    /// is not allowed: every nested share is signed), chunk size, reserved bytes, length.
+    /// is not allowed: every nested share is signed), chunk size, length of names, reserved
+    /// bytes, length.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::named("share descriptor", bytes);
         r.magic(&MAGIC)?;
@@ -89,6 +103,10 @@ impl ShareDescriptor {
         if !(CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&chunk_log2) {
             return Err(r.error(FormatErrorKind::Range));
         }
+        let longest_name = r.u8()?;
+        if !(LONGEST_NAME_MIN..=LONGEST_NAME_MAX).contains(&longest_name) {
+            return Err(r.error(FormatErrorKind::Range));
+        }
         r.zeros(RESERVED_LEN)?;
         let founder = PublicIdentity::read(&mut r)?;
         let random = r.array()?;
@@ -98,6 +116,7 @@ impl ShareDescriptor {
             signed: flags & FLAG_SIGNED != 0,
             isolated: flags & FLAG_ISOLATED != 0,
             chunk_log2,
+            longest_name,
             founder,
             random,
         })
@@ -124,6 +143,7 @@ mod tests {
             signed: true,
             isolated: false,
             chunk_log2: 18,
+            longest_name: LONGEST_NAME_DEFAULT,
             founder: PublicIdentity { sign: [3; 32], exchange: [4; 32] },
             random: [5; 32],
         }

@@ -176,7 +176,7 @@ mod tests {
     /// Opens a directory that was changed at `ctime` by the store's clock, with the keys number
     /// `keys`, `now` seconds after the beginning.
     fn open(listed: &mut Listed, begun: Instant, ctime: i64, keys: u64, now: u64) -> DirCache {
-        let with = NamesReadWith { generation: keys, directory: [7; 32] };
+        let with = NamesReadWith { generation: keys, tags: [7; 32] };
         listed.opened(
             1,
             now,
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_directory_that_is_old_by_the_clock_that_is_ours_has_settled_at_once() {
         let (mut listed, begun) = (Listed::default(), Instant::now());
-        let with = NamesReadWith { generation: 1, directory: [7; 32] };
+        let with = NamesReadWith { generation: 1, tags: [7; 32] };
         use DirCache::{Fill, Keep, No};
         for (ctime, is_old, expected) in [
             (10, true, Fill),
@@ -277,7 +277,7 @@ mod tests {
         ] {
             assert_eq!(open(&mut listed, begun, 10, keys, now), expected, "{now}");
         }
-        let another = NamesReadWith { generation: 2, directory: [8; 32] };
+        let another = NamesReadWith { generation: 2, tags: [8; 32] };
         let look = Some(Look { attr: &attr(10), with: another, is_old: false });
         assert_eq!(
             listed.opened(1, 9, look, begun + Duration::from_secs(9)),

@@ -3,7 +3,7 @@
 pub(super) mod away;
 pub(super) mod free_space;
 pub(super) mod inodes;
-pub(super) mod long_copies;
+pub(super) mod known_names;
 pub(super) mod machine;
 pub(super) mod name_lock;
 pub(super) mod open_table;
@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use self::away::Away;
 use self::free_space::Room;
 use self::inodes::Nodes;
-use self::long_copies::LongCopies;
+use self::known_names::{Censuses, Evidence, LongNames};
 use self::name_lock::NameLock;
 use self::open_table::OpenTable;
 use self::overflow::Young;
@@ -102,8 +102,10 @@ pub(crate) struct Namespace {
     /// journal record until the record is applied, and for writing by changes of a path. Taken
     /// after a file's lock; no file's lock is taken while it is held for writing.
     pub paths: RwLock<()>,
-    /// Long names with conflict copies by sync tools.
-    pub long_copies: LongCopies,
+    /// What was read about names.
+    pub evidence: Evidence,
+    pub long_names: LongNames,
+    pub censuses: Censuses,
     /// Names that were removed from an entry while other entries claimed them.
     pub vacated: Vacated,
     /// Lists of attributes that were written recently.
@@ -119,7 +121,9 @@ impl Namespace {
             names,
             away: Away::default(),
             paths: RwLock::new(()),
-            long_copies: LongCopies::new(),
+            evidence: Evidence::default(),
+            long_names: LongNames::default(),
+            censuses: Censuses::default(),
             vacated: Vacated::new(),
             young_lists: Young::new(),
             trash: Trash::default(),
@@ -175,7 +179,7 @@ impl Core {
     pub fn new(parts: Parts) -> Inner<Self> {
         // Before the parts are taken apart: on failure they are dropped in their own order, the
         // journal before the lock.
-        let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_directory());
+        let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_tag());
         let Parts { root, keys, random, journal, cache, mode, lock, trust } = parts;
         let names =
             NameLock::new((mode.writers.share_names() && !mode.read_only).then(|| root.clone()));
@@ -318,7 +322,7 @@ impl Core {
         }
     }
 
-    /// Notes renames of directories that keep their ids.
+    /// Notes renames of directories.
     pub fn remember_moves(&self, moves: &[Move]) {
         if let Some(memory) = self.memory.get()
             && !moves.is_empty()

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 
+use crate::crypto::Tag;
 use crate::store::Dir;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::types::{Handle, NodeId, OpenFlags};
 
 /// Maximum number of inodes whose size is remembered because it cannot be derived from the
@@ -32,7 +32,7 @@ pub(crate) enum Open {
     Dir {
         node: NodeId,
         dir: Arc<dyn Dir>,
-        directory: DirectoryId,
+        directory: Tag,
         unread: Arc<AtomicBool>,
         missing: Arc<AtomicBool>,
     },

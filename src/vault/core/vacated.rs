@@ -11,13 +11,13 @@
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use crate::vault::keyring::keys::DirectoryId;
+use crate::crypto::Tag;
 
 /// Maximum number of remembered names, of some hundred bytes each.
 const NAMES_MAX: usize = 1 << 14;
 
 /// A name in a directory.
-type Name = (DirectoryId, Box<[u8]>);
+type Name = (Tag, Box<[u8]>);
 
 /// The names that are free for new entries only.
 pub(crate) struct Vacated(Mutex<LruCache<Name, ()>>);
@@ -28,12 +28,34 @@ impl Vacated {
     }
 
     /// Returns whether `name` in `directory` is free for a new entry only.
-    pub fn has(&self, directory: &DirectoryId, name: &[u8]) -> bool {
+    pub fn has(&self, directory: &Tag, name: &[u8]) -> bool {
         let mut names = self.0.lock();
         !names.is_empty() && names.get(&(*directory, name.into())).is_some()
     }
 
-    pub fn note(&self, directory: &DirectoryId, name: &[u8]) {
+    /// Notes that `name` was created or renamed to here: its entry keeps it whatever else happens.
+    pub fn take(&self, directory: &Tag, name: &[u8]) {
+        let mut names = self.0.lock();
+        if !names.is_empty() {
+            names.pop(&(*directory, name.into()));
+        }
+    }
+
+    /// Notes that a directory was renamed: what is noted of it holds at its new place too.
+    pub fn follow(&self, from: &Tag, to: &Tag) {
+        let mut names = self.0.lock();
+        let moved: Vec<Name> = names
+            .iter()
+            .filter(|((of, _), ())| of == from)
+            .map(|(name, ())| name.clone())
+            .collect();
+        for (_, name) in moved {
+            names.put((*to, name), ());
+        }
+    }
+
+    /// Notes that `name` was removed from its entry.
+    pub fn note(&self, directory: &Tag, name: &[u8]) {
         let mut names = self.0.lock();
         names.put((*directory, name.into()), ());
         while names.len() > NAMES_MAX {
@@ -50,13 +72,13 @@ mod tests {
     fn no_more_names_are_kept_than_there_is_room_for_and_the_last_ones_are() {
         let vacated = Vacated::new();
         for n in 0..NAMES_MAX + 10 {
-            vacated.note(&[1; 32], n.to_string().as_bytes());
+            vacated.note(&[1; 8], n.to_string().as_bytes());
         }
         assert_eq!(vacated.0.lock().len(), NAMES_MAX);
         assert!(
-            !vacated.has(&[1; 32], b"9")
-                && vacated.has(&[1; 32], b"10")
-                && !vacated.has(&[2; 32], b"10")
+            !vacated.has(&[1; 8], b"9")
+                && vacated.has(&[1; 8], b"10")
+                && !vacated.has(&[2; 8], b"10")
         );
     }
 }

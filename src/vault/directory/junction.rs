@@ -10,39 +10,44 @@
 //! * Junctions are written by admins; one that cannot be opened, or whose signer is not an admin,
 //!   is ignored.
 
+use crate::crypto::Tag;
 use crate::format::junction::{Junction, file_name};
+use crate::format::name::without_suffix;
 use crate::format::record::RecordKind;
 use crate::roster::Role;
 use crate::store::Dir;
 use crate::vault::core::Core;
+use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Corruption, Fault, Inner};
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::share::enter::DESCRIPTOR;
+use crate::vault::types::NodeId;
 
 /// Maximum length in bytes of a junction record that is read.
 const JUNCTION_MAX: usize = 1024;
 
-impl Core {
+/// Returns what the record of a junction is bound to.
+pub(in crate::vault) fn bound(directory: &Tag, hash: &[u8; 32]) -> Vec<u8> {
+    [&directory[..], hash].concat()
+}
+
+impl Folder<'_> {
     /// Rejects a directory that is, or should be, a nested share; [`Fault::Boundary`] if it is one.
-    pub fn check_boundary(
-        &self,
-        dir: &dyn Dir,
-        parent: &dyn Dir,
-        parent_id: &DirectoryId,
-        name: &[u8],
-    ) -> Inner<()> {
+    /// `place` is the name of its place here, if it is at one.
+    pub fn check_boundary(&self, dir: &dyn Dir, place: Option<&[u8]>) -> Inner<()> {
         match dir.stat(DESCRIPTOR) {
             Ok(_) => return Err(Fault::Boundary),
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
             Err(e) => return Err(e.into()),
         }
-        match self.junction(parent, parent_id, name)? {
+        let Some(place) = place else { return Ok(()) };
+        match self.junction(place)? {
             // The junction from before the share existed, restored together with the old folder,
             // would make this client write for other people.
             Some(junction)
-                if !junction.coming || self.membership.trust.pin(&junction.share)?.is_some() =>
+                if !junction.coming
+                    || self.core.membership.trust.pin(&junction.share)?.is_some() =>
             {
                 Err(Fault::Corrupt(Corruption::Other("is the place of a share that is missing")))
             }
@@ -51,61 +56,71 @@ impl Core {
     }
 
     /// Returns the valid junction at a place.
-    pub fn junction(
-        &self,
-        parent: &dyn Dir,
-        parent_id: &DirectoryId,
-        name: &[u8],
-    ) -> Inner<Option<Junction>> {
-        for hash in self.keys.place_hashes(parent_id, name) {
-            let file = file_name(&hash);
-            let Some(bytes) = read_control(parent, &file, JUNCTION_MAX)? else { continue };
-            let opened = self.keys.open_record(
-                RecordKind::Junction,
-                &[&parent_id[..], &hash].concat(),
-                &bytes,
-            );
-            let junction = opened.and_then(|plain| Ok(Junction::decode(&plain)?));
-            match junction {
-                Ok(junction) if junction.name == name => return Ok(Some(junction)),
-                Ok(_) => {
-                    tracing::error!("{}: a junction that belongs to another name", shown(&file))
+    pub fn junction(&self, name: &[u8]) -> Inner<Option<Junction>> {
+        let keys = self.keys();
+        for tag in self.junction_tags()? {
+            for hash in keys.place_hashes(&tag, name) {
+                let file = file_name(&hash);
+                let Some(bytes) = read_control(&*self.dir, &file, JUNCTION_MAX)? else { continue };
+                let opened = keys.open_record(RecordKind::Junction, &bound(&tag, &hash), &bytes);
+                match opened.and_then(|plain| Ok(Junction::decode(&plain)?)) {
+                    Ok(junction) if junction.name == name => return Ok(Some(junction)),
+                    Ok(_) => {
+                        tracing::error!("{}: a junction that belongs to another name", shown(&file))
+                    }
+                    Err(fault) => drop(fault.at("read", || shown(&file).into())),
                 }
-                Err(fault) => drop(fault.at("read", || shown(&file).into())),
             }
         }
         Ok(None)
     }
 
     /// Writes the junction of a place, durable before this returns.
-    pub fn write_junction(
-        &self,
-        parent: &dyn Dir,
-        parent_id: &DirectoryId,
-        junction: &Junction,
-    ) -> Inner<()> {
-        if self.keys.signing.role() != Role::Admin {
+    pub fn write_junction(&self, junction: &Junction) -> Inner<()> {
+        let (keys, random) = (self.keys(), &*self.core.random);
+        if keys.signing.role() != Role::Admin {
             return Err(Fault::Os(libc::EPERM));
         }
-        let hash = self.keys.place_hash(parent_id, &junction.name);
-        let bound = [&parent_id[..], &hash].concat();
-        let sealed =
-            self.keys.seal_record(RecordKind::Junction, &bound, &junction.encode(), &*self.random);
-        write_control(parent, &*self.random, &file_name(&hash), &sealed)?;
-        Ok(parent.sync()?)
+        let hash = keys.place_hash(&self.tag, &junction.name);
+        let bound = bound(&self.tag, &hash);
+        let sealed = keys.seal_record(RecordKind::Junction, &bound, &junction.encode(), random);
+        write_control(&*self.dir, random, &file_name(&hash), &sealed)?;
+        Ok(self.dir.sync()?)
     }
 
     /// Removes the junctions of a place from which the share is gone.
-    pub fn remove_junction(&self, parent: &dyn Dir, parent_id: &DirectoryId, name: &[u8]) {
-        for hash in self.keys.place_hashes(parent_id, name) {
-            match parent.unlink(&file_name(&hash)) {
-                Err(e) if e.raw_os_error() != Some(libc::ENOENT) => {
-                    tracing::warn!("a junction is left behind: {e}")
+    pub fn remove_junction(&self, name: &[u8]) -> Inner<()> {
+        for tag in self.junction_tags()? {
+            for hash in self.keys().place_hashes(&tag, name) {
+                match self.dir.unlink(&file_name(&hash)) {
+                    Err(e) if e.raw_os_error() != Some(libc::ENOENT) => return Err(e.into()),
+                    _ => {}
                 }
-                _ => {}
             }
         }
+        Ok(())
     }
+}
+
+impl Core {
+    /// Returns the junction that leads to the share in a directory, by the directory's node. There
+    /// is none for a directory at no place of its parent, or below a conflict copy.
+    pub fn junction_at(&self, node: NodeId) -> Inner<Option<Junction>> {
+        let link = self.nodes.link(node)?;
+        let parent = self.folder(link.parent)?;
+        if self.nodes.stored_path(link.parent).is_none_or(|path| is_in_copy(&path)) {
+            return Ok(None);
+        }
+        match parent.place_name(&link.stored, &link.name)? {
+            Some(place) => parent.junction(&place),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Returns whether a directory with this stored path is, or is below, a sync tool's conflict copy.
+pub(in crate::vault) fn is_in_copy(path: &[u8]) -> bool {
+    path.split(|b| *b == b'/').any(|name| without_suffix(name) != name)
 }
 
 /// Returns whether the directory `stored` is a share.

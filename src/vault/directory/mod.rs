@@ -1,5 +1,8 @@
-//! Maps names to entries: stored names, directory ids, junctions, tree walks.
+//! Maps names to entries: stored names, evidence of renames, junctions.
 
+mod census;
+pub(super) mod evidence;
 pub(super) mod folder;
 pub(super) mod junction;
+mod long_names;
 pub(super) mod names;

@@ -1,34 +1,24 @@
-//! Names in a share with several epochs: sealed under the key of the epoch in which they were
-//! created, until a pass seals them again.
+//! What stored names mean under the keys of a share.
 //!
 //! Rules that hold here
 //! * New names are sealed under the current epoch's key. Names of all epochs are found and listed:
 //!   a client that did not know of a new epoch yet may have created some under an old one, and no
 //!   existing entry is hidden.
-//! * Several entries may claim one name. The order of [`ShareKeys::claims`] alone decides which of
-//!   them has it, for lookups and for listings; see
-//!   [`Folder`](crate::vault::directory::folder::Folder).
+//! * A name opens with the keys alone, wherever its entry is. Whether it belongs to its directory
+//!   is decided by [`Folder`](crate::vault::directory::folder::Folder).
 
-use crate::format::name::{Decoded, NAME_MAX, StoredName, may_be_copy, without_suffix};
-use crate::vault::keyring::keys::{DirectoryId, Epoch, ShareKeys};
+use std::borrow::Cow;
 
-/// Returns the suffix of the older one of two equal names.
-fn epoch_suffix(epoch: u32) -> Vec<u8> {
-    format!(" (conflict, epoch {epoch})").into_bytes()
-}
+use crate::crypto::Tag;
+use crate::format::name::{NAME_MAX, Opened, Parts, parse};
+use crate::format::suffix;
+use crate::vault::core::Core;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::keyring::keys::ShareKeys;
 
-/// Splits a name that ends with [`epoch_suffix`].
-pub(in crate::vault) fn split_epoch(name: &[u8]) -> Option<(&[u8], u32)> {
-    const START: &[u8] = b" (conflict, epoch ";
-    let inner = name.strip_suffix(b")")?;
-    let at = inner.windows(START.len()).rposition(|window| window == START)?;
-    let epoch: u32 = std::str::from_utf8(&inner[at + START.len()..]).ok()?.parse().ok()?;
-    (at > 0 && name[at..] == epoch_suffix(epoch)).then_some((&name[..at], epoch))
-}
-
-/// The meaning of a stored name.
+/// The meaning of the stored name of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Meaning {
     /// A sealed name.
     Name(Sealed),
     /// A long-named entry whose sealed name is missing or does not match its hash.
@@ -38,160 +28,116 @@ pub(crate) enum Said {
 /// The sealed name of an entry, and its suffix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sealed {
-    /// The sealed name: that of the place, from which the id of a directory is derived.
+    /// Tag of the directory in which the name was created.
+    pub tag: Tag,
+    /// The sealed name.
     pub plain: Vec<u8>,
-    /// A sync tool's suffix, often empty.
+    /// A sync tool's suffix as stored, often empty.
     pub suffix: Vec<u8>,
-    /// Number of the epoch, if it is not the current one.
-    pub older: Option<u32>,
+    /// It is not sealed under the current epoch.
+    pub is_old: bool,
 }
 
 impl Sealed {
-    /// Returns the first name that the entry claims, if it is not too long.
+    /// Returns the plain name with the suffix as shown, if it is not too long.
     pub fn name(&self) -> Option<Vec<u8>> {
-        let name = [&self.plain[..], &self.suffix].concat();
+        let name = [&self.plain[..], &suffix::shown(&self.suffix)].concat();
         (name.len() <= NAME_MAX).then_some(name)
-    }
-
-    /// Returns the second one, likewise, for an older epoch.
-    pub fn beside(&self) -> Option<Vec<u8>> {
-        let beside = [self.name()?, epoch_suffix(self.older?)].concat();
-        (beside.len() <= NAME_MAX).then_some(beside)
     }
 }
 
 impl ShareKeys {
-    fn all_epochs(&self) -> impl Iterator<Item = &Epoch> {
-        // The older ones are sorted only if needed.
-        std::iter::once(self.current()).chain(std::iter::once_with(|| self.older()).flatten())
+    /// Opens sealed names under the key of any epoch, many at a time; the second value is true for
+    /// another epoch than the current one.
+    fn open_names(&self, sealed: &[&[u8]]) -> Vec<Option<(Opened, bool)>> {
+        let current = self.names_of(self.current()).open_many(sealed);
+        let mut all: Vec<_> = current.into_iter().map(|one| Some((one?, false))).collect();
+        let is_missing = all.iter().any(Option::is_none);
+        for epoch in if is_missing { self.older() } else { Vec::new() } {
+            let cipher = self.names_of(epoch);
+            let left = all.iter_mut().zip(sealed).filter(|(one, _)| one.is_none());
+            left.for_each(|(one, sealed)| *one = cipher.open(sealed).map(|opened| (opened, true)));
+        }
+        all
     }
 
-    /// Decodes a short stored name under the older epochs' keys, after the current epoch's key has
-    /// failed.
-    pub fn said_under_older(&self, directory: &DirectoryId, stored: &[u8]) -> Option<Said> {
-        self.older().into_iter().find_map(|epoch| {
-            match self.names_of(epoch, directory).decode(stored) {
-                Decoded::Plain(name) => Some(Self::said(stored, name, Some(epoch.number))),
-                _ => None,
+    fn open_name(&self, sealed: &[u8]) -> Option<(Opened, bool)> {
+        self.open_names(&[sealed]).pop()?
+    }
+
+    /// Returns the tag of the directory with this stored name; `None` if it is not a name of the
+    /// share.
+    pub fn tag_of(&self, stored: &[u8]) -> Option<Tag> {
+        match parse(stored, self.longest_name) {
+            Parts::Long { hash, .. } => Some(self.long_directory_tag(&hash)),
+            Parts::Short { sealed, .. } => {
+                let opened = self.open_name(&sealed)?.0;
+                Some(self.directory_tag(&opened.tag, &opened.name))
             }
-        })
-    }
-
-    /// Builds the meaning of a short stored name that decodes to `name` under an epoch's key.
-    pub fn said(stored: &[u8], mut name: Vec<u8>, older: Option<u32>) -> Said {
-        let suffix = stored[without_suffix(stored).len()..].to_vec();
-        name.truncate(name.len() - suffix.len());
-        Said::Name(Sealed { plain: name, suffix, older })
-    }
-
-    /// Builds the meaning of a long-named entry, `suffix` included, with `plain` from its sidecar:
-    /// the hashes have to match.
-    pub fn said_long(
-        &self,
-        directory: &DirectoryId,
-        stored: &[u8],
-        suffix: Vec<u8>,
-        plain: Vec<u8>,
-    ) -> Said {
-        let entry = &stored[..stored.len() - suffix.len()];
-        let current = self.current();
-        let mut epochs = self.all_epochs();
-        let epoch =
-            epochs.find(|e| matches!(self.names_of(e, directory).encode(&plain), Some(StoredName::Long { entry: e, .. }) if e == entry));
-        match epoch {
-            Some(epoch) => Said::Name(Sealed {
-                plain,
-                suffix,
-                older: (!std::ptr::eq(epoch, current)).then_some(epoch.number),
-            }),
-            None => Said::Lost,
+            Parts::Control | Parts::Foreign => None,
         }
     }
 
-    /// Returns whether `stored` is the entry of the long name `name` under the key of any epoch.
-    pub fn is_long_entry(&self, directory: &DirectoryId, stored: &[u8], name: &[u8]) -> bool {
-        let mut epochs = self.all_epochs();
-        epochs.any(|e| matches!(self.names_of(e, directory).encode(name), Some(StoredName::Long { entry, .. }) if entry == stored))
+    /// Returns whether `stored`, without a suffix, is the stored name of `name` in a directory with
+    /// one of these tags, under the key of any epoch.
+    pub fn is_stored_name(&self, stored: &[u8], tags: &[Tag], name: &[u8]) -> bool {
+        self.all_epochs().any(|epoch| {
+            let cipher = self.names_of(epoch);
+            let mut names = tags.iter().filter_map(|tag| cipher.encode(tag, name));
+            names.any(|other| other.entry() == stored)
+        })
+    }
+}
+
+impl Core {
+    /// Returns the meaning of each stored name; `None` for control files and names that no key of
+    /// the share opens.
+    ///
+    /// # Errors
+    /// Those of the store: it cannot tell whether a long name is there.
+    pub fn read_names<'n>(
+        &self,
+        stored: impl IntoIterator<Item = &'n [u8]>,
+    ) -> Inner<Vec<Option<Meaning>>> {
+        let mut sealed: Vec<Cow<[u8]>> = Vec::new();
+        let mut found = Vec::new();
+        for stored in stored {
+            found.push(match parse(stored, self.keys.longest_name) {
+                Parts::Short { sealed: name, suffix } => {
+                    sealed.push(name.into());
+                    Some(Some(suffix))
+                }
+                Parts::Long { hash, suffix } => match self.long_name(&hash) {
+                    Ok(Some(name)) => {
+                        sealed.push(name.into());
+                        Some(Some(suffix))
+                    }
+                    Err(Fault::Io(e)) => return Err(e.into()),
+                    Ok(None) | Err(_) => Some(None),
+                },
+                Parts::Control | Parts::Foreign => None,
+            });
+        }
+        let sealed: Vec<&[u8]> = sealed.iter().map(|sealed| &**sealed).collect();
+        let mut opened = self.keys.open_names(&sealed).into_iter();
+        Ok(found
+            .into_iter()
+            .map(|found| {
+                let Some(suffix) = found? else { return Some(Meaning::Lost) };
+                let (Opened { tag, name }, is_old) = opened.next()??;
+                let suffix = suffix.to_vec();
+                Some(Meaning::Name(Sealed { tag, plain: name, suffix, is_old }))
+            })
+            .collect())
     }
 
-    /// Returns the entries that claim `name`, in the order of their claims: the whole name first,
-    /// then split before a possible sync tool's suffix.
-    pub fn claims<'a>(
-        &'a self,
-        directory: &'a DirectoryId,
-        name: &'a [u8],
-    ) -> impl Iterator<Item = Vec<u8>> + 'a {
-        self.claims_under(directory, name, || self.all_epochs())
-    }
-
-    /// Returns the claims except the first, which is the current epoch's entry of the whole name.
-    pub fn other_claims<'a>(
-        &'a self,
-        directory: &'a DirectoryId,
-        name: &'a [u8],
-    ) -> impl Iterator<Item = Vec<u8>> + 'a {
-        self.claims(directory, name).skip(usize::from(self.names(directory).encode(name).is_some()))
-    }
-
-    /// If `name` ends like the older one of two equal names: returns the name without that suffix,
-    /// and the entries that claim `name` as their second one.
-    pub fn second_claims<'a>(
-        &'a self,
-        directory: &'a DirectoryId,
-        name: &'a [u8],
-    ) -> Option<(&'a [u8], impl Iterator<Item = Vec<u8>> + 'a)> {
-        let (plain, number) = split_epoch(name)?;
-        let epochs = move || self.older().into_iter().filter(move |epoch| epoch.number == number);
-        Some((plain, self.claims_under(directory, plain, epochs)))
-    }
-
-    /// Returns the entries whose place is `name`, without conflict copies.
-    pub fn place_entries<'a>(
-        &'a self,
-        directory: &'a DirectoryId,
-        name: &'a [u8],
-    ) -> impl Iterator<Item = Vec<u8>> + 'a {
-        self.all_epochs()
-            .filter_map(move |e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec()))
-    }
-
-    fn claims_under<'a, E: Iterator<Item = &'a Epoch> + 'a>(
-        &'a self,
-        directory: &'a DirectoryId,
-        name: &'a [u8],
-        epochs: impl Fn() -> E,
-    ) -> impl Iterator<Item = Vec<u8>> + 'a {
-        let whole = epochs()
-            .filter_map(move |e| Some(self.names_of(e, directory).encode(name)?.entry().to_vec()));
-        let split = may_be_copy(name).then(epochs).into_iter().flatten();
-        // Names that are too long for any store are not looked up.
-        whole
-            .chain(split.flat_map(move |e| self.names_of(e, directory).conflict_candidates(name)))
-            .filter(|entry| entry.len() <= NAME_MAX)
+    /// Returns the meaning of one stored name, as [`Core::read_names`] does.
+    pub fn read_name(&self, stored: &[u8]) -> Inner<Option<Meaning>> {
+        Ok(self.read_names([stored])?.pop().flatten())
     }
 }
 
 /// Returns a stored name for a log line: it is ASCII, unless it is foreign.
 pub(crate) fn shown(stored: &[u8]) -> String {
     String::from_utf8_lossy(stored).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_suffix_of_an_older_name_is_read_back_and_nothing_else_is() {
-        let name = [b"a (1)".to_vec(), epoch_suffix(12)].concat();
-        assert_eq!(split_epoch(&name), Some((&b"a (1)"[..], 12)));
-        for other in [
-            &b" (conflict, epoch 1)"[..],
-            b"a (conflict, epoch 01)",
-            b"a (conflict, epoch )",
-            b"a (conflict, epoch 1",
-            b"a",
-        ] {
-            assert_eq!(split_epoch(other), None, "{}", other.escape_ascii());
-        }
-    }
 }

@@ -241,7 +241,7 @@ impl OpenFile {
                 inode,
                 context,
                 serial,
-                Hint { directory: [0; 32], name: Vec::new() },
+                Hint { tag: [0; 8], name: Vec::new() },
             );
             let mut state = open.state.write();
             state.backing_len = backing_len;

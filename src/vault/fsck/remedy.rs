@@ -1,6 +1,6 @@
 //! What a repair would do about a fault.
 
-use crate::vault::keyring::keys::DirectoryId;
+use crate::crypto::Tag;
 
 /// The remedy for a fault. Only the check creates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,18 +9,13 @@ pub struct Remedy(pub(crate) Action);
 /// See [`Remedy`]. The object is the one at the stored path of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Writes the record of a directory at (`parent`, `name`).
-    Record { id: DirectoryId, parent: DirectoryId, name: Vec<u8> },
-    /// Moves a record that does not match aside; the directory then has none.
-    Unrecord,
-    /// Writes the sealed name of a long-named entry of `directory`.
-    Sidecar { directory: DirectoryId, name: Vec<u8> },
-    /// Gives an entry of `directory` its name back. `inside` is the id of the entry if it is a
-    /// directory.
-    Name { directory: DirectoryId, name: Vec<u8>, inside: Option<DirectoryId> },
-    /// Moves the object to `lost+found` under `name`. `directory` is its id if it is a directory,
-    /// `place` that of its parent directory.
-    Keep { name: Vec<u8>, directory: Option<DirectoryId>, place: Option<DirectoryId> },
+    /// Writes the sealed name of a long-named entry.
+    LongName { sealed: Vec<u8> },
+    /// Gives an entry its name back, for the directory with the tag `directory`.
+    Name { directory: Tag, name: Vec<u8> },
+    /// Moves the object to `lost+found` under `name`. If it is a directory, `entries` is the tag of
+    /// the entries in it.
+    Keep { name: Vec<u8>, entries: Option<Tag> },
     /// Removes a file that has neither ciphertext nor attributes; applies `keep` if it has any by
     /// now.
     Void { keep: Box<Action> },
@@ -36,11 +31,7 @@ impl Remedy {
     /// Describes the remedy for people.
     pub fn describe(&self) -> &'static str {
         match &self.0 {
-            Action::Record { .. } => {
-                "write its directory record again, derived from its files and names"
-            }
-            Action::Unrecord => "move its directory record to lost+found",
-            Action::Sidecar { .. } => {
+            Action::LongName { .. } => {
                 "write its long name again, from the name that is sealed inside it"
             }
             Action::Name { .. } => "give it the name that is sealed inside it",

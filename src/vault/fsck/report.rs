@@ -72,6 +72,27 @@ pub struct More {
     pub residue: u64,
     /// Objects that earlier repairs moved to `lost+found`.
     pub kept: u64,
+    /// Marked entries and conflict copies.
+    pub notes: u64,
+}
+
+/// Why an entry has a note. It is no fault: all of it can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoteKind {
+    /// It is shown with a mark: it is in another directory than its name says, without evidence of
+    /// a rename, or another entry has its plain name.
+    Marked,
+    /// A sync tool's conflict copy.
+    Copy,
+}
+
+/// An entry that the user may want to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckNote {
+    /// Plain path from the root.
+    pub plain: Vec<u8>,
+    /// The reason.
+    pub kind: NoteKind,
 }
 
 impl More {
@@ -85,7 +106,7 @@ impl More {
     }
 }
 
-/// Control files of the share's root to which nothing refers.
+/// Control files at the share's root to which nothing refers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unused {
     /// Number of files.
@@ -104,6 +125,8 @@ pub struct CheckReport {
     /// Damage of objects that an earlier repair moved to `lost+found`; no longer faults of the
     /// vault.
     pub kept: Vec<CheckFault>,
+    /// Marked entries and conflict copies.
+    pub notes: Vec<CheckNote>,
     /// Numbers of further faults: lists are bounded by 10,000 of each kind in a share.
     pub more: More,
     /// Plain paths that kept changing while they were read, so that their state is unknown. Only

@@ -7,23 +7,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::crypto::{
-    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Random, RecordCipher, Suite,
-    directory_id, directory_key, file_key, long_name_hash, root_directory_id,
+    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Random, RecordCipher,
+    RecordsKey, Suite, Tag, directory_key, directory_tag, file_key, long_directory_tag,
+    moved_place, moved_record, place_hash, root_tag,
 };
 use crate::format::header::{Header, HeaderContext, PublicHeader};
 use crate::format::layout::Layout;
+use crate::format::moved::{self, Moved};
 use crate::format::name::NameCipher;
 use crate::format::record::{self, RecordContext, RecordKind};
-use crate::format::signature::Authorship;
+use crate::format::signature::{Authorship, Sign};
 use crate::roster::{EpochKey, FolderKeys};
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::signing::Signing;
-
-/// Id of a directory.
-pub(crate) type DirectoryId = [u8; 32];
 
 /// Number of the next generation of keys, in whichever share: a share that is opened again has
 /// another one.
@@ -38,6 +38,8 @@ pub(crate) struct Epoch {
     content: ContentKey,
     headers: RecordCipher,
     records: RecordCipher,
+    /// The key of `records`, for the ids and nonces of rename evidence.
+    moved: RecordsKey,
 }
 
 impl Epoch {
@@ -51,6 +53,7 @@ impl Epoch {
             content: keys.content,
             headers: RecordCipher::new(suite, keys.headers.expose()),
             records: RecordCipher::new(suite, keys.records.expose()),
+            moved: keys.records,
         }
     }
 }
@@ -69,6 +72,8 @@ pub(crate) struct ShareKeys {
     pub share: [u8; 32],
     pub suite: Suite,
     pub layout: Layout,
+    /// Length of the longest stored name without a suffix.
+    pub longest_name: usize,
     pub signing: Signing,
     directories: DirectoryKey,
     epochs: boxcar::Vec<Epoch>,
@@ -82,14 +87,25 @@ impl ShareKeys {
         share: [u8; 32],
         suite: Suite,
         layout: Layout,
+        longest_name: u8,
         folder_keys: &FolderKeys,
         signing: Signing,
     ) -> Arc<Self> {
         let directories = directory_key(&folder_keys.first().key, &share);
         let (epochs, current, generation) =
             (boxcar::Vec::new(), AtomicUsize::new(usize::MAX), AtomicU64::default());
-        let keys =
-            ShareKeys { share, suite, layout, signing, directories, epochs, current, generation };
+        let longest_name = longest_name.into();
+        let keys = ShareKeys {
+            share,
+            suite,
+            layout,
+            longest_name,
+            signing,
+            directories,
+            epochs,
+            current,
+            generation,
+        };
         keys.adopt(folder_keys);
         keys.renew_generation();
         Arc::new(keys)
@@ -300,28 +316,46 @@ impl ShareKeys {
         Ok((plain, by))
     }
 
-    /// Returns the name cipher of a directory under the current epoch.
-    pub fn names<'a>(&'a self, directory: &'a DirectoryId) -> NameCipher<'a> {
-        self.names_of(self.current(), directory)
+    /// Returns all epochs, the current one first.
+    pub fn all_epochs(&self) -> impl Iterator<Item = &Epoch> {
+        // The older ones are sorted only if needed.
+        std::iter::once(self.current()).chain(std::iter::once_with(|| self.older()).flatten())
     }
 
-    /// Returns the name cipher of a directory under an epoch.
-    pub fn names_of<'a>(&self, epoch: &'a Epoch, directory: &'a DirectoryId) -> NameCipher<'a> {
-        NameCipher::new(&epoch.hctr2, &epoch.names, directory)
+    /// Returns the cipher of names under an epoch.
+    pub fn names_of<'a>(&self, epoch: &'a Epoch) -> NameCipher<'a> {
+        NameCipher::new(&epoch.hctr2, self.longest_name)
     }
 
-    /// Returns the hash of a name of any length under the current epoch, the same as for long
-    /// names.
-    pub fn place_hash(&self, directory: &DirectoryId, name: &[u8]) -> [u8; 32] {
-        long_name_hash(&self.current().names, directory, name)
+    /// Returns the hash of a place under the current epoch.
+    pub fn place_hash(&self, directory: &Tag, name: &[u8]) -> [u8; 32] {
+        place_hash(&self.current().names, directory, name)
     }
 
     /// Returns [`ShareKeys::place_hash`] under all epochs, the current one first.
-    pub fn place_hashes(&self, directory: &DirectoryId, name: &[u8]) -> Vec<[u8; 32]> {
-        std::iter::once(self.current())
-            .chain(self.older())
-            .map(|epoch| long_name_hash(&epoch.names, directory, name))
-            .collect()
+    pub fn place_hashes(&self, directory: &Tag, name: &[u8]) -> Vec<[u8; 32]> {
+        self.all_epochs().map(|epoch| place_hash(&epoch.names, directory, name)).collect()
+    }
+
+    /// Returns the names of the directories in which evidence of renames to the directory with this
+    /// tag may be, the current epoch's first.
+    pub fn moved_places(&self, to: &Tag) -> Vec<Vec<u8>> {
+        let place = |epoch: &Epoch| moved::place_name(&moved_place(&epoch.names, to));
+        self.all_epochs().map(place).collect()
+    }
+
+    /// Seals rename evidence under the current epoch, with this identity or `author` as the author:
+    /// always the same bytes.
+    pub fn seal_moved(&self, moved: &Moved, author: Option<[u8; 32]>) -> Vec<u8> {
+        let epoch = self.current();
+        let (context, plain) = (self.record_context(epoch), moved.encode());
+        let seal = |sign: Option<Sign>| {
+            let by = sign.map(|sign| [sign.by.author, sign.by.signer].concat()).unwrap_or_default();
+            let (id, nonce) = moved_record(&epoch.moved, &moved.from, &moved.to, &by);
+            let fixed = Fixed(Mutex::new([&id[..], &nonce].concat()));
+            context.seal(RecordKind::Moved, b"", &plain, sign, &fixed)
+        };
+        if self.signed() { self.signing.sign(author, |sign| seal(Some(sign))) } else { seal(None) }
     }
 
     /// Returns the keys of the hashes and of the sealed names in a client's rollback memory.
@@ -329,15 +363,30 @@ impl ShareKeys {
         crate::crypto::rollback_keys(&self.directories)
     }
 
-    /// Returns the id of the share's root directory.
-    pub fn root_directory(&self) -> DirectoryId {
-        root_directory_id(&self.directories, &self.share)
+    /// Returns the tag of the share's root directory.
+    pub fn root_tag(&self) -> Tag {
+        root_tag(&self.directories, &self.share)
     }
 
-    /// Returns the id of the directory at (`parent`, `name`), unless a record in it contains
-    /// another.
-    pub fn derived_directory(&self, parent: &DirectoryId, name: &[u8]) -> DirectoryId {
-        directory_id(&self.directories, parent, name)
+    /// Returns the tag of a directory with a short name.
+    pub fn directory_tag(&self, sealed: &Tag, name: &[u8]) -> Tag {
+        directory_tag(&self.directories, sealed, name)
+    }
+
+    /// Returns the tag of a directory with a long name.
+    pub fn long_directory_tag(&self, hash: &[u8; 32]) -> Tag {
+        long_directory_tag(&self.directories, hash)
+    }
+}
+
+/// Returns these bytes in place of random ones.
+struct Fixed(Mutex<Vec<u8>>);
+
+impl Random for Fixed {
+    fn fill(&self, buf: &mut [u8]) {
+        let mut bytes = self.0.lock();
+        buf.copy_from_slice(&bytes[..buf.len()]);
+        bytes.drain(..buf.len());
     }
 }
 
@@ -346,6 +395,7 @@ mod tests {
     use super::*;
     use crate::crypto::random::seeded::Seeded;
     use crate::format::header::Hint;
+    use crate::format::share::LONGEST_NAME_DEFAULT;
     use crate::format::slots::slice_reader;
     use crate::format::table::HOLE;
     use crate::roster::{Acting, FoundParams, Identity, found};
@@ -381,6 +431,7 @@ mod tests {
                 *founded.roster.share_id(),
                 Suite::Aes256Gcm,
                 layout,
+                LONGEST_NAME_DEFAULT,
                 &founded.keys,
                 signing,
             );
@@ -392,7 +443,7 @@ mod tests {
                 commitment: current.commitment,
                 file_id: [7; 32],
             };
-            let hint = Hint { directory: [0; 32], name: Vec::new() };
+            let hint = Hint { tag: [0; 8], name: Vec::new() };
             let header = Header { public, size: 4, version: 1, root: HOLE, oldest_epoch: 1, hint };
 
             let acting = Acting {

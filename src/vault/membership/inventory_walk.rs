@@ -11,13 +11,15 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use crate::format::journal::header_hash;
-use crate::format::junction::Junction;
+use crate::format::junction::{self, Junction};
 use crate::format::layout::SMALL_MAX;
-use crate::format::name::{DIRECTORY_RECORD, Decoded, SIDECAR, is_control};
+use crate::format::name::is_control;
 use crate::format::record::{OVERFLOW, RecordKind, link_record};
 use crate::store::{Access, Dir, Kind};
 use crate::vault::core::Core;
-use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::directory::junction::bound;
+use crate::vault::error::{Fault, Inner};
+use crate::vault::namespace::symlink::overflow_reference;
 use crate::vault::share::control_files::{entries, read_control};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{NodeId, ROOT};
@@ -74,6 +76,7 @@ impl Walk<'_> {
     }
 
     fn steps(&mut self, steps: &mut Vec<Step>) -> Inner<()> {
+        self.evidence()?;
         self.directory(ROOT, steps)?;
         while let Some(step) = steps.pop() {
             let (parent, name) = match step {
@@ -139,36 +142,35 @@ impl Walk<'_> {
         }
     }
 
-    fn control(&mut self, node: NodeId, id: &[u8; 32], name: &[u8]) -> Inner<()> {
-        let prefixes = [SIDECAR, crate::format::junction::PREFIX, b"+link-"];
-        if name != DIRECTORY_RECORD && !prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+    /// Notes the rename evidence that the members have signed: without it the entries of the
+    /// directories that they renamed would be marked.
+    fn evidence(&mut self) -> Inner<()> {
+        let (of, hashes) = (self.of, &mut self.found.hashes);
+        let walked = self.core.each_evidence(&mut |found, _, _| {
+            if found.by.is_some_and(|by| of.contains(&by.signer)) {
+                hashes.insert(found.hash);
+            }
+            Ok(())
+        });
+        walked.or_else(|fault| self.pass_over(ROOT, fault))
+    }
+
+    fn control(&mut self, node: NodeId, name: &[u8]) -> Inner<()> {
+        let (place, reference) = (junction::hash_of(name), overflow_reference(name));
+        if place.is_none() && reference.is_none() {
             return Ok(());
         }
         let Some(bytes) = read_control(&*self.core.dir(node)?, name, RECORD_MAX)? else {
             return Ok(());
         };
-        // The name contains the hash, as does that of the entry.
-        let hash = |prefix: &[u8]| match self
-            .core
-            .keys
-            .names(id)
-            .decode(&[&b"="[..], &name[prefix.len()..]].concat())
-        {
-            Decoded::Long { hash, .. } => Some([&id[..], &hash].concat()),
-            _ => None,
-        };
-        if name == DIRECTORY_RECORD {
-            self.record(RecordKind::Directory, b"", &bytes);
-        } else if name.starts_with(SIDECAR) {
-            if let Some(bound) = hash(SIDECAR) {
-                self.record(RecordKind::Name, &bound, &bytes);
-            }
-        } else if name.starts_with(crate::format::junction::PREFIX) {
-            if let Some(bound) = hash(crate::format::junction::PREFIX) {
+        if let Some(hash) = place {
+            for tag in self.core.folder(node)?.junction_tags()? {
+                let bound = bound(&tag, &hash);
                 self.record(RecordKind::Junction, &bound, &bytes);
                 self.expect(node, name, &bound, &bytes);
             }
-        } else if let Some(reference) = crate::vault::namespace::symlink::overflow_reference(name) {
+        }
+        if let Some(reference) = reference {
             self.record(RecordKind::LongSymlink, &reference, &bytes);
         }
         Ok(())
@@ -188,21 +190,14 @@ impl Walk<'_> {
     }
 
     fn directory(&mut self, node: NodeId, steps: &mut Vec<Step>) -> Inner<()> {
-        let id = match self.core.directory_id(node) {
-            // Its sidecar may only be late, and the validity of files in it does not depend on it.
-            Err(Fault::Corrupt(Corruption::LostDirectory)) => {
-                self.unread(node);
-                None
-            }
-            other => Some(other?),
-        };
+        self.core.directory_tag(node)?;
         let dir = self.core.dir(node)?;
         for entry in entries(&*dir)? {
             let entry = entry?;
-            let seen = match (is_control(&entry.name), &id) {
-                (true, Some(id)) => self.control(node, id, &entry.name),
-                (true, None) => Ok(()),
-                (false, _) => self.entry(node, &*dir, &entry.name, steps),
+            let seen = if is_control(&entry.name) {
+                self.control(node, &entry.name)
+            } else {
+                self.entry(node, &*dir, &entry.name, steps)
             };
             if let Err(fault) = seen {
                 self.pass_over(node, fault)?;

@@ -128,7 +128,7 @@ impl Vault {
     pub fn share_at(&self, path: &[u8]) -> Result<Share> {
         let node = self.resolve(path)?.node;
         let entered =
-            self.shares().run("find", node, |core, local| match core.directory_id(local) {
+            self.shares().run("find", node, |core, local| match core.directory_tag(local) {
                 Err(Fault::Boundary) => Err(Fault::Boundary),
                 _ => Ok(()),
             });

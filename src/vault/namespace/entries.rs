@@ -2,15 +2,14 @@
 //!
 //! Rules that hold here
 //! * A directory is removed, or renamed over, only if it holds nothing but control files; this is
-//!   checked while no name can change. It is first moved to a control name, so that it is never
-//!   visible without its record.
+//!   checked while no name can change. One with control files is first moved to a control name, so
+//!   that it is gone at once.
 
 use crate::format::header::Hint;
-use crate::format::name::{LONG, StoredName, is_control};
+use crate::format::name::{StoredName, is_control};
 use crate::format::record::OVERFLOW;
 use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
-use crate::vault::core::name_lock::NameReadGuard;
 use crate::vault::core::open_table::Open;
 use crate::vault::core::trash::Trash;
 use crate::vault::directory::folder::Folder;
@@ -61,23 +60,6 @@ impl Core {
         Ok(folder.dir.stat(stored)?)
     }
 
-    /// Runs [`Folder::tidy`] once an entry is removed, for a caller that held `names` for that.
-    /// Another daemon may be about to create an entry of the name, for which it has found the
-    /// sidecar.
-    fn tidy(&self, names: NameReadGuard<'_>, folder: &Folder, stored: &[u8]) {
-        if !self.mode.writers.share_names() || stored.first() != Some(&LONG) {
-            return folder.tidy(stored);
-        }
-        drop(names);
-        match self.namespace.names.write() {
-            Ok(_alone) => folder.tidy(stored),
-            // A later entry of the name reuses it, or a check finds it.
-            Err(fault) => {
-                tracing::warn!(errno = fault.errno(), "a sealed name is left behind")
-            }
-        }
-    }
-
     /// Creates an entry by `make`, which gets its stored name.
     fn make(
         &self,
@@ -97,15 +79,14 @@ impl Core {
         if is_taken {
             return Err(Fault::Os(libc::EEXIST));
         }
-        folder.prepare(&stored, name)?;
+        self.prepare(&stored)?;
         let made = make(&folder, stored.entry()).and_then(|()| {
             let stat = folder.dir.stat(stored.entry())?;
             self.give(&folder, stored.entry(), caller, stat)
         });
-        match made {
-            Ok(stat) => folder.seen(&stat, stored.entry(), name),
-            Err(fault) => Err(fault),
-        }
+        let stat = made?;
+        folder.occupy(name);
+        folder.seen(&stat, stored.entry(), name)
     }
 
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Inner<Attr> {
@@ -193,13 +174,13 @@ impl Core {
         flags: OpenFlags,
     ) -> Inner<(Attr, Handle)> {
         self.check_writable()?;
-        let names = self.namespace.names.read()?;
+        let _names = self.namespace.names.read()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         if folder.is_taken(name)? {
             return Err(Fault::Os(libc::EEXIST));
         }
-        folder.prepare(&stored, name)?;
+        self.prepare(&stored)?;
         self.journal.before_name(|| self.path_in(parent, stored.entry()));
         let file = folder.dir.create_file(stored.entry(), folder.masked(caller, perm & 0o7777))?;
         if !self.mode.access_times {
@@ -211,7 +192,6 @@ impl Core {
                 Ok(stat) => stat,
                 Err(fault) => {
                     folder.dir.unlink(stored.entry())?;
-                    self.tidy(names, &folder, stored.entry());
                     return Err(fault);
                 }
             };
@@ -230,7 +210,8 @@ impl Core {
             self.nodes.retire(node);
             self.nodes.forget_unsent(node);
         };
-        let hint = Hint { directory: folder.id, name: name.to_vec() };
+        folder.occupy(name);
+        let hint = Hint { tag: folder.tag, name: name.to_vec() };
         let open = OpenFile::fresh(
             node,
             file,
@@ -254,7 +235,6 @@ impl Core {
         {
             let _ = folder.dir.unlink(stored.entry());
             self.nodes.remove_link(&stat, parent, stored.entry());
-            self.tidy(names, &folder, stored.entry());
             let _ = self.release(&open, flags);
             self.nodes.forget(node, 1);
             return Err(fault);
@@ -293,7 +273,7 @@ impl Core {
         }
         let stored = folder.encode(new_name)?;
         let from = self.nodes.link(node)?;
-        folder.prepare(&stored, new_name)?;
+        self.prepare(&stored)?;
         self.namespace.young_lists.forget_all(); // conflict copies of the old name are not beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         let dir = self.dir(from.parent)?;
@@ -305,15 +285,15 @@ impl Core {
             // Over sftp the two names appear as two inodes. Each would be opened as a file of its
             // own, and writes through one would look like damage through the other.
             folder.dir.unlink(stored.entry())?;
-            folder.tidy(stored.entry());
             return Err(Fault::Os(libc::EOPNOTSUPP));
         }
+        folder.occupy(new_name);
         folder.seen(&stat, stored.entry(), new_name)
     }
 
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
         self.check_writable()?;
-        let names = self.namespace.names.read()?;
+        let _names = self.namespace.names.read()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind == Kind::Dir {
@@ -340,7 +320,6 @@ impl Core {
         drop(paths);
         folder.vacate(name);
         self.remember_left(parent, name);
-        self.tidy(names, &folder, &stored);
         if let Some(node) = gone {
             self.inode_changed(node);
         }
@@ -385,7 +364,7 @@ impl Core {
                     return Err(Fault::Os(libc::ENOTEMPTY));
                 }
                 if holds_share(&*folder.dir, &stored)? {
-                    share = Some(folder.place_name(&stored, name)?);
+                    share = folder.place_name(&stored, name)?;
                 }
                 let trash = Trash::fresh_name(&*self.random);
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
@@ -393,7 +372,6 @@ impl Core {
             }
             other => other?,
         }
-        folder.tidy(&stored);
         folder.vacate(name);
         self.remember_left(parent, name);
         if let Some(place) = share {

@@ -7,7 +7,7 @@ use crate::format::name::{is_control, may_be_sealed};
 use crate::vault::core::Core;
 use crate::vault::core::open_table::Open;
 use crate::vault::directory::folder::Folder;
-use crate::vault::directory::names::Said;
+use crate::vault::directory::names::Meaning;
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::{Attr, Entry, Handle, NamesReadWith, NodeId};
@@ -20,7 +20,7 @@ impl Core {
         let handle = self.open.put_handle(Open::Dir {
             node,
             dir,
-            directory: folder.id,
+            directory: folder.tag,
             unread: Arc::default(),
             missing: Arc::default(),
         });
@@ -37,7 +37,13 @@ impl Core {
     pub fn names_read_with(&self, handle: Handle) -> Inner<NamesReadWith> {
         match self.open.handle(handle)? {
             Open::Dir { directory, .. } => {
-                Ok(NamesReadWith { generation: self.keys.generation(), directory })
+                let mut tags = blake3::Hasher::new();
+                tags.update(&directory);
+                for tag in &*self.explained(&directory)? {
+                    tags.update(tag);
+                }
+                let tags = tags.finalize().into();
+                Ok(NamesReadWith { generation: self.keys.generation(), tags })
             }
             Open::File { .. } => Err(Fault::Os(libc::ENOTDIR)),
         }
@@ -59,10 +65,9 @@ impl Core {
         let Open::Dir { node, dir, directory, unread, missing } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::ENOTDIR));
         };
-        // An empty directory that was renamed since has the id of its new place; a removed one
-        // keeps its id.
-        let id = self.directory_id(node).unwrap_or(directory);
-        let folder = Folder { core: self, node, dir, id };
+        // A directory that was renamed since has another tag; a removed one keeps its own.
+        let tag = self.directory_tag(node).unwrap_or(directory);
+        let folder = Folder { core: self, node, dir, tag };
         loop {
             let away = self.namespace.away.count();
             let raw = folder.dir.read(cookie, limit)?;
@@ -79,15 +84,13 @@ impl Core {
             };
             cookie = last.next;
             let mut entries = Vec::with_capacity(raw.len());
-            let decoded =
-                self.keys.names(&folder.id).decode_many(raw.iter().map(|entry| &*entry.name));
-            for (entry, decoded) in raw.into_iter().zip(decoded) {
-                let said = folder.said(&entry.name, decoded)?;
-                if said == Some(Said::Lost) {
-                    unread.store(true, Ordering::Relaxed); // shown with the rest of a long name
+            let meanings = self.read_names(raw.iter().map(|entry| &*entry.name))?;
+            for (entry, meaning) in raw.into_iter().zip(meanings) {
+                if meaning == Some(Meaning::Lost) {
+                    unread.store(true, Ordering::Relaxed); // shown under its stored name
                 }
-                let name = match &said {
-                    Some(said) => folder.shown(&entry.name, said)?,
+                let name = match &meaning {
+                    Some(meaning) => folder.shown(&entry.name, meaning)?,
                     None => None,
                 };
                 if let Some(name) = name {
@@ -100,10 +103,10 @@ impl Core {
                 } else if !is_control(&entry.name) {
                     unread.store(true, Ordering::Relaxed);
                     missing.fetch_or(may_be_sealed(&entry.name), Ordering::Relaxed);
-                    let why = if said.is_some() {
+                    let why = if meaning.is_some() {
                         "other entries have its names"
                     } else {
-                        "not a name of its directory"
+                        "no key of this share opens its name"
                     };
                     tracing::warn!(
                         "{}: {why}, skipped",

@@ -1,13 +1,11 @@
 //! Renaming: files, directories with their contents, and shares.
 //!
 //! Rules that hold here
-//! * A non-empty directory keeps its id when it is renamed: the record inside it is durable before
-//!   the rename, and valid at both places until the rename is done.
+//! * Entries keep their stored names when their directory is renamed. Evidence that they belong to
+//!   it at its new place is durable before the rename.
 
 use crate::format::junction::Junction;
-use crate::format::name::DIRECTORY_RECORD;
-use crate::format::record::{DirectoryRecord, Place, RecordKind};
-use crate::store::{Access, Dir, Kind, Stat};
+use crate::store::{Access, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::Move;
 use crate::vault::core::trash::Trash;
@@ -15,49 +13,24 @@ use crate::vault::directory::folder::Folder;
 use crate::vault::directory::junction::holds_share;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::keyring::keys::DirectoryId;
-use crate::vault::share::control_files::write_control;
 use crate::vault::types::{NodeId, RenameMode};
 
 impl Core {
-    /// Writes the record that keeps the id of the directory `stored` in `from` valid at its new
-    /// place.
-    fn record_move(
-        &self,
-        from: &Folder,
-        stored: &[u8],
-        name: &[u8],
-        to: &Folder,
-        new_name: &[u8],
-    ) -> Inner<bool> {
-        let dir = from.dir.open_dir(stored)?;
-        let (_, bare) = Self::is_empty(&*dir)?;
+    /// Makes the evidence durable that the entries of the directory `stored` are in the directory
+    /// `destination` once it is renamed. Returns whether the directory has entries.
+    fn record_rename(&self, from: &Folder, stored: &[u8], destination: &[u8]) -> Inner<bool> {
+        let (_, bare) = Self::is_empty(&*from.dir.open_dir(stored)?)?;
+        // Only another daemon could be about to fill an empty one.
         if bare && !self.mode.writers.share_names() {
-            return Ok(false); // it takes the id of its new place; only another daemon could learn that too late
+            return Ok(false);
         }
-        let (place, id, _) = from.identify(&*dir, stored, name)?;
-        self.write_record(&*dir, id, &to.id, new_name, &from.id, &place)?;
-        Ok(true)
-    }
-
-    pub fn write_record(
-        &self,
-        dir: &dyn Dir,
-        id: DirectoryId,
-        parent: &DirectoryId,
-        name: &[u8],
-        old_parent: &DirectoryId,
-        old_name: &[u8],
-    ) -> Inner<()> {
-        let record = DirectoryRecord {
-            id,
-            place: Place { parent: *parent, name: name.to_vec() },
-            previous: Place { parent: *old_parent, name: old_name.to_vec() },
+        let (Some(old), Some(new)) = (self.keys.tag_of(stored), self.keys.tag_of(destination))
+        else {
+            return Err(Fault::Os(libc::ESTALE));
         };
-        let sealed =
-            self.keys.seal_record(RecordKind::Directory, b"", &record.encode(), &*self.random);
-        write_control(dir, &*self.random, DIRECTORY_RECORD, &sealed)?;
-        Ok(dir.sync()?)
+        self.record_move(&old, &new)?;
+        self.namespace.vacated.follow(&old, &new);
+        Ok(true)
     }
 
     pub fn rename(
@@ -114,37 +87,25 @@ impl Core {
             // Replacing a file by one that is not on the disk would lose both in a crash.
             self.sync_source(&from, &stored, &stat, node)?;
         }
-        // A target that is a conflict copy keeps its stored name, and so the place of the original.
-        let new_place = match &target {
-            Some((target_stored, _)) => to.place_name(target_stored, new_name)?,
-            None => new_name.to_vec(),
-        };
-        let place = from.place_name(&stored, name)?;
-        let share = self.move_share(
-            &from,
-            (&stored, &place, &stat),
-            &to,
-            &new_place,
-            target.as_ref(),
-            mode,
-        )?;
-        let recorded = stat.kind == Kind::Dir
-            && !share
-            && self.record_move(&from, &stored, name, &to, &new_place)?;
-        let exchanged = match &target {
-            Some((target_stored, there))
-                if mode == RenameMode::Exchange && there.kind == Kind::Dir =>
-            {
-                self.record_move(&to, target_stored, new_name, &from, &place)?
-            }
-            _ => false,
-        };
+        // The target's stored name stays, so that replacing it is one step.
         let destination = target
             .as_ref()
             .map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
         if destination == new_stored.entry() {
-            to.prepare(&new_stored, new_name)?;
+            self.prepare(&new_stored)?;
         }
+        let left = self.move_share(
+            (&from, &stored, name, &stat),
+            (&to, destination, new_name),
+            target.as_ref().map(|(_, there)| there),
+            mode,
+        )?;
+        let recorded = stat.kind == Kind::Dir
+            && left.is_none()
+            && self.record_rename(&from, &stored, destination)?;
+        let exchanged = mode == RenameMode::Exchange
+            && target.as_ref().is_some_and(|(_, there)| there.kind == Kind::Dir)
+            && self.record_rename(&to, destination, &stored)?;
         self.namespace.young_lists.forget_all();
         // The journal's records of the old paths are applied before the paths change.
         let paths = self.namespace.paths.write();
@@ -161,11 +122,7 @@ impl Core {
             self.journal.before_name(|| self.path_in(parent, &stored));
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
-            self.move_over(
-                (&from, &stored, &place),
-                (&to, destination, new_name),
-                target.as_ref().map(|(_, t)| t),
-            )?;
+            self.move_over((&from, &stored), (&to, destination), target.as_ref().map(|(_, t)| t))?;
             if let Some((_, there)) = target.as_ref().filter(|(_, t)| t.nlink == 1) {
                 self.journal.forget_repair((there.dev, there.ino));
             }
@@ -219,12 +176,12 @@ impl Core {
         }
         drop(paths);
         if mode != RenameMode::Exchange {
-            from.tidy(&stored);
             from.vacate(name);
             self.remember_left(parent, name);
         } else {
             self.remember_name(parent, name);
         }
+        to.occupy(new_name);
         self.remember_name(new_parent, new_name);
         let there = recorded.then(|| self.path_in(new_parent, destination)).flatten();
         let there =
@@ -233,34 +190,23 @@ impl Core {
         let back =
             back.map(|cipher| Move { from: (new_parent, new_name), to: (parent, name), cipher });
         self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
-        if share {
+        if let Some(place) = left {
             from.leave_place(&stored, &place);
-        }
-        // From now on the records need to be valid at one place only.
-        if recorded {
-            to.settle_record(destination, &new_place);
-        }
-        if exchanged {
-            from.settle_record(&stored, &place);
         }
         Ok(())
     }
 
-    /// For a nested share: writes the junction of its new place. A share cannot be exchanged or
-    /// replaced.
+    /// For a nested share: writes the junction of its new place, and returns the name of its old
+    /// one. A share cannot be exchanged or replaced.
     fn move_share(
         &self,
-        from: &Folder,
-        (stored, place, stat): (&[u8], &[u8], &Stat),
-        to: &Folder,
-        new_name: &[u8],
-        target: Option<&(Vec<u8>, Stat)>,
+        (from, stored, name, stat): (&Folder, &[u8], &[u8], &Stat),
+        (to, destination, new_name): (&Folder, &[u8], &[u8]),
+        target: Option<&Stat>,
         mode: RenameMode,
-    ) -> Inner<bool> {
+    ) -> Inner<Option<Vec<u8>>> {
         let target_is_share = match target {
-            Some((target_stored, there)) if there.kind == Kind::Dir => {
-                holds_share(&*to.dir, target_stored)?
-            }
+            Some(there) if there.kind == Kind::Dir => holds_share(&*to.dir, destination)?,
             _ => false,
         };
         let is_share = stat.kind == Kind::Dir && holds_share(&*from.dir, stored)?;
@@ -271,16 +217,15 @@ impl Core {
                 libc::ENOTEMPTY
             }));
         }
-        if is_share {
-            let junction =
-                self.junction(&*from.dir, &from.id, place)?.ok_or(Fault::Os(libc::EACCES))?;
-            self.write_junction(
-                &*to.dir,
-                &to.id,
-                &Junction { name: new_name.to_vec(), ..junction },
-            )?;
+        if !is_share {
+            return Ok(None);
         }
-        Ok(is_share)
+        let place = from.place_name(stored, name)?.ok_or(Fault::Os(libc::EACCES))?;
+        let junction = from.junction(&place)?.ok_or(Fault::Os(libc::EACCES))?;
+        // It is at the place of the directory that it replaces.
+        let name = to.place_name(destination, new_name)?.ok_or(Fault::Os(libc::EACCES))?;
+        to.write_junction(&Junction { name, ..junction })?;
+        Ok(Some(place))
     }
 
     /// Makes the file that is about to replace another one durable, whether it is open or closed.
@@ -320,8 +265,8 @@ impl Core {
     /// Renames over a target that may be a directory with control files only.
     fn move_over(
         &self,
-        (from, stored, place): (&Folder, &[u8], &[u8]),
-        (to, destination, new_name): (&Folder, &[u8], &[u8]),
+        (from, stored): (&Folder, &[u8]),
+        (to, destination): (&Folder, &[u8]),
         target: Option<&Stat>,
     ) -> Inner<()> {
         // sshfs and mergerfs have other errors for a non-empty directory.
@@ -341,12 +286,6 @@ impl Core {
                 }
                 // For a moment it is in the place of its replacement, where a crash may leave it:
                 // an empty directory like any other.
-                if let Err(fault) = self.record_move(to, destination, new_name, from, place) {
-                    tracing::debug!(
-                        errno = fault.errno(),
-                        "the replaced directory is not valid at its intermediate place"
-                    );
-                }
                 let trash = Trash::fresh_name(&*self.random);
                 let trash_in =
                     match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
@@ -403,26 +342,14 @@ impl Core {
 }
 
 impl Folder<'_> {
-    /// Reduces the record of `stored` to the directory's present place. A failure is harmless: it
-    /// stays valid at both.
-    pub(in crate::vault) fn settle_record(&self, stored: &[u8], place: &[u8]) {
-        let reduced = (|| {
-            let inside = self.dir.open_dir(stored)?;
-            let (id, _) = self.core.identify(&*inside, &self.id, place)?;
-            self.core.write_record(&*inside, id, &self.id, place, &self.id, place)
-        })();
-        if let Err(fault) = reduced {
-            tracing::debug!(errno = fault.errno(), "directory record keeps its former place");
-        }
-    }
-
     /// Removes the junction at `place` after the share `stored` is gone from it, unless another
     /// entry has that place, of which the share was a conflict copy.
     pub(in crate::vault) fn leave_place(&self, stored: &[u8], place: &[u8]) {
-        match self.is_place_of_another(stored, place) {
-            Ok(false) => self.core.remove_junction(&*self.dir, &self.id, place),
-            Ok(true) => {}
-            Err(fault) => tracing::warn!(errno = fault.errno(), "a junction is left behind"),
+        let removed = self
+            .is_place_of_another(stored, place)
+            .and_then(|is| if is { Ok(()) } else { self.remove_junction(place) });
+        if let Err(fault) = removed {
+            tracing::warn!(errno = fault.errno(), "a junction is left behind");
         }
     }
 }

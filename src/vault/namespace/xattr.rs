@@ -193,7 +193,7 @@ impl Core {
         match self.nodes.link(node) {
             Ok(link) => {
                 if self.nodes.kind(node)? == Kind::Dir {
-                    self.directory_id(node)?; // attributes of a nested share's root belong to that share: its keys, its writers
+                    self.directory_tag(node)?; // attributes of a nested share's root belong to that share: its keys, its writers
                 }
                 Ok(Place::Entry(self.dir(link.parent)?, link.stored))
             }

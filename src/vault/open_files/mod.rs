@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::format::header::Hint;
 use crate::format::name::is_control;
 use crate::format::signature::Authorship;
 use crate::store::{Access, File, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::open_table::Shared;
-use crate::vault::directory::names::Said;
+use crate::vault::directory::names::Meaning;
 use crate::vault::durability::commit::{Committer, Durability};
 use crate::vault::error::{Fault, Inner, is_no_descriptor};
 use crate::vault::file::cached::Cached;
 use crate::vault::file::phase::Tail;
 use crate::vault::file::{FileState, OpenFile};
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
 
@@ -161,18 +161,6 @@ impl Core {
         self.commit_state(open, &mut open.state.write(), durability)
     }
 
-    /// Returns the name to seal with a file, for its restoration; `None` if the name is lost, so
-    /// that the previously sealed one is kept.
-    fn name_to_hint(&self, link: &Link, directory: DirectoryId) -> Option<Vec<u8>> {
-        if link.name != link.stored {
-            return Some(link.name.to_vec());
-        }
-        match self.folder_at(self.dir(link.parent).ok()?, directory).read(&link.stored) {
-            Ok(Some(Said::Name(sealed))) => sealed.name(),
-            _ => None,
-        }
-    }
-
     /// Commits a file whose lock is held.
     pub fn commit_state(
         &self,
@@ -180,14 +168,12 @@ impl Core {
         state: &mut FileState,
         durability: Durability,
     ) -> Inner<()> {
+        // If its name is lost, the previous hint is kept.
         if state.changes.is_some()
             && let Ok(link) = self.nodes.link(open.node)
-            && let Some(directory) = self.nodes.directory(link.parent)
+            && let Ok(Some(Meaning::Name(sealed))) = self.read_name(&link.stored)
         {
-            state.hint.directory = directory;
-            if let Some(name) = self.name_to_hint(&link, directory) {
-                state.hint.name = name;
-            }
+            state.hint = Hint { tag: sealed.tag, name: sealed.plain };
         }
         if state.changes.is_some() {
             self.remember_commit(open.node);

@@ -67,7 +67,7 @@ impl Witness for Memory {
     /// Notes that this client changes the name `name` in a directory, or commits a file in it. With
     /// `left` it has removed or renamed the object with that name.
     fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool) {
-        let (Ok(id), Ok(place)) = (core.directory_id(directory), self.place_of(core, directory))
+        let (Ok(tag), Ok(place)) = (core.directory_tag(directory), self.place_of(core, directory))
         else {
             return;
         };
@@ -83,7 +83,7 @@ impl Witness for Memory {
                     return;
                 };
                 let Ok(chain) = self.chain_of(core, directory) else { return };
-                let new = Touched { id, cipher, plain, chain, names: HashMap::new(), number: 0 };
+                let new = Touched { tag, cipher, plain, chain, names: HashMap::new(), number: 0 };
                 *len += new.weight();
                 free.insert(new)
             }
@@ -98,7 +98,7 @@ impl Witness for Memory {
         }
     }
 
-    /// Moves noted changes along with directories that were renamed locally and keep their ids.
+    /// Moves noted changes along with directories that were renamed locally.
     fn follow(&self, core: &Core, moves: &[Move]) {
         let chains = |one: &Move| {
             Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?))

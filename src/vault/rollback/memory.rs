@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::crypto::{Random, RecordCipher};
+use crate::crypto::{Random, RecordCipher, Tag};
 use crate::vault::core::{Core, DEPTH_MAX};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::rollback::database::{EntryKey, NameTag, PREFIX};
 use crate::vault::types::{NodeId, ROOT};
 use zeroize::Zeroizing;
@@ -22,15 +21,15 @@ pub(super) const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
 /// Associated data of names in the database.
 pub(super) const SEALED: &[u8] = b"KMEM";
 
-/// Identifies a directory: derived from its id, its name and the place of its parent, because ids
-/// are not unique.
+/// Identifies a directory: derived from its tag, its name and the place of its parent, because
+/// tags are not unique.
 pub(super) type PlaceId = [u8; 32];
 
 /// A directory with local changes since they were last recorded: a name in it was changed, or a
 /// file was committed.
 #[derive(Clone)]
 pub(super) struct Touched {
-    pub(super) id: DirectoryId,
+    pub(super) tag: Tag,
     /// Stored and plain path.
     pub(super) cipher: Vec<u8>,
     pub(super) plain: Vec<u8>,
@@ -49,7 +48,7 @@ impl Touched {
     }
 }
 
-/// The path from the root to a directory: names, and hashes of the ids of the directories.
+/// The path from the root to a directory: names, and hashes of the tags of the directories.
 pub(super) type Chain = Vec<(Vec<u8>, [u8; 32])>;
 
 /// Returns the part of their keys that all entries of a directory share.
@@ -142,16 +141,16 @@ impl Memory {
         }
     }
 
-    pub(super) fn hash(&self, directory: &[u8; 32], name: &[u8]) -> [u8; 32] {
+    pub(super) fn hash(&self, directory: &[u8], name: &[u8]) -> [u8; 32] {
         crate::crypto::hmac(&self.hashes, &[directory, name])
     }
 
-    /// Returns the place of a directory; `hash` is that of its id.
+    /// Returns the place of a directory; `hash` is that of its tag.
     pub(super) fn place(&self, parent: &PlaceId, name: &[u8], hash: &[u8; 32]) -> PlaceId {
         crate::crypto::hmac(&self.hashes, &[parent, name, hash])
     }
 
-    /// Returns the place of a directory by its node; that of the root is its id.
+    /// Returns the place of a directory by its node.
     pub(super) fn place_of(&self, core: &Core, node: NodeId) -> Inner<PlaceId> {
         // Up to the nearest known directory, and down again: users choose the depth, so this must
         // not recurse.
@@ -159,7 +158,7 @@ impl Memory {
         let (mut at, mut below) = (node, Vec::new());
         let mut place = loop {
             if at == ROOT {
-                break core.directory_id(ROOT)?;
+                break self.root_place(core);
             }
             if let Some(place) = core.nodes.place(at) {
                 break place;
@@ -172,10 +171,15 @@ impl Memory {
             at = link.parent;
         };
         while let Some((node, name)) = below.pop() {
-            place = self.place(&place, &name, &self.hash(&core.directory_id(node)?, b""));
+            place = self.place(&place, &name, &self.hash(&core.directory_tag(node)?, b""));
             core.nodes.set_place(node, moves, place);
         }
         Ok(place)
+    }
+
+    /// Returns the place of the root.
+    pub(super) fn root_place(&self, core: &Core) -> PlaceId {
+        self.hash(&core.keys.root_tag(), b"")
     }
 
     pub(super) fn key(&self, place: &PlaceId, name: &[u8]) -> EntryKey {
@@ -216,7 +220,7 @@ impl Memory {
         let mut chain = Vec::new();
         while node != ROOT {
             let link = core.nodes.link(node)?;
-            chain.push((link.name.to_vec(), self.hash(&core.directory_id(node)?, b"")));
+            chain.push((link.name.to_vec(), self.hash(&core.directory_tag(node)?, b"")));
             node = link.parent;
         }
         chain.reverse();
@@ -226,6 +230,6 @@ impl Memory {
     pub(super) fn place_at(&self, core: &Core, chain: &Chain) -> PlaceId {
         chain
             .iter()
-            .fold(core.keys.root_directory(), |place, (name, hash)| self.place(&place, name, hash))
+            .fold(self.root_place(core), |place, (name, hash)| self.place(&place, name, hash))
     }
 }

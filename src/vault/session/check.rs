@@ -111,6 +111,8 @@ impl Vault {
                     report.faults.extend(part.faults);
                     report.kept.extend(part.kept);
                     report.changing.extend(part.changing);
+                    report.notes.extend(part.notes);
+                    report.more.notes += part.more.notes;
                     report.strangers += part.strangers;
                     report.more.faults += part.more.faults;
                     report.more.residue += part.more.residue;
@@ -141,7 +143,7 @@ impl Vault {
         progress: Progress,
         check: CheckOne,
     ) -> Result<(CheckReport, NestedShares)> {
-        self.shares().run("check", node, |core, local| match core.directory_id(local) {
+        self.shares().run("check", node, |core, local| match core.directory_tag(local) {
             Err(Fault::Boundary) => Err(Fault::Boundary),
             _ => Ok(()),
         })?;
@@ -169,6 +171,7 @@ impl Vault {
             }
         }
         report.changing.iter_mut().for_each(|path| *path = below(&plain, path));
+        report.notes.iter_mut().for_each(|note| note.plain = below(&plain, &note.plain));
         nested.iter_mut().for_each(|(p, c)| (*p, *c) = (below(&plain, p), below(&cipher, c)));
         Ok((report, nested))
     }

@@ -95,7 +95,8 @@ fn keys_of(entered: &Entered, identity: &Arc<Identity>) -> Arc<ShareKeys> {
         .expect("the descriptor's chunk size was checked");
     let signing = Signing::new(identity.clone(), entered.rights());
     let (share, suite) = (descriptor.share_id(), descriptor.suite);
-    let keys = ShareKeys::new(share, suite, layout, &entered.heads[0].keys, signing);
+    let longest = descriptor.longest_name;
+    let keys = ShareKeys::new(share, suite, layout, longest, &entered.heads[0].keys, signing);
     entered.heads[1..].iter().for_each(|head| keys.know(&head.keys));
     keys
 }

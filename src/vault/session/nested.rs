@@ -234,7 +234,7 @@ impl Shares {
 
     /// Returns the directory `node`, with its share entered.
     pub fn directory(&self, op: &'static str, node: NodeId) -> Result<Route> {
-        self.run(op, node, |core, local| core.directory_id(local))?;
+        self.run(op, node, |core, local| core.directory_tag(local))?;
         self.route(node).map_err(|fault| fault.at(op, PathBuf::new))
     }
 

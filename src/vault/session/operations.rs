@@ -300,7 +300,7 @@ impl Vault {
     }
 
     /// Returns whether this handle has listed, or skipped, an entry whose name cannot be read yet:
-    /// its sidecar may arrive without a change of the directory.
+    /// its sealed name may arrive without a change of the directory.
     pub fn has_unread_names(&self, handle: Handle) -> bool {
         self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle)))
             .unwrap_or(false)

@@ -131,8 +131,8 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
         "grüne Äpfel.txt".into(),
         b"not utf-8 \xff\xfe\x80".to_vec(),
         b" spaces and\nnew line ".to_vec(),
-        vec![b'a'; 183],
-        vec![b'b'; 184],
+        vec![b'a'; 98],
+        vec![b'b'; 99],
         vec![b'c'; 255],
         b"+share".to_vec(),
         b"report (conflicted copy).txt (2)".to_vec(),
@@ -155,8 +155,8 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     symlink(vault, b"links/too-long-for-the-store", &[b'u'; 3006]);
     symlink(vault, b"links/longest", &[b'v'; 4095]);
 
-    // Renamed while it has entries, so that it holds a record; then another one is made where it
-    // stood.
+    // Renamed while it has entries, so that there is evidence of it; then another one is made under
+    // the old name.
     mkdir(vault, b"before");
     mkdir(vault, b"before/child");
     put(vault, b"before/child/letter", b"written before the rename");
@@ -216,6 +216,17 @@ fn conflict_copies(vault: &Vault, store: &Path, files: &mut Files) {
     }
 }
 
+/// What nothing explains: a file that somebody copied to another directory of the store. It is
+/// shown with a mark, and holds what the original holds.
+fn misplaced(vault: &Vault, store: &Path, files: &mut Files) {
+    let stored = store_path(vault, b"size-1");
+    let to = store.join(store_path(vault, b"elsewhere")).join(&stored);
+    std::fs::write(to, std::fs::read(store.join(&stored)).unwrap()).unwrap();
+    let mark = hex::encode(&blake3::hash(stored.as_bytes()).as_bytes()[..4]);
+    let held = files[&hex_path(b"size-1")].clone();
+    files.insert(hex_path(format!("elsewhere/size-1 (moved {mark})").as_bytes()), held);
+}
+
 fn store_path(vault: &Vault, path: &[u8]) -> String {
     String::from_utf8(vault.cipher_path(path).unwrap()).unwrap()
 }
@@ -269,6 +280,7 @@ pub fn all(root: &Path) {
         )
         .unwrap();
         conflict_copies(&vault, &path, &mut put);
+        misplaced(&vault, &path, &mut put);
         expected.entries = walk::entries(&vault);
         let is_file = |entry: &Entry| entry.kind == "file";
         let files = expected.entries.iter().filter(|(_, entry)| is_file(entry));

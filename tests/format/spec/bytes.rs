@@ -5,7 +5,8 @@ use kithfs::crypto::{RecordCipher, Suite};
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
 use kithfs::format::journal::{JournalHead, JournalRecord, Patch};
 use kithfs::format::layout::Layout;
-use kithfs::format::record::{DirectoryRecord, Place, RecordContext, RecordKind, Xattrs};
+use kithfs::format::moved::Moved;
+use kithfs::format::record::{RecordContext, RecordKind, Xattrs};
 use kithfs::format::table::{Segment, Table, segment_aad};
 
 use super::page::number;
@@ -78,7 +79,7 @@ fn header(all: &mut Vec<Structure>) {
             commitment: count(0x60),
             file_id: count(0x70),
         };
-        let hint = Hint { directory: count(0x90), name: b"name".to_vec() };
+        let hint = Hint { tag: count(0x90), name: b"name".to_vec() };
         let header =
             Header { public, size: 9, version: 0x0102_0304, root: [0; 32], oldest_epoch: 3, hint };
         let made = header.seal(&context, data, None, &Counting::from(1));
@@ -90,7 +91,7 @@ fn header(all: &mut Vec<Structure>) {
             (count(0x60), count(0x70), count(1));
         let clear = [clear, vec![&commitment, &id, &nonce, &[0; 12]]].concat();
         let aad_fields: [&[u8]; 3] = [b"KHDR", &SHARE, &clear.concat()];
-        let directory: [u8; 32] = count(0x90);
+        let hinted: [u8; 8] = count(0x90);
         let name: Vec<u8> = [&b"name"[..], &[0; 251]].concat();
         let body_fields: [&[u8]; 8] = [
             &9u64.to_le_bytes(),
@@ -98,11 +99,11 @@ fn header(all: &mut Vec<Structure>) {
             &[0; 32],
             &[3, 0, 0, 0],
             &[0; 12],
-            &directory,
+            &hinted,
             &[4],
             &name,
         ];
-        let body_fields: Vec<&[u8]> = [&body_fields[..], &[&[0; 48]]].concat();
+        let body_fields: Vec<&[u8]> = [&body_fields[..], &[&[0; 72]]].concat();
         let mut sealed = [&body_fields.concat()[..], data].concat();
         let tag = cipher.seal(&nonce, &aad_fields.concat(), &mut sealed);
         if suite == Suite::Aes256Gcm {
@@ -167,13 +168,8 @@ fn table(all: &mut Vec<Structure>) {
 }
 
 fn records(all: &mut Vec<Structure>) {
-    let place = |byte: u8, name: &[u8]| Place { parent: [byte; 32], name: name.to_vec() };
-    let record =
-        DirectoryRecord { id: [1; 32], place: place(2, b"new"), previous: place(3, b"former") };
-    let padded = |name: &[u8]| [name, &vec![0; 255 - name.len()]].concat();
-    let fields: [&[u8]; 7] =
-        [&[1; 32], &[2; 32], &[3], &padded(b"new"), &[3; 32], &[6], &padded(b"former")];
-    all.push(structure("directory record", record.encode(), &fields));
+    let moved = Moved { from: [1; 8], to: [2; 8] };
+    all.push(structure("rename evidence", moved.encode(), &[&[1; 8], &[2; 8]]));
 
     let attributes = Xattrs([(b"user.a".to_vec(), b"value".to_vec())].into());
     all.push(structure(
@@ -186,10 +182,11 @@ fn records(all: &mut Vec<Structure>) {
         (RecordKind::Symlink, b"KSYM"),
         (RecordKind::LongSymlink, b"KLSY"),
         (RecordKind::Xattrs, b"KXAT"),
-        (RecordKind::Directory, b"KDIR"),
-        (RecordKind::Name, b"KNAM"),
+        (RecordKind::Junction, b"KJNC"),
+        (RecordKind::Moved, b"KMOV"),
     ];
-    for (kind, word) in kinds {
+    // Junctions are always signed: see `signed.rs`.
+    for (kind, word) in kinds.iter().filter(|(kind, _)| *kind != RecordKind::Junction).copied() {
         for suite in Suite::ALL {
             let cipher = RecordCipher::new(suite, &[9; 32]);
             let context = RecordContext {
@@ -244,7 +241,8 @@ fn journal(all: &mut Vec<Structure>) {
         mtime: (-2, 0x0102_0304),
         patches: vec![patch],
     };
-    let body: [&[u8]; 10] = [
+    let body: [&[u8]; 11] = [
+        &[0],
         &[3, 0],
         b"a/b",
         &[1; 32],

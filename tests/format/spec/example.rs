@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use base64ct::{Base64UrlUnpadded, Encoding};
+use base64ct::{Base64Unpadded, Encoding};
 use kithfs::crypto::xaes::Xaes;
 use kithfs::crypto::{
     ChunkKeys, EpochKeys, FileKey, FolderKey, Hctr2, NamesKey, Random, RecordCipher, Suite,
-    directory_id, directory_key, file_key, root_directory_id,
+    directory_key, directory_tag, file_key, long_directory_tag, moved_place, moved_record,
+    root_tag,
 };
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
 use kithfs::format::layout::Layout;
-use kithfs::format::name::{NameCipher, StoredName};
+use kithfs::format::moved::{self, Moved};
+use kithfs::format::name::{NameCipher, StoredName, long_path};
 use kithfs::format::record::{RecordContext, RecordKind, link_text};
 use kithfs::format::table::{HOLE, Hash, Segment, Table, segment_aad, table_hash};
 
@@ -62,27 +64,30 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let folder_key = FolderKey::from_bytes(folder);
     let epoch = EpochKeys::derive(&folder_key, &share, 1, suite);
     let directories = directory_key(&folder_key, &share);
-    let root = root_directory_id(&directories, &share);
-    let directory = directory_id(&directories, &root, inputs.text("directory name"));
+    let root = root_tag(&directories, &share);
+    let directory = directory_tag(&directories, &root, inputs.text("directory name"));
+    let renamed = directory_tag(&directories, &root, inputs.text("new directory name"));
 
     let hctr2 = Hctr2::new(&epoch.names);
     let text = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
-    let in_root = NameCipher::new(&hctr2, &epoch.names, &root);
-    let in_directory = NameCipher::new(&hctr2, &epoch.names, &directory);
-    let stored_directory = in_root.encode(inputs.text("directory name")).unwrap();
-    let stored_short = in_directory.encode(inputs.text("short name")).unwrap();
-    let StoredName::Long { entry, sidecar, hash } =
-        in_directory.encode(inputs.text("long name")).unwrap()
+    let names = NameCipher::new(&hctr2, inputs.0["longest stored name"].parse().unwrap());
+    let stored_directory = names.encode(&root, inputs.text("directory name")).unwrap();
+    let stored_short = names.encode(&directory, inputs.text("short name")).unwrap();
+    let StoredName::Long { entry, hash, sealed: sealed_long } =
+        names.encode(&directory, inputs.text("long name")).unwrap()
     else {
         panic!("not long")
     };
+    let (group, long_file) = long_path(&hash);
+    let long_path = [b"+long/", &group[..], b"/", &long_file].concat();
+    let long_tag = long_directory_tag(&directories, &hash);
 
     let file_id = inputs.hex("file id");
     let file = file_key(&epoch.content, &file_id);
     let layout = Layout::new(14, false).unwrap();
     let cipher = RecordCipher::new(suite, epoch.headers.expose());
     let context = HeaderContext { share: &share, layout, cipher: &cipher };
-    let hint = Hint { directory, name: inputs.text("short name").to_vec() };
+    let hint = Hint { tag: directory, name: inputs.text("short name").to_vec() };
     let data = inputs.text("small file");
     let public = public_header(&epoch, Some(data.len() as u16), file_id);
     let small = Header {
@@ -135,6 +140,20 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let link =
         record_context.seal(RecordKind::Symlink, b"", inputs.text("link target"), None, &random);
 
+    let evidence = Moved { from: directory, to: renamed };
+    let (id, nonce) = moved_record(&epoch.records, &directory, &renamed, b"");
+    let random = Exactly::these(&[&id, &nonce]);
+    let evidence_record =
+        record_context.seal(RecordKind::Moved, b"", &evidence.encode(), None, &random);
+    let evidence_place = moved_place(&epoch.names, &renamed);
+    let evidence_path = [
+        b"+moved/",
+        &moved::place_name(&evidence_place)[..],
+        b"/",
+        &moved::file_name(&evidence_record),
+    ]
+    .concat();
+
     // By hand as well, for the encodings of section 3.
     let secret = extract(&share, &folder);
     let by_epoch = |purpose: &str| expand(&secret, purpose, &[&[1, 0, 0, 0], &[1]]);
@@ -146,20 +165,37 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     assert_eq!(by_epoch("commitment"), epoch.commitment);
     let directories_by_hand = expand(&secret, "directories", &[]);
     assert_eq!(directories_by_hand, *directories.expose());
-    assert_eq!(labelled_hmac(&directories_by_hand, "root directory", &[&share]), root);
-    assert_eq!(
-        labelled_hmac(&directories_by_hand, "directory", &[&root, inputs.text("directory name")]),
-        directory
-    );
+    let tag_by_hand = |purpose: &str, parts: &[&[u8]]| -> [u8; 8] {
+        *labelled_hmac(&directories_by_hand, purpose, parts).first_chunk().unwrap()
+    };
+    assert_eq!(tag_by_hand("root tag", &[&share]), root);
+    assert_eq!(tag_by_hand("tag", &[&root, inputs.text("directory name")]), directory);
+    assert_eq!(tag_by_hand("tag", &[&root, inputs.text("new directory name")]), renamed);
+    assert_eq!(tag_by_hand("long tag", &[&hash]), long_tag);
     assert_eq!(expand(epoch.content.expose(), "file", &[&file_id]), *file.expose());
-    assert_eq!(
-        expand(epoch.names.expose(), "long name", &[&directory, inputs.text("long name")]),
-        hash
-    );
     let names_again = Hctr2::new(&NamesKey::from_bytes(by_epoch("names")));
-    let mut padded = [inputs.text("short name"), &[0; 8]].concat();
-    names_again.encrypt(&names_again.tweak(&directory), &mut padded).unwrap();
-    assert_eq!(Base64UrlUnpadded::encode_string(&padded).as_bytes(), stored_short.entry());
+    let letters = |bytes: &[u8]| {
+        Base64Unpadded::encode_string(bytes).replace('+', ",").replace('/', "@").into_bytes()
+    };
+    let seal = |name: &[u8]| {
+        let mut padded = [&directory[..], name, &[0; 8]].concat();
+        names_again.encrypt(&names_again.tweak(b""), &mut padded).unwrap();
+        padded
+    };
+    assert_eq!(letters(&seal(inputs.text("short name"))), stored_short.entry());
+    assert_eq!(seal(inputs.text("long name")), sealed_long);
+    assert_eq!(*blake3::hash(&sealed_long).as_bytes(), hash);
+    assert_eq!([b"=", &letters(&hash)[..]].concat(), entry);
+    let place = letters(&expand(epoch.names.expose(), "moved", &[&renamed]));
+    let evidence_file = letters(blake3::hash(&evidence_record).as_bytes());
+    assert_eq!([b"+moved/", &place[..], b"/", &evidence_file].concat(), evidence_path);
+    for (purpose, is) in
+        [(&b"id"[..], &evidence_record[8..24]), (b"nonce", &evidence_record[24..48])]
+    {
+        let parts: [&[u8]; 4] = [purpose, &directory, &renamed, b""];
+        let made = expand(epoch.records.expose(), "moved record", &parts);
+        assert_eq!(made[..is.len()], *is);
+    }
     assert_eq!(
         ChunkKeys::new(suite, &FileKey::from_bytes(*file.expose())).derive(&salt).seal(
             &[0; 12],
@@ -179,13 +215,18 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
         ("history key", hex::encode(epoch.history.expose())),
         ("commitment", hex::encode(epoch.commitment)),
         ("directory key", hex::encode(directories.expose())),
-        ("root directory id", hex::encode(root)),
-        ("directory id", hex::encode(directory)),
+        ("tag of the root", hex::encode(root)),
+        ("tag of the directory", hex::encode(directory)),
         ("stored directory name in the root", format!("{:?}", text(stored_directory.entry()))),
         ("stored short name in the directory", format!("{:?}", text(stored_short.entry()))),
-        ("hash of the long name in the directory", hex::encode(hash)),
+        ("hash of the sealed long name", hex::encode(hash)),
         ("stored long name", format!("{:?}", text(&entry))),
-        ("its sidecar", format!("{:?}", text(&sidecar))),
+        ("path of the sealed long name", format!("{:?}", text(&long_path))),
+        ("sealed long name", hex::encode(&sealed_long)),
+        ("tag of a directory with the long name", hex::encode(long_tag)),
+        ("tag of the directory under its new name", hex::encode(renamed)),
+        ("path of the evidence", format!("{:?}", text(&evidence_path))),
+        ("evidence", hex::encode(&evidence_record)),
         ("file key", hex::encode(file.expose())),
         ("small file, sealed", hex::encode(&small)),
         (
@@ -213,7 +254,7 @@ fn the_worked_example_is_what_the_program_computes() {
     for (name, value) in &computed {
         assert_eq!(page.get(*name), Some(value), "{name}");
     }
-    let inputs = 16;
+    let inputs = 18;
     assert_eq!(page.len(), inputs + computed.len(), "values on the page that nothing computes");
 }
 

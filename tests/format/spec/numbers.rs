@@ -142,15 +142,14 @@ fn formulas_of_the_page() {
 
 #[test]
 fn lengths_of_names() {
-    let (key, directory) = (NamesKey::from_bytes([1; 32]), [2; 32]);
-    let hctr2 = Hctr2::new(&key);
-    let names = NameCipher::new(&hctr2, &key, &directory);
-    for row in table_after("Base64url is that of RFC 4648") {
-        let stored = names.encode(&vec![b'n'; number(&row[0]) as usize]).unwrap();
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes([1; 32]));
+    let names = NameCipher::new(&hctr2, usize::from(share::LONGEST_NAME_DEFAULT));
+    for row in table_after("stored length with L = 152") {
+        let stored = names.encode(&[2; 8], &vec![b'n'; number(&row[0]) as usize]).unwrap();
         assert_eq!(stored.entry().len() as u64, number(&row[1]), "plain length {}", row[0]);
     }
-    assert_eq!((name::SHORT_MAX, name::NAME_MAX, name::ZEROS), (183, 255, 8));
-    assert!(names.encode(&[b'n'; 256]).is_none());
+    assert_eq!((name::SEALED_MIN, name::NAME_MAX, name::ZEROS), (24, 255, 8));
+    assert!(names.encode(&[2; 8], &[b'n'; 256]).is_none());
 }
 
 /// Bounds that the text names, each by its sentence.
@@ -188,6 +187,12 @@ fn bounds_in_the_text() {
         identity::MAX_AGE_FILE
     ));
     says(format!("{} bytes. It never changes", share::DESCRIPTOR_LEN));
+    says(format!(
+        "{} to {}, by default {}",
+        share::LONGEST_NAME_MIN,
+        share::LONGEST_NAME_MAX,
+        share::LONGEST_NAME_DEFAULT
+    ));
     says(format!("n, number of slots and of members, 1 to {}", members::MAX_MEMBERS));
     says(format!("length of the name, at most {}", members::MAX_NAME));
     says(format!("a page is {} slots", slots::PAGE_SLOTS));

@@ -66,6 +66,7 @@ pub fn structures() -> Vec<Structure> {
         signed: true,
         isolated: true,
         chunk_log2: 18,
+        longest_name: 152,
         founder: public(0x30),
         random: [9; 32],
     };
@@ -189,7 +190,7 @@ pub fn structures() -> Vec<Structure> {
         structure(
             "share descriptor",
             descriptor.encode(),
-            &[b"kithshar", &[1, 0], &[1], &[3], &[18], &[0; 3], &both, &[9; 32]],
+            &[b"kithshar", &[1, 0], &[1], &[3], &[18], &[152], &[0; 2], &both, &[9; 32]],
         ),
         structure("invitation", invitation.encode(), &invitation_fields),
         structure("slot block", block, &block_fields),
@@ -387,6 +388,7 @@ fn an_invitation_is_signed_as_the_page_says() {
         signed: true,
         isolated: false,
         chunk_log2: 18,
+        longest_name: 152,
         founder: ann.public(),
         random: [9; 32],
     };

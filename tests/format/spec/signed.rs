@@ -44,7 +44,7 @@ fn header(suite: Suite, data: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
         commitment: count(0x60),
         file_id: count(0x70),
     };
-    let hint = Hint { directory: count(0x90), name: b"name".to_vec() };
+    let hint = Hint { tag: count(0x90), name: b"name".to_vec() };
     let size = data.map_or(0x0102_0304, |data| data.len() as u64);
     let root = if data.is_some() { [0; 32] } else { count(0x20) };
     let header = Header { public, size, version: 0x0506_0708, root, oldest_epoch: 3, hint };
@@ -178,19 +178,12 @@ fn signed_records_open_and_verify_as_the_page_says() {
     let junction =
         Junction { share: [0x77; 32], isolated: false, coming: false, name: b"projects".to_vec() }
             .encode();
-    let (id, hash) = ([0x33; 32], [0x44; 32]);
-    let place = [id, hash].concat();
-    let kinds: [SignedKind; 5] = [
+    let (tag, hash) = ([0x33; 8], [0x44; 32]);
+    let place = [&tag[..], &hash].concat();
+    let kinds: [SignedKind; 4] = [
         (RecordKind::Symlink, b"KSYM", b"", "symlink signature", b"target"),
         (RecordKind::LongSymlink, b"KLSY", &[5; 16], "symlink signature", b"target"),
-        (
-            RecordKind::Directory,
-            b"KDIR",
-            b"",
-            "directory signature",
-            b"what a directory record holds",
-        ),
-        (RecordKind::Name, b"KNAM", &place, "long name signature", b"a long name"),
+        (RecordKind::Moved, b"KMOV", b"", "moved signature", b"two tags"),
         (RecordKind::Junction, b"KJNC", &place, "junction signature", &junction),
     ];
     for suite in Suite::ALL {

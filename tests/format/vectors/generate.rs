@@ -1,7 +1,6 @@
 //! Makes the scenarios. Runs only where somebody asks for it; what it gives is then committed and
 //! never made anew.
 
-use base64ct::{Base64UrlUnpadded, Encoding};
 use kithfs::crypto::{
     Argon2Params, ChunkKeys, FileKey, Hctr2, IdentitySeed, Label, NamesKey, RecordCipher, Suite,
     labels,
@@ -16,16 +15,16 @@ use kithfs::format::junction::Junction;
 use kithfs::format::layout::Layout;
 use kithfs::format::manifest::{BlockRef, HistoryEntry, Manifest};
 use kithfs::format::members::{self, Member, Role};
+use kithfs::format::moved::Moved;
 use kithfs::format::name::{NameCipher, StoredName};
-use kithfs::format::record::{
-    DirectoryRecord, Place, RecordContext, RecordKind, Xattrs, link_text,
-};
+use kithfs::format::record::{RecordContext, RecordKind, Xattrs, link_text};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::slots::{self, SlotHeader};
 use kithfs::format::table::{
     HOLE, IndexBlock, Segment, Table, index_hash, segment_aad, table_hash,
 };
+use kithfs::format::text;
 use kithfs::roster::{Identity, IdentityFile, Invitation, NewSlot, Pin, Secret};
 use zeroize::Zeroizing;
 
@@ -139,8 +138,8 @@ pub fn all() -> Vec<(&'static str, String, Scenario)> {
         index_block,
         segment,
         name,
-        directory_record,
         long_name,
+        evidence,
         symlink,
         xattrs,
         journal_head,
@@ -174,7 +173,7 @@ fn file_header() -> Make {
         let small = data.map(|d| d.len() as u16);
         let public =
             PublicHeader { suite, small, epoch: 2, commitment: count(0x60), file_id: count(0x70) };
-        let hint = Hint { directory: count(0x90), name: name.to_vec() };
+        let hint = Hint { tag: count(0x90), name: name.to_vec() };
         let header = Header { public, size, version: 5, root, oldest_epoch: 1, hint };
         let context = HeaderContext { share: &SHARE, layout, cipher: &cipher };
         header.seal(&context, data.unwrap_or_default(), None, &Counting::from(1))
@@ -361,7 +360,7 @@ fn signed_file_header() -> Make {
             commitment: count(0x60),
             file_id: count(0x70),
         };
-        let hint = Hint { directory: count(0x90), name: b"letter.txt".to_vec() };
+        let hint = Hint { tag: count(0x90), name: b"letter.txt".to_vec() };
         let header = Header { public, size, version: 5, root, oldest_epoch: 1, hint };
         let context = HeaderContext { share: &SHARE, layout, cipher: &cipher };
         let sign = |_: &Label, message: &[u8]| signer.sign(label, message);
@@ -429,12 +428,8 @@ fn signed_file_header() -> Make {
 fn junction() -> Make {
     let mut make = Make::of("junction");
     let (author, signer) = signers();
-    let (directory, hash) = (count::<32>(0x20), count::<32>(0xa0));
-    let more = [
-        ("directory", hex::encode(directory)),
-        ("hash", hex::encode(hash)),
-        ("signed", "1".into()),
-    ];
+    let (tag, hash) = (count::<8>(0x20), count::<32>(0xa0));
+    let more = [("tag", hex::encode(tag)), ("hash", hex::encode(hash)), ("signed", "1".into())];
     let inputs = |suite| -> Inputs { [record_inputs(suite), more.to_vec()].concat() };
     let seal = |suite, by: Authorship, plain: &[u8]| {
         let cipher = RecordCipher::new(suite, &[9; 32]);
@@ -443,7 +438,7 @@ fn junction() -> Make {
         let sign = |label: &Label, message: &[u8]| signer.sign(label, message);
         context.seal(
             RecordKind::Junction,
-            &[directory, hash].concat(),
+            &[&tag[..], &hash].concat(),
             plain,
             Some(Sign { by, sign: &sign }),
             &Counting::from(1),
@@ -488,7 +483,7 @@ fn junction() -> Make {
         "other-directory",
         "unauthentic",
         "Moved to another directory.",
-        &replaced(&aes, "directory", hex::encode([3; 32])),
+        &replaced(&aes, "tag", hex::encode([3; 8])),
         &good,
     );
     make.bad(
@@ -734,125 +729,177 @@ fn segment() -> Make {
     make
 }
 
+/// Inputs of names, and the cipher that belongs to them.
+fn with_names(act: impl FnOnce(Inputs, &Hctr2, &NameCipher)) {
+    let key = [1u8; 32];
+    let inputs: Inputs = vec![("names-key", hex::encode(key)), ("longest", "152".into())];
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes(key));
+    act(inputs, &hctr2, &NameCipher::new(&hctr2, 152));
+}
+
+const TAG: [u8; 8] = [0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27];
+
 fn name() -> Make {
     let mut make = Make::of("name");
-    let (key, directory) = ([1u8; 32], [2u8; 32]);
-    let inputs: Inputs =
-        vec![("names-key", hex::encode(key)), ("directory", hex::encode(directory))];
-    let names_key = NamesKey::from_bytes(key);
-    let hctr2 = Hctr2::new(&names_key);
-    let names = NameCipher::new(&hctr2, &names_key, &directory);
-    let stored = |plain: &[u8]| names.encode(plain).unwrap().entry().to_vec();
-    let letter = stored(b"letter.txt");
-    make.ok("short", "A name.", &inputs, &letter);
-    make.ok("one-byte", "The shortest name.", &inputs, &stored(b"x"));
-    make.ok("eight-bytes", "The longest name in 16 bytes.", &inputs, &stored(b"12345678"));
-    make.ok(
-        "nine-bytes",
-        "The shortest name in more than 16 bytes.",
-        &inputs,
-        &stored(b"123456789"),
-    );
-    make.ok("longest-short", "183 bytes.", &inputs, &stored(&[b'n'; 183]));
-    make.ok("not-utf-8", "Names are bytes.", &inputs, &stored(b"\xff\xfe\x80 \n"));
+    with_names(|inputs, hctr2, names| {
+        good_names(&mut make, &inputs, names);
+        copies(&mut make, &inputs, names);
+        foreign_names(&mut make, &inputs, hctr2, names);
+    });
+    make
+}
+
+fn good_names(make: &mut Make, inputs: &Inputs, names: &NameCipher) {
+    let stored = |plain: &[u8]| names.encode(&TAG, plain).unwrap().entry().to_vec();
+    make.ok("short", "A name.", inputs, &stored(b"letter.txt"));
+    make.ok("one-byte", "The shortest name.", inputs, &stored(b"x"));
+    make.ok("eight-bytes", "The longest name in 24 bytes.", inputs, &stored(b"12345678"));
+    make.ok("nine-bytes", "The shortest in more than 24 bytes.", inputs, &stored(b"123456789"));
+    make.ok("longest-short", "98 bytes, which are 152 letters.", inputs, &stored(&[b'n'; 98]));
+    make.ok("not-utf-8", "Names are bytes.", inputs, &stored(b"\xff\xfe\x80 \n"));
     make.ok(
         "looks-like-a-conflict",
         "A name with a conflict suffix of its own.",
-        &inputs,
+        inputs,
         &stored(b"letter (2).txt (2)"),
     );
-    let long = stored(&[b'n'; 184]);
-    make.ok("long", "184 bytes: a hash stands for the name.", &inputs, &long);
-    make.ok("long-255", "255 bytes.", &inputs, &stored(&[b'n'; 255]));
-    for (name, suffix) in [
-        ("dropbox", " (Ann's conflicted copy 2026-01-02)"),
-        ("nextcloud", " (conflicted copy 2026-01-02 101112)"),
-        ("syncthing", ".sync-conflict-20260102-101112-ABCDEFG"),
-        ("copy", " (2)"),
+    let other = names.encode(&[0; 8], b"letter.txt").unwrap().entry().to_vec();
+    make.ok("other-tag", "The same name, created in another directory.", inputs, &other);
+    make.ok("long", "99 bytes: a hash is stored for the name.", inputs, &stored(&[b'n'; 99]));
+    make.ok("long-255", "255 bytes.", inputs, &stored(&[b'n'; 255]));
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes([1; 32]));
+    let wide = NameCipher::new(&hctr2, 200).encode(&TAG, &[b'n'; 134]).unwrap();
+    let inputs_of_200 = replaced(inputs, "longest", "200");
+    make.ok("longest-of-all", "134 bytes where L is 200.", &inputs_of_200, wide.entry());
+    make.ok("control", "A control file.", inputs, b"+share");
+    make.ok("control-hidden", "A name with another first byte is one too.", inputs, b".stfolder");
+    make.ok("control-hyphen", "So is one with a hyphen, which is no letter.", inputs, b"-AAAA");
+}
+
+/// What sync tools append.
+fn copies(make: &mut Make, inputs: &Inputs, names: &NameCipher) {
+    let letter = names.encode(&TAG, b"letter.txt").unwrap().entry().to_vec();
+    let long = names.encode(&TAG, &[b'n'; 99]).unwrap().entry().to_vec();
+    for (name, comment, suffix) in [
+        ("dropbox", "Dropbox.", " (Ann's conflicted copy 2026-01-02)"),
+        ("nextcloud", "Nextcloud.", " (conflicted copy 2026-01-02 101112)"),
+        ("syncthing", "Syncthing.", ".sync-conflict-20260102-101112-ABCDEFG"),
+        ("owncloud", "ownCloud.", "_conflict-20260102-101112"),
+        ("onedrive", "OneDrive: the name of a machine.", "-DESKTOP-1AB2"),
+        ("resilio", "Resilio.", ".Conflict"),
+        ("unison", "Unison.", " (conflict 1 on 2026-01-02)"),
+        ("copy", "Google Drive and file managers.", " (2)"),
+        ("twice", "A copy of a copy has one suffix.", " (2).sync-conflict-1"),
+        ("machine-too-long", "No name of a machine: 16 characters.", "-ABCDEFGHIJKLMNOP"),
+        ("digits", "No name of a machine: no letter.", "-2026"),
+        ("unknown", "A suffix in no known form.", "~"),
+        ("empty-parentheses", "A suffix in no known form.", " ()"),
+        ("as-shown", "A suffix that looks as others are shown.", " (conflict copy ~)"),
     ] {
         let copy = [&letter[..], suffix.as_bytes()].concat();
-        make.ok(
-            &format!("conflict-{name}"),
-            "A conflict copy shows with its suffix.",
-            &inputs,
-            &copy,
-        );
+        make.ok(&format!("conflict-{name}"), comment, inputs, &copy);
     }
-    make.ok(
-        "conflict-long",
-        "A conflict copy of a long name.",
-        &inputs,
-        &[&long[..], b" (conflicted copy)"].concat(),
-    );
-    make.ok("control", "A control file.", &inputs, b"+share");
-    make.ok(
-        "control-hidden",
-        "Everything else outside of base64url is one too.",
-        &inputs,
-        b".stfolder",
-    );
-    let seal = |padded: &[u8]| {
-        let mut buf = padded.to_vec();
-        hctr2.encrypt(&hctr2.tweak(&directory), &mut buf).unwrap();
-        Base64UrlUnpadded::encode_string(&buf).into_bytes()
+    let copy = [&long[..], b" (conflicted copy)"].concat();
+    make.ok("conflict-long", "A conflict copy of a long name.", inputs, &copy);
+}
+
+fn foreign_names(make: &mut Make, inputs: &Inputs, hctr2: &Hctr2, names: &NameCipher) {
+    let letter = names.encode(&TAG, b"letter.txt").unwrap().entry().to_vec();
+    let long = names.encode(&TAG, &[b'n'; 99]).unwrap().entry().to_vec();
+    let seal = |plain: &[u8], zeros: usize| {
+        let mut buf = [&TAG, plain, &vec![0; zeros]].concat();
+        hctr2.encrypt(&hctr2.tweak(b""), &mut buf).unwrap();
+        text::encode(&buf)
     };
-    let padded = |plain: &[u8], zeros: usize| [plain, &vec![0; zeros]].concat();
     let mut foreign = |name: &str, comment: &str, stored: &[u8]| {
-        make.bad(name, "foreign", comment, &inputs, stored)
+        make.bad(name, "foreign", comment, inputs, stored)
     };
     for at in [0, 10, letter.len() - 1] {
         let other = if letter[at] == b'A' { b'B' } else { b'A' };
-        foreign(
-            &format!("changed-{at}"),
-            "One character is another one.",
-            &with(&letter, at, other),
-        );
+        let changed = with(&letter, at, other);
+        foreign(&format!("changed-{at}"), "One letter is another one.", &changed);
     }
-    foreign("cut", "The last character is missing.", &letter[..letter.len() - 1]);
-    foreign("longer", "One character too many.", &[&letter[..], b"A"].concat());
-    foreign("padded", "Base64 with padding.", &[&stored(b"x")[..], b"=="].concat());
-    foreign("short", "Fewer than 16 bytes.", b"AAAAAAAAAAAAAAAAAAAA");
-    foreign("seven-zeros", "Seven zero bytes behind the name.", &seal(&padded(b"123456789", 7)));
-    foreign(
-        "nine-zeros",
-        "A second spelling: nine zero bytes where eight are enough.",
-        &seal(&padded(b"123456789", 9)),
-    );
-    foreign("nothing-but-zeros", "A name of no bytes.", &seal(&[0; 16]));
-    foreign("dot-dot", "A name that none can have.", &seal(&padded(b"..", 14)));
-    foreign("slash", "A name with a slash.", &seal(&padded(b"a/b", 13)));
-    foreign("nul", "A name with a zero byte inside.", &seal(&padded(b"a\0b", 13)));
+    foreign("cut", "The last letter is missing.", &letter[..letter.len() - 1]);
+    foreign("longer", "One letter too many.", &[&letter[..], b"A"].concat());
+    foreign("short", "Fewer than 24 bytes.", &[b'A'; 31]);
+    foreign("seven-zeros", "Seven zero bytes behind the name.", &seal(b"1234567890", 7));
+    foreign("nine-zeros", "Nine zero bytes where eight are enough.", &seal(b"123456789", 9));
+    foreign("nothing-but-zeros", "A name of no bytes.", &seal(b"", 16));
+    foreign("dot-dot", "A name that none can have.", &seal(b"..", 14));
+    foreign("slash", "A name with a slash.", &seal(b"a/b", 13));
+    foreign("nul", "A name with a zero byte inside.", &seal(b"a\0b", 13));
+    foreign("too-long", "A name of 256 bytes cannot be sealed.", &seal(&[b'n'; 256], 8));
+    foreign("above-the-limit", "99 bytes as a short name.", &seal(&[b'n'; 99], 8));
+    foreign("base64url", "A letter of base64url.", &with_letter_of_url(names));
     foreign(
         "conflict-of-nothing",
-        "A conflict suffix behind what is no name.",
+        "A suffix behind what is no name.",
         b"AAAAAAAAAAAAAAAAAAAAAA (2)",
-    );
-    foreign(
-        "unknown-suffix",
-        "A suffix that no known tool makes.",
-        &[&letter[..], b".bak"].concat(),
     );
     foreign("long-cut", "A hash that is too short.", &long[..long.len() - 1]);
     foreign("long-second-spelling", "Bits behind the hash that are not zero.", &{
         let last = long.len() - 1;
-        let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789,@";
         let value = alphabet.iter().position(|c| *c == long[last]).unwrap();
         with(&long, last, alphabet[value ^ 1])
     });
-    foreign(
-        "long-unknown-suffix",
-        "A suffix that no known tool makes.",
-        &[&long[..], b".bak"].concat(),
-    );
-    let elsewhere = replaced(&inputs, "directory", hex::encode([3; 32]));
-    make.bad("other-directory", "foreign", "Moved into another directory.", &elsewhere, &letter);
-    make.bad(
-        "other-key",
-        "foreign",
-        "Under another key.",
-        &replaced(&inputs, "names-key", hex::encode([9; 32])),
-        &letter,
-    );
+    let elsewhere = replaced(inputs, "names-key", hex::encode([9; 32]));
+    make.bad("other-key", "foreign", "Under another key.", &elsewhere, &letter);
+    let narrow = replaced(inputs, "longest", "64");
+    let stored = names.encode(&TAG, &[b'n'; 40]).unwrap();
+    make.bad("other-limit", "foreign", "Longer than L, which is 64.", &narrow, stored.entry());
+}
+
+/// A stored name with a letter that base64url does not have, spelled as there.
+fn with_letter_of_url(names: &NameCipher) -> Vec<u8> {
+    let stored = (0..).map(|n: u32| {
+        let name = format!("letter {n}");
+        names.encode(&TAG, name.as_bytes()).unwrap().entry().to_vec()
+    });
+    let mut with_one = stored.filter(|stored| stored[1..].contains(&b'@'));
+    let stored = with_one.next().expect("one of them has the letter");
+    stored.iter().map(|b| if *b == b'@' { b'_' } else { *b }).collect()
+}
+
+/// The file with the sealed name of a long-named entry.
+fn long_name() -> Make {
+    let mut make = Make::of("long-name");
+    with_names(|inputs, hctr2, names| {
+        let of = |sealed: &[u8]| -> Inputs {
+            let hash = hex::encode(blake3::hash(sealed).as_bytes());
+            [inputs.clone(), vec![("hash", hash)]].concat()
+        };
+        let seal = |plain: &[u8], zeros: usize| {
+            let mut buf = [&TAG, plain, &vec![0; zeros]].concat();
+            hctr2.encrypt(&hctr2.tweak(b""), &mut buf).unwrap();
+            buf
+        };
+        for (name, len) in [("shortest", 99), ("longest", 255)] {
+            let Some(StoredName::Long { sealed, hash, .. }) = names.encode(&TAG, &vec![b'n'; len])
+            else {
+                panic!("not long")
+            };
+            assert_eq!(
+                (*blake3::hash(&sealed).as_bytes(), &sealed),
+                (hash, &seal(&vec![b'n'; len], 8))
+            );
+            make.ok(name, &format!("The sealed name of {len} bytes."), &of(&sealed), &sealed);
+        }
+        let good = seal(&[b'n'; 99], 8);
+        let (known, bad) = (of(&good), "unauthentic");
+        make.bad("empty", bad, "There is nothing.", &known, &[]);
+        make.bad("cut", bad, "The last byte is missing.", &known, &good[..good.len() - 1]);
+        make.bad("longer", bad, "One byte too many.", &known, &[&good[..], &[0]].concat());
+        make.bad("flipped", bad, "One bit is flipped.", &known, &flipped(&good, 20));
+        let short = seal(&[b'n'; 98], 8);
+        make.bad("has-room", bad, "A name that has room in its entry.", &of(&short), &short);
+        let nine = seal(&[b'n'; 99], 9);
+        make.bad("nine-zeros", bad, "Nine zero bytes behind the name.", &of(&nine), &nine);
+        let long = seal(&[b'n'; 256], 8);
+        make.bad("too-long", bad, "A name of 256 bytes.", &of(&long), &long);
+        let other = replaced(&known, "names-key", hex::encode([9; 32]));
+        make.bad("other-key", bad, "Under another key.", &other, &good);
+    });
     make
 }
 
@@ -1025,8 +1072,7 @@ fn record_signature(
 ) -> [u8; 64] {
     let word = match kind {
         RecordKind::Symlink => b"KSYM",
-        RecordKind::Directory => b"KDIR",
-        RecordKind::Name => b"KNAM",
+        RecordKind::Moved => b"KMOV",
         _ => panic!("not asked for"),
     };
     let plain = cipher
@@ -1035,64 +1081,36 @@ fn record_signature(
     *plain.last_chunk().unwrap()
 }
 
-fn directory_record() -> Make {
-    let mut make = Make::of("directory-record");
-    let place = |byte: u8, name: &[u8]| Place { parent: [byte; 32], name: name.to_vec() };
-    let record =
-        DirectoryRecord { id: [1; 32], place: place(2, b"new"), previous: place(3, &[b'f'; 255]) };
-    let plain = record.encode();
+fn evidence() -> Make {
+    let mut make = Make::of("evidence");
+    let inputs = |suite| -> Inputs {
+        [record_inputs(suite), vec![("names-key", hex::encode([1; 32]))]].concat()
+    };
+    let moved = Moved { from: TAG, to: count(0x30) };
+    let plain = moved.encode();
+    let seal = |suite, plain: &[u8]| seal_record(suite, RecordKind::Moved, b"", plain);
     for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
-        make.ok(
-            name,
-            "A directory that is being renamed.",
-            &record_inputs(suite),
-            &seal_record(suite, RecordKind::Directory, b"", &plain),
-        );
+        let record = seal(suite, &plain);
+        make.ok(name, "A directory was renamed.", &inputs(suite), &record);
     }
-    let (inputs, good) = (record_inputs(AES), seal_record(AES, RecordKind::Directory, b"", &plain));
-    record_failures(&mut make, &inputs, &good);
-    let sealed = |plain: &[u8]| seal_record(AES, RecordKind::Directory, b"", plain);
+    let (aes, good) = (inputs(AES), seal(AES, &plain));
+    record_failures(&mut make, &aes, &good);
     make.bad(
         "other-kind",
         "unauthentic",
         "A record of another kind.",
-        &inputs,
-        &seal_record(AES, RecordKind::Name, b"", &plain),
+        &aes,
+        &seal_record(AES, RecordKind::Symlink, b"", &plain),
     );
-    make.bad(
-        "shorter-inside",
-        "truncated",
-        "What is sealed is one byte short.",
-        &inputs,
-        &sealed(&plain[..607]),
-    );
-    make.bad(
-        "longer-inside",
-        "trailing",
-        "What is sealed is one byte long.",
-        &inputs,
-        &sealed(&[&plain[..], &[0]].concat()),
-    );
-    make.bad(
-        "no-name",
-        "range",
-        "A place without a name.",
-        &inputs,
-        &sealed(&with(&with(&with(&with(&plain, 64, 0), 65, 0), 66, 0), 67, 0)),
-    );
-    make.bad("slash", "range", "A name with a slash.", &inputs, &sealed(&with(&plain, 66, b'/')));
-    make.bad(
-        "behind-the-name",
-        "flags",
-        "Bytes behind a name that are not zero.",
-        &inputs,
-        &sealed(&with(&plain, 100, 1)),
-    );
+    make.bad("shorter-inside", "truncated", "One byte short.", &aes, &seal(AES, &plain[..15]));
+    let longer = seal(AES, &[&plain[..], &[0]].concat());
+    make.bad("longer-inside", "trailing", "One byte long.", &aes, &longer);
+    let elsewhere = with(&plain, 8, 9);
     let others = [
         (
-            "signed-share-other-id",
-            "The signature is over another id.",
-            (RecordKind::Directory, &b""[..], &with(&plain, 0, 9)[..]),
+            "signed-share-other-to",
+            "The signature is over another directory.",
+            (RecordKind::Moved, &b""[..], &elsewhere[..]),
         ),
         (
             "signed-share-other-kind",
@@ -1100,71 +1118,7 @@ fn directory_record() -> Make {
             (RecordKind::Symlink, b"", &plain),
         ),
     ];
-    signed_records(
-        &mut make,
-        &inputs,
-        (RecordKind::Directory, b"", &plain),
-        &others,
-        <[u8]>::to_vec,
-    );
-    make
-}
-
-fn long_name() -> Make {
-    let mut make = Make::of("long-name");
-    let (key, directory, plain) = (NamesKey::from_bytes([1; 32]), [2u8; 32], [b'n'; 255]);
-    let hctr2 = Hctr2::new(&key);
-    let Some(StoredName::Long { hash, .. }) =
-        NameCipher::new(&hctr2, &key, &directory).encode(&plain)
-    else {
-        panic!("not long")
-    };
-    let inputs = |suite| -> Inputs {
-        [
-            record_inputs(suite),
-            vec![("directory", hex::encode(directory)), ("hash", hex::encode(hash))],
-        ]
-        .concat()
-    };
-    let bound = [directory, hash].concat();
-    for (suite, name) in [(AES, "aes"), (CHACHA, "chacha")] {
-        make.ok(
-            name,
-            "The sidecar of a name of 255 bytes.",
-            &inputs(suite),
-            &seal_record(suite, RecordKind::Name, &bound, &plain),
-        );
-    }
-    let (aes, good) = (inputs(AES), seal_record(AES, RecordKind::Name, &bound, &plain));
-    record_failures(&mut make, &aes, &good);
-    make.bad(
-        "other-directory",
-        "unauthentic",
-        "Moved to another directory.",
-        &replaced(&aes, "directory", hex::encode([3; 32])),
-        &good,
-    );
-    make.bad(
-        "other-entry",
-        "unauthentic",
-        "Put beside another entry.",
-        &replaced(&aes, "hash", hex::encode([3; 32])),
-        &good,
-    );
-    let elsewhere = [[3; 32], hash].concat();
-    let others = [
-        (
-            "signed-share-other-directory",
-            "The signature is for another directory.",
-            (RecordKind::Name, &elsewhere[..], &plain[..]),
-        ),
-        (
-            "signed-share-other-name",
-            "The signature is over another name.",
-            (RecordKind::Name, &bound, &[b'm'; 255]),
-        ),
-    ];
-    signed_records(&mut make, &aes, (RecordKind::Name, &bound, &plain), &others, <[u8]>::to_vec);
+    signed_records(&mut make, &aes, (RecordKind::Moved, b"", &plain), &others, <[u8]>::to_vec);
     make
 }
 
@@ -1489,6 +1443,13 @@ fn journal_record() -> Make {
         &aes,
         &seal(AES, &record(8199, 1_000_000_000)),
     );
+    make.bad(
+        "other-kind",
+        "flags",
+        "An authentic record of a kind that a later version may add.",
+        &aes,
+        &of_another_kind(&good),
+    );
     make.bad("other-magic", "magic", "The first byte is changed.", &aes, &flipped(&good, 0));
     make.bad(
         "length-too-short",
@@ -1548,6 +1509,18 @@ fn journal_record() -> Make {
         &good,
     );
     make
+}
+
+/// The AES record of [`journal_record`] with another kind, sealed again under its nonce.
+fn of_another_kind(record: &[u8]) -> Vec<u8> {
+    let cipher = RecordCipher::new(AES, &[9; 32]);
+    let id: [u8; 16] = count(1);
+    let aad = [b"KREC", &SHARE[..], &id, &record[8..24]].concat();
+    let end = 24 + u32::from_le_bytes(record[4..8].try_into().unwrap()) as usize;
+    let mut body = cipher.open_record(&aad, &record[24..end]).unwrap().to_vec();
+    body[0] = 1;
+    let tag = cipher.seal(record[24..48].first_chunk().unwrap(), &aad, &mut body);
+    [&record[..48], &body, &tag, &record[end..]].concat()
 }
 
 fn public(byte: u8) -> PublicIdentity {
@@ -1823,6 +1796,7 @@ fn share_descriptor() -> Make {
             signed,
             isolated,
             chunk_log2,
+            longest_name: 152,
             founder: public(0x30),
             random: count(0x80),
         }
@@ -1842,7 +1816,11 @@ fn share_descriptor() -> Make {
     make.bad("isolated-unsigned", "flags", "Isolated without signed.", &none, &with(&good, 11, 2));
     make.bad("chunk-too-small", "range", "Chunks of 2 KiB.", &none, &with(&good, 12, 11));
     make.bad("chunk-too-large", "range", "Chunks of 8 MiB.", &none, &with(&good, 12, 23));
-    make.bad("reserved", "flags", "A reserved byte that is not zero.", &none, &with(&good, 13, 1));
+    make.ok("shortest-names", "L is 64.", &none, &with(&good, 13, 64));
+    make.ok("longest-names", "L is 200.", &none, &with(&good, 13, 200));
+    make.bad("names-too-short", "range", "L is 63.", &none, &with(&good, 13, 63));
+    make.bad("names-too-long", "range", "L is 201.", &none, &with(&good, 13, 201));
+    make.bad("reserved", "flags", "A reserved byte that is not zero.", &none, &with(&good, 14, 1));
     make.bad(
         "exchange-key-bit",
         "encoding",
@@ -1861,6 +1839,7 @@ fn invitation() -> Make {
         signed: true,
         isolated: false,
         chunk_log2: 18,
+        longest_name: 152,
         founder: public(0x30),
         random: count(0x80),
     };

@@ -13,11 +13,13 @@ use kithfs::format::junction::Junction;
 use kithfs::format::layout::Layout;
 use kithfs::format::manifest::Manifest;
 use kithfs::format::members;
-use kithfs::format::name::{Decoded, NameCipher};
-use kithfs::format::record::{DirectoryRecord, RecordContext, RecordKind, Xattrs, link_record};
+use kithfs::format::moved::{self, Moved};
+use kithfs::format::name::{NameCipher, Opened, Parts, is_long, long_path, parse};
+use kithfs::format::record::{RecordContext, RecordKind, Xattrs, link_record};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::signature::Authorship;
 use kithfs::format::slots::{self, SlotHeader};
+use kithfs::format::suffix;
 use kithfs::format::table::{IndexBlock, Segment, Table, index_hash, segment_aad, table_hash};
 use kithfs::roster::{IdentityError, IdentityFile, Invitation, InvitationError, Secret};
 use zeroize::Zeroizing;
@@ -27,7 +29,7 @@ use super::scenario::Scenario;
 /// All structures that have vectors.
 pub const STRUCTURES: [&str; 19] = [
     "chunk-table",
-    "directory-record",
+    "evidence",
     "file-header",
     "identity-file",
     "index-block",
@@ -94,12 +96,8 @@ pub fn read(structure: &str, scenario: &Scenario) -> Outcome {
         "index-block" => index_block(scenario),
         "segment" => segment(scenario),
         "name" => name(scenario),
-        "directory-record" => directory_record(scenario),
-        "long-name" => {
-            let bound = [scenario.key("directory"), scenario.key("hash")].concat();
-            let (plain, by) = record_by(scenario, RecordKind::Name, &bound, &scenario.bytes)?;
-            Ok(authors(fields([("name", hex::encode(plain))]), by))
-        }
+        "evidence" => evidence(scenario),
+        "long-name" => long_name(scenario),
         "symlink" => symlink(scenario),
         "xattrs" => xattrs(scenario),
         "journal-head" => journal_head(scenario),
@@ -127,7 +125,7 @@ fn file_header(scenario: &Scenario) -> Outcome {
         ("version", header.version.to_string()),
         ("root", hex::encode(header.root)),
         ("oldest-epoch", header.oldest_epoch.to_string()),
-        ("hint-directory", hex::encode(header.hint.directory)),
+        ("hint-tag", hex::encode(header.hint.tag)),
         ("hint-name", hex::encode(header.hint.name)),
         ("data", hex::encode(&*data)),
     ]);
@@ -193,28 +191,60 @@ fn segment(scenario: &Scenario) -> Outcome {
     Ok(fields([("plain", hex::encode(plain))]))
 }
 
+/// Calls `act` with the cipher of the names of the share.
+fn with_names<T>(scenario: &Scenario, act: impl FnOnce(&NameCipher) -> T) -> T {
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes(scenario.key("names-key")));
+    act(&NameCipher::new(&hctr2, scenario.number("longest") as usize))
+}
+
+/// A whole stored name, of a short name or a long one.
 fn name(scenario: &Scenario) -> Outcome {
-    let (key, directory) =
-        (NamesKey::from_bytes(scenario.key("names-key")), scenario.key("directory"));
-    let hctr2 = Hctr2::new(&key);
-    let names = NameCipher::new(&hctr2, &key, &directory);
-    match names.decode(&scenario.bytes) {
-        Decoded::Plain(plain) => {
-            // What has no suffix must also be what a writer makes of the name.
-            let found = names.encode(&plain).is_some_and(|stored| stored.entry() == scenario.bytes)
-                || names.conflict_candidates(&plain).contains(&scenario.bytes);
-            assert!(found, "a name that was decoded can be looked up");
-            Ok(fields([("kind", "plain".to_owned()), ("name", hex::encode(plain))]))
+    let stored = &scenario.bytes[..];
+    let foreign = || "foreign".to_owned();
+    match parse(stored, scenario.number("longest") as usize) {
+        Parts::Short { sealed, suffix } => with_names(scenario, |names| {
+            let Opened { tag, name } = names.open(&sealed).ok_or_else(foreign)?;
+            let again = names.encode(&tag, &name).expect("a name");
+            assert_eq!([again.entry(), suffix].concat(), stored, "what a writer makes of it");
+            let shown = [&name[..], &suffix::shown(suffix)].concat();
+            assert!(
+                suffix.is_empty()
+                    || suffix::splits(&shown).any(|split| split == (&name[..], suffix)),
+                "a shown name can be taken apart"
+            );
+            Ok(fields([
+                ("kind", "plain".to_owned()),
+                ("tag", hex::encode(tag)),
+                ("name", hex::encode(name)),
+                ("suffix", hex::encode(suffix)),
+                ("marked", hex::encode(suffix::marked(&shown, &suffix::mark_of(stored)))),
+                ("shown", hex::encode(shown)),
+            ]))
+        }),
+        Parts::Long { hash, suffix } => {
+            let (group, file) = long_path(&hash);
+            let path = [b"+long/", &group[..], b"/", &file].concat();
+            Ok(fields([
+                ("kind", "long".to_owned()),
+                ("path", String::from_utf8(path).unwrap()),
+                ("hash", hex::encode(hash)),
+                ("suffix", hex::encode(suffix)),
+            ]))
         }
-        Decoded::Long { sidecar, hash, suffix } => Ok(fields([
-            ("kind", "long".to_owned()),
-            ("sidecar", String::from_utf8(sidecar).unwrap()),
-            ("hash", hex::encode(hash)),
-            ("suffix", hex::encode(suffix)),
-        ])),
-        Decoded::Control => Ok(fields([("kind", "control".to_owned())])),
-        Decoded::Foreign => Err("foreign".to_owned()),
+        Parts::Control => Ok(fields([("kind", "control".to_owned())])),
+        Parts::Foreign => Err(foreign()),
     }
+}
+
+/// The file with the sealed name of a long-named entry.
+fn long_name(scenario: &Scenario) -> Outcome {
+    let longest = scenario.number("longest") as usize;
+    if !is_long(&scenario.bytes, &scenario.key("hash"), longest) {
+        return Err("unauthentic".to_owned());
+    }
+    let opened = with_names(scenario, |names| names.open(&scenario.bytes));
+    let Opened { tag, name } = opened.ok_or_else(|| "unauthentic".to_owned())?;
+    Ok(fields([("tag", hex::encode(tag)), ("name", hex::encode(name))]))
 }
 
 fn record(
@@ -242,7 +272,7 @@ fn record_by(
 }
 
 fn junction(scenario: &Scenario) -> Outcome {
-    let bound = [scenario.key("directory"), scenario.key("hash")].concat();
+    let bound = [scenario.bytes_input("tag"), scenario.bytes_input("hash")].concat();
     let (plain, by) = record_by(scenario, RecordKind::Junction, &bound, &scenario.bytes)?;
     let Junction { share, isolated, coming, name } = Junction::decode(&plain).map_err(kind)?;
     let all = fields([
@@ -268,15 +298,16 @@ fn inventory(scenario: &Scenario) -> Outcome {
     Ok(all)
 }
 
-fn directory_record(scenario: &Scenario) -> Outcome {
-    let (plain, by) = record_by(scenario, RecordKind::Directory, b"", &scenario.bytes)?;
-    let record = DirectoryRecord::decode(&plain).map_err(kind)?;
+fn evidence(scenario: &Scenario) -> Outcome {
+    let (plain, by) = record_by(scenario, RecordKind::Moved, b"", &scenario.bytes)?;
+    let Moved { from, to } = Moved::decode(&plain).map_err(kind)?;
+    let names = NamesKey::from_bytes(scenario.key("names-key"));
+    let place = moved::place_name(&kithfs::crypto::moved_place(&names, &to));
+    let path = [b"+moved/", &place[..], b"/", &moved::file_name(&scenario.bytes)].concat();
     let all = fields([
-        ("id", hex::encode(record.id)),
-        ("place-parent", hex::encode(record.place.parent)),
-        ("place-name", hex::encode(record.place.name)),
-        ("previous-parent", hex::encode(record.previous.parent)),
-        ("previous-name", hex::encode(record.previous.name)),
+        ("from", hex::encode(from)),
+        ("to", hex::encode(to)),
+        ("path", String::from_utf8(path).unwrap()),
     ]);
     Ok(authors(all, by))
 }
@@ -411,6 +442,7 @@ fn share_descriptor(scenario: &Scenario) -> Outcome {
         ("signed", descriptor.signed.to_string()),
         ("isolated", descriptor.isolated.to_string()),
         ("chunk-log2", descriptor.chunk_log2.to_string()),
+        ("longest-name", descriptor.longest_name.to_string()),
         ("founder", public(&descriptor.founder)),
         ("random", hex::encode(descriptor.random)),
         ("share-id", hex::encode(descriptor.share_id())),

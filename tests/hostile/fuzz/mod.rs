@@ -75,7 +75,7 @@ smoke_tests! {
     x25519_paths
     layout header_public table index_block stored_name journal_head
     share_descriptor invitation people_text manifest slot_block member_list identity_file public_key_text recovery_text
-    header_sealed header_body record_sealed link_text xattrs directory_record journal_sealed journal_body
+    header_sealed header_body record_sealed link_text xattrs evidence journal_sealed journal_body
     roster_bag roster_open
     signed_header junction_sealed junction inventory_list
     vault_aes vault_chacha vault_journal vault_path

@@ -75,7 +75,8 @@ fn is_known_form(suffix: &str) -> bool {
         return false;
     };
     let digits = !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_digit());
-    digits || inner.contains("conflict")
+    // The last: otherwise two suffixes would be shown alike.
+    digits || inner.contains("conflict") && !inner.starts_with("conflict copy ")
 }
 
 /// How a suffix is shown.

@@ -9,7 +9,7 @@ use crate::cli::display::{self, JsonPath, Shown};
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
-use crate::vault::{CheckFault, CheckReport, Outcome, RepairReport};
+use crate::vault::{CheckFault, CheckNote, CheckReport, NoteKind, Outcome, RepairReport};
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -24,6 +24,9 @@ pub(super) struct Report {
     kept: Vec<Fault>,
     /// Files that changed all the time.
     changing: Vec<JsonPath>,
+    /// Entries that the user may want to look at; no faults.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<Note>,
     /// Files that were verified with journal records of an interrupted mount.
     #[serde(skip_serializing_if = "is_zero")]
     in_journal: usize,
@@ -53,11 +56,31 @@ struct More {
     faults: u64,
     residue: u64,
     kept: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    notes: u64,
 }
 
 impl More {
     fn of(more: &crate::vault::More) -> More {
-        More { faults: more.faults, residue: more.residue, kept: more.kept }
+        More { faults: more.faults, residue: more.residue, kept: more.kept, notes: more.notes }
+    }
+}
+
+#[derive(Serialize)]
+struct Note {
+    plain: JsonPath,
+    what: &'static str,
+}
+
+impl Note {
+    fn of(found: &CheckNote) -> Note {
+        let what = match found.kind {
+            NoteKind::Marked => {
+                "is marked: it is not where its name was created, or another entry has its name"
+            }
+            NoteKind::Copy => "is a sync tool's conflict copy",
+        };
+        Note { plain: JsonPath::from_bytes(&found.plain), what }
     }
 }
 
@@ -169,7 +192,8 @@ impl Fault {
 impl Report {
     /// Returns the report of a check; `repairs` includes what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
-        let CheckReport { seen, faults, kept, changing, unused, unlooked, strangers, more } = found;
+        let CheckReport { seen, faults, kept, changing, notes, unused, unlooked, strangers, more } =
+            found;
         Report {
             clean: faults.is_empty(),
             files: seen.files,
@@ -180,6 +204,7 @@ impl Report {
             faults: faults.iter().map(Fault::of).collect(),
             kept: kept.iter().map(Fault::of).collect(),
             changing: changing.iter().map(|path| JsonPath::from_bytes(path)).collect(),
+            notes: notes.iter().map(Note::of).collect(),
             in_journal: 0,
             kept_in: None,
             left: None,
@@ -256,6 +281,10 @@ impl Report {
                 Shown(or_root(path))
             ))?;
         }
+        for Note { plain, what } in &self.notes {
+            let path = plain.0.as_os_str().as_encoded_bytes();
+            out.text(format_args!("{}: {what}\n", Shown(path)))?;
+        }
         if let Some(left) = self.left.as_ref().filter(|left| !left.is_empty()) {
             out.text(format_args!("left after the repair:\n"))?;
             left.iter().try_for_each(|fault| fault.print(&mut out, false))?;
@@ -267,8 +296,8 @@ impl Report {
             [(*files, "file"), (*dirs, "directory"), (*symlinks, "link"), (*others, "other")];
         let counts = counts.map(|(number, one)| display::count(number, one)).join(", ");
         note(format_args!("{counts}, {bytes} verified; {}", told(faults)));
-        if let Some(More { faults, residue, kept }) = self.more {
-            let all = faults + residue + kept;
+        if let Some(More { faults, residue, kept, notes }) = self.more {
+            let all = faults + residue + kept + notes;
             note(format_args!(
                 "{all} more of the same kinds were only counted; repair those above, then check again to list them"
             ));

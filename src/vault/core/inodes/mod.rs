@@ -25,10 +25,10 @@ use smallvec::SmallVec;
 pub(crate) use self::node::Link;
 use self::node::{Kept, Key, Node};
 use self::slab::Slab;
+use crate::crypto::Tag;
 use crate::store::{Kind, SetTime, Stat, Timestamp};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::cached::Cached;
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::types::{Attr, NodeId, ROOT, SetAttr};
 
 struct Inside {
@@ -57,7 +57,7 @@ const LINKS_MAX: usize = 16;
 
 impl Nodes {
     /// Returns a table that holds the root.
-    pub fn new(root: &Stat, directory: DirectoryId) -> Self {
+    pub fn new(root: &Stat, directory: Tag) -> Self {
         let mut node = Node::new(ROOT, Key::of(root));
         node.lookups = 1;
         node.set_directory(Some(directory));
@@ -324,13 +324,13 @@ impl Nodes {
         self.inside.lock().nodes.get(id).and_then(|n| n.last())
     }
 
-    /// Returns the id of a directory, if it was determined before.
-    pub fn directory(&self, id: NodeId) -> Option<DirectoryId> {
+    /// Returns the tag of a directory, if it was determined before.
+    pub fn directory(&self, id: NodeId) -> Option<Tag> {
         self.inside.lock().nodes.get(id).and_then(|n| n.directory())
     }
 
-    /// Sets or clears the id of a directory.
-    pub fn set_directory(&self, id: NodeId, directory: Option<DirectoryId>) {
+    /// Sets or clears the tag of a directory.
+    pub fn set_directory(&self, id: NodeId, directory: Option<Tag>) {
         let inside = &mut *self.inside.lock();
         if let Some(node) = inside.nodes.get_mut(id) {
             inside.moves +=
@@ -467,7 +467,7 @@ impl Inside {
         self.moves += u64::from(was_used);
         let mut gone = None;
         if node.kind() == Kind::Dir && !node.links.is_empty() {
-            // It was moved by another program: its id follows from the new place or its record.
+            // It was renamed by another program: its tag follows from the new name.
             gone = node.links.pop();
             node.set_directory(None);
         } else if node.links.len() >= LINKS_MAX {
@@ -594,7 +594,7 @@ mod tests {
     fn a_table_gives_its_room_back_when_the_kernel_forgets() {
         // After the listing of a directory of a million entries the daemon kept half a gigabyte for
         // dropped nodes.
-        let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 32]);
+        let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 8]);
         let name = |n: u64| Link {
             parent: ROOT,
             stored: n.to_string().into_bytes().into(),

@@ -2,16 +2,16 @@
 //!
 //! Rules that hold here
 //! * A node with one name of usual length is one piece of memory, without another heap allocation.
-//! * Fields that few nodes have (the id of a directory, the last attributes of an object) are
+//! * Fields that few nodes have (the tag of a directory, the last attributes of an object) are
 //!   allocated separately.
 
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
+use crate::crypto::Tag;
 use crate::store::{Kind, Stat};
 use crate::vault::file::cached::Cached;
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::types::NodeId;
 
 /// Identity of an object of the store.
@@ -87,8 +87,8 @@ impl From<Link> for Kept {
 /// Fields that few nodes have.
 #[derive(Default)]
 pub(super) struct Rare {
-    /// Id of a directory.
-    pub directory: Option<DirectoryId>,
+    /// Tag of a directory.
+    pub directory: Option<Tag>,
     /// The rollback memory's key of a directory, and the move count when it was derived.
     pub place: Option<(u64, [u8; 32])>,
     /// Attributes of the object when its last name was removed, with the link count reduced:
@@ -147,7 +147,7 @@ impl Node {
         self.key.kind
     }
 
-    pub fn directory(&self) -> Option<DirectoryId> {
+    pub fn directory(&self) -> Option<Tag> {
         self.rare.as_ref().and_then(|rare| rare.directory)
     }
 
@@ -159,7 +159,7 @@ impl Node {
         self.rare.as_ref().and_then(|rare| rare.last)
     }
 
-    pub fn set_directory(&mut self, directory: Option<DirectoryId>) {
+    pub fn set_directory(&mut self, directory: Option<Tag>) {
         self.set_rare(directory.is_some(), |rare| (rare.directory, rare.place) = (directory, None));
     }
 
@@ -240,9 +240,9 @@ mod tests {
         node.set_last(None);
         node.set_directory(None);
         assert!(node.rare.is_none());
-        node.set_directory(Some([1; 32]));
+        node.set_directory(Some([1; 8]));
         node.set_last(Some(stat));
-        assert_eq!((node.directory(), node.last()), (Some([1; 32]), Some(stat)));
+        assert_eq!((node.directory(), node.last()), (Some([1; 8]), Some(stat)));
         node.set_directory(None);
         assert_eq!((node.directory(), node.last()), (None, Some(stat)));
         node.set_last(None);

@@ -22,6 +22,7 @@ use super::overlay::OverlayFile;
 use super::redo::Outcome;
 use super::state::{Broken, Inode, Old};
 use super::{CREATED, Found, Journal, PREFIX, RESTS, rested};
+use crate::format::error::FormatErrorKind;
 use crate::format::journal::{
     ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
 };
@@ -360,10 +361,12 @@ impl Journal {
             if file.read_at(&mut sealed, at + RECORD_HEAD as u64)? < len {
                 return Ok(records);
             }
-            let Ok(record) = open_record(head, &self.cipher, generation, sequence, &sealed) else {
-                return Ok(records);
-            };
-            records.push(record);
+            match open_record(head, &self.cipher, generation, sequence, &sealed) {
+                Ok(record) => records.push(record),
+                Err(e) if e.kind() == FormatErrorKind::Unauthentic => return Ok(records),
+                // Written by a newer program: it was acknowledged, and is no end of the journal.
+                Err(e) => return Err(e.into()),
+            }
             expected = Some((generation, sequence + 1));
             at += (RECORD_HEAD + len).next_multiple_of(ALIGN) as u64;
         }

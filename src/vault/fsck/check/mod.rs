@@ -4,8 +4,7 @@
 //! Rules that hold here
 //! * Nothing is changed, neither in the store nor in the node table: the check walks the store
 //!   through handles of its own.
-//! * A directory whose record is lost is walked all the same, under the id that the headers of its
-//!   files contain, if names decode under it.
+//! * A directory whose name cannot be read is walked all the same.
 //! * Contents are authenticated on all cores; damage in a file is reported as ranges of plain
 //!   bytes.
 //! * A check of a share stops at nested shares: they are entered and checked one after the other
@@ -49,6 +48,7 @@ impl Core {
         if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
             report.unused = self.unused(&walk.used)?;
         }
+        report.notes = walk.notes;
         (report.kept, report.faults) = walk.faults.into_iter().partition(CheckFault::is_kept);
         Ok((report, walk.shares))
     }

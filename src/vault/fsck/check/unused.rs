@@ -1,5 +1,6 @@
 //! Control files to which nothing refers: lists of attributes and targets of links that were
-//! replaced or removed.
+//! replaced or removed, long names of entries that are gone, and evidence of renames of such
+//! directories.
 //!
 //! Rules that hold here
 //! * They are counted and never removed. A sync tool may deliver the referring entry later, another
@@ -11,6 +12,9 @@
 
 use std::collections::HashSet;
 
+use crate::crypto::Tag;
+use crate::format::name::{LONG_DIRECTORY, long_hash};
+use crate::store::Dir;
 use crate::vault::core::Core;
 use crate::vault::core::overflow::Reference;
 use crate::vault::error::Inner;
@@ -23,10 +27,25 @@ use crate::vault::share::control_files::entries;
 pub(super) struct Used {
     pub lists: HashSet<Reference>,
     pub targets: HashSet<Reference>,
+    /// Hashes of the long-named entries.
+    pub long_names: HashSet<[u8; 32]>,
+    /// Tags of the directories.
+    pub tags: HashSet<Tag>,
     /// Some entry has attributes, inline or in a list.
     pub attributes: bool,
     /// Number of entries whose references are unknown.
     pub unlooked: u64,
+}
+
+impl Unused {
+    fn add(&mut self, dir: &dyn Dir, file: &[u8]) -> Inner<()> {
+        match dir.stat(file) {
+            Ok(stat) => (self.files, self.bytes) = (self.files + 1, self.bytes + stat.size),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+        Ok(())
+    }
 }
 
 impl Core {
@@ -47,14 +66,33 @@ impl Core {
             if is_used {
                 continue;
             }
-            match self.root.stat(&entry.name) {
-                Ok(stat) => {
-                    (unused.files, unused.bytes) = (unused.files + 1, unused.bytes + stat.size)
-                }
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(e) => return Err(e.into()),
-            }
+            unused.add(&*self.root, &entry.name)?;
         }
+        self.unused_long_names(used, &mut unused)?;
+        self.unused_evidence(used, &mut unused)?;
         Ok(Some(unused))
+    }
+
+    fn unused_long_names(&self, used: &Used, unused: &mut Unused) -> Inner<()> {
+        self.each_file(LONG_DIRECTORY, &mut |dir, group, file| match long_hash(group, file) {
+            Some(hash) if !used.long_names.contains(&hash) => unused.add(dir, file),
+            _ => Ok(()),
+        })
+    }
+
+    /// Evidence is used if it leads to a directory, be it through other evidence.
+    fn unused_evidence(&self, used: &Used, unused: &mut Unused) -> Inner<()> {
+        let mut tags: Option<HashSet<Tag>> = None;
+        self.each_evidence(&mut |found, dir, file| {
+            if tags.is_none() {
+                let mut all = used.tags.clone();
+                for tag in &used.tags {
+                    all.extend(&*self.explained(tag)?);
+                }
+                tags = Some(all);
+            }
+            let is_used = tags.as_ref().is_some_and(|tags| tags.contains(&found.moved.to));
+            if is_used { Ok(()) } else { unused.add(dir, file) }
+        })
     }
 }

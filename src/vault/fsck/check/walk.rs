@@ -1,8 +1,8 @@
-//! The walk through a vault: directories by their ids, entries by their names; files are collected
-//! for the verification of their contents.
+//! The walk through a vault: directories, and entries by their names; files are collected for the
+//! verification of their contents.
 //!
 //! Rules that hold here
-//! * The walk holds a directory of the store and its id, not nodes; so it also reaches directories
+//! * The walk holds a directory of the store and its tag, not nodes; so it also reaches directories
 //!   that have no name.
 //! * A fault whose remedy moves a directory comes after the faults inside it; all other faults come
 //!   before.
@@ -12,29 +12,32 @@
 //!   fault.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::content::Job;
 use super::hints;
 use super::unused::Used;
+use crate::crypto::Tag;
 use crate::format::junction;
-use crate::format::name::{DIRECTORY_RECORD, LONG, SIDECAR, is_control, is_of_others};
+use crate::format::moved;
+use crate::format::name::{
+    LONG_DIRECTORY, Parts, is_control, is_of_others, long_hash, parse, without_suffix,
+};
+use crate::format::suffix::{mark_of, split_mark};
 use crate::store::{Access, Dir, DirEntry, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::trash::TRASH;
-use crate::vault::directory::names::Said;
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::names::Meaning;
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::{Load, OpenFile};
 use crate::vault::fsck::check::content;
 use crate::vault::fsck::remedy::{Action, Remedy};
 use crate::vault::fsck::report::{
-    CheckFault, CheckProgress, More, NestedShares, Progress, describe, join,
+    CheckFault, CheckNote, CheckProgress, More, NestedShares, NoteKind, Progress, describe, join,
 };
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::namespace::xattr;
-use crate::vault::share::control_files::entries;
-use crate::vault::share::enter::DESCRIPTOR;
 use crate::vault::types::ROOT;
 
 /// Prefixes of the names of control files at the root of a share. Their contents are verified when
@@ -74,8 +77,8 @@ pub(super) const TOO_DEEP: &str = "is nested too deep to be checked from here";
 /// A directory on the walk.
 pub(super) struct Place {
     dir: Arc<dyn Dir>,
-    /// `None` if it is unknown.
-    id: Option<DirectoryId>,
+    /// If its name is unknown, the tag of its entries.
+    tag: Tag,
     plain: Vec<u8>,
     cipher: Vec<u8>,
     /// The first entries.
@@ -101,8 +104,8 @@ pub(super) struct Walk<'a> {
     pub more: More,
     /// Faults that are in the list.
     told: More,
-    /// Sealed names without an entry, in the directories that the walk is in.
-    orphans: Vec<Box<[u8]>>,
+    /// Entries that are marked or conflict copies.
+    pub notes: Vec<CheckNote>,
     /// Shares that the walk met and did not enter.
     pub shares: NestedShares,
     progress: Progress<'a>,
@@ -141,7 +144,7 @@ impl<'a> Walk<'a> {
             faults: Vec::new(),
             more: More::default(),
             told: More::default(),
-            orphans: Vec::new(),
+            notes: Vec::new(),
             shares: Vec::new(),
             progress,
             jobs: Vec::new(),
@@ -213,9 +216,9 @@ impl<'a> Walk<'a> {
     }
 
     fn root(&self) -> Inner<Place> {
-        let (dir, id) = (self.core.root.reopen()?, Some(self.core.keys.root_directory()));
+        let (dir, tag) = (self.core.root.reopen()?, self.core.keys.root_tag());
         let first = dir.read(0, LISTED)?;
-        Ok(Place { dir, id, plain: Vec::new(), cipher: Vec::new(), first })
+        Ok(Place { dir, tag, plain: Vec::new(), cipher: Vec::new(), first })
     }
 
     fn parent_of(&mut self, cipher: &[u8]) -> Inner<(Place, Vec<u8>)> {
@@ -226,7 +229,7 @@ impl<'a> Walk<'a> {
                 return Ok((place, part.to_vec()));
             }
             let name = self.name_in(&place, part);
-            place = self.enter(&place, part, name.as_deref())?.0;
+            place = self.enter(&place, part, name.as_deref())?;
         }
         Err(Fault::Os(libc::ENOENT))
     }
@@ -234,90 +237,38 @@ impl<'a> Walk<'a> {
     fn entry_of(&mut self, place: &Place, stored: &[u8]) {
         let name = self.name_in(place, stored);
         self.entry(place, stored, name);
-        self.orphans(place, 0);
     }
 
     /// Returns the plain name of an entry; `None` if it cannot be decoded.
     fn name_in(&self, place: &Place, stored: &[u8]) -> Option<Vec<u8>> {
-        self.core.folder_at(place.dir.clone(), place.id?).decode(stored).ok().flatten()
+        self.folder(place).decode(stored).ok().flatten()
     }
 
-    /// Opens a sub-directory and determines its id. The second value is a fault of the id. `name`
-    /// is `None` if the entry's name is unknown. Fails with [`Fault::Boundary`] for a nested share.
-    fn enter(
-        &self,
-        parent: &Place,
-        stored: &[u8],
-        name: Option<&[u8]>,
-    ) -> Inner<(Place, Option<CheckFault>)> {
+    /// Opens a sub-directory. `name` is `None` if the entry's name is unknown. Fails with
+    /// [`Fault::Boundary`] for a nested share.
+    fn enter(&self, parent: &Place, stored: &[u8], name: Option<&[u8]>) -> Inner<Place> {
         let dir = parent.dir.open_dir(stored)?;
         let (plain, cipher) =
             (join(&parent.plain, name.unwrap_or(b"?")), join(&parent.cipher, stored));
-        let place = match (parent.id, name) {
-            (Some(above), Some(name)) => Some((
-                above,
-                self.core.folder_at(parent.dir.clone(), above).place_name(stored, name)?,
-            )),
-            _ => None,
-        };
-        match &place {
-            Some((above, name)) => self.core.check_boundary(&*dir, &*parent.dir, above, name)?,
-            // Its name is unknown, so its junction is too; but no name inside belongs to this
-            // share.
-            _ if dir.stat(DESCRIPTOR).is_ok() => return Err(Fault::Boundary),
-            _ => {}
-        }
+        // If its name is unknown, so is its junction; but no name inside belongs to this share.
+        let folder = self.folder(parent);
+        let place = folder.place_name(stored, name.unwrap_or(b""))?;
+        folder.check_boundary(&*dir, place.as_deref())?;
         let first = dir.read(0, LISTED)?;
-        let is_entry = |e: &DirEntry| !is_control(&e.name);
-        let any = first.iter().any(is_entry)
-            || !first.is_empty() && entries(&*dir)?.any(|e| e.is_ok_and(|e| is_entry(&e)));
-        let mut wrong = None;
-        let id = match place {
-            Some((above, name)) => {
-                let derived = self.core.keys.derived_directory(&above, &name);
-                let record =
-                    |id| Some(Remedy(Action::Record { id, parent: above, name: name.clone() }));
-                match self.core.identify(&*dir, &above, &name) {
-                    Ok((id, recorded)) => {
-                        let is_recorded = recorded.is_some();
-                        let found = if any && !hints::has_names_under(self.core, &dir, &id, &first)
-                        {
-                            hints::find(self.core, &dir, Some(derived))
-                        } else {
-                            None
-                        };
-                        match found {
-                            Some(other) if other != id && !is_recorded => {
-                                wrong = Some(CheckFault::new(
-                                    &plain,
-                                    &cipher,
-                                    "has lost its directory record",
-                                    record(other),
-                                ));
-                                Some(other)
-                            }
-                            _ => Some(id),
-                        }
-                    }
-                    Err(Fault::Io(e)) => return Err(e.into()),
-                    Err(fault) => {
-                        let found = hints::find(self.core, &dir, Some(derived));
-                        let remedy = match found {
-                            Some(id) if id != derived => record(id),
-                            _ => Some(Remedy(Action::Unrecord)),
-                        };
-                        wrong = Some(CheckFault::new(&plain, &cipher, describe(&fault), remedy));
-                        if any { found } else { Some(derived) }
-                    }
-                }
-            }
-            _ => hints::find(self.core, &dir, None),
+        let tag = match self.core.keys.tag_of(stored) {
+            Some(tag) => tag,
+            None => hints::likely_tag(self.core, &*dir).unwrap_or_default(),
         };
-        Ok((Place { dir, id, plain, cipher, first }, wrong))
+        Ok(Place { dir, tag, plain, cipher, first })
+    }
+
+    fn folder(&self, place: &Place) -> Folder<'a> {
+        self.core.folder_at(place.dir.clone(), place.tag)
     }
 
     fn directory(&mut self, mut place: Place) {
         self.seen.dirs += 1;
+        self.used.tags.insert(place.tag);
         (self.progress)(&self.seen);
         if self.depth == DEPTH_MAX && !self.single {
             self.used.unlooked += 1;
@@ -327,18 +278,13 @@ impl<'a> Walk<'a> {
             return;
         }
         self.depth += 1;
-        let before = self.orphans.len();
         let mut part = std::mem::take(&mut place.first);
         while let Some(last) = part.last() {
             let cookie = last.next;
-            let folder = place.id.map(|id| self.core.folder_at(place.dir.clone(), id));
             part.sort_by(|a, b| a.name.cmp(&b.name));
             for DirEntry { name: stored, .. } in part {
-                let name = folder.as_ref().and_then(|folder| folder.decode(&stored).ok().flatten());
+                let name = self.name_in(&place, &stored);
                 self.entry(&place, &stored, name);
-            }
-            if (self.orphans.len() - before) as u64 >= FAULTS_MAX {
-                self.orphans(&place, before);
             }
             part = match place.dir.read(cookie, LISTED) {
                 Ok(part) => part,
@@ -349,40 +295,7 @@ impl<'a> Walk<'a> {
                 }
             };
         }
-        self.orphans(&place, before);
         self.depth -= 1;
-    }
-
-    /// Reports the sealed names noted since `before` that belong to no entry of `place`, not even
-    /// to a conflict copy.
-    fn orphans(&mut self, place: &Place, before: usize) {
-        let found = self.orphans.split_off(before);
-        let mut left: BTreeMap<Vec<u8>, Box<[u8]>> = found
-            .into_iter()
-            .map(|sidecar| ([&[LONG], &sidecar[SIDECAR.len()..]].concat(), sidecar))
-            .collect();
-        if left.is_empty() {
-            return;
-        }
-        let lengths: BTreeSet<usize> = left.keys().map(Vec::len).collect();
-        let copies = entries(&*place.dir).into_iter().flatten().filter_map(Inner::ok);
-        for DirEntry { name, .. } in copies.filter(|entry| entry.name.first() == Some(&LONG)) {
-            lengths
-                .iter()
-                .filter_map(|len| name.get(..*len))
-                .for_each(|entry| drop(left.remove(entry)));
-        }
-        for sidecar in left.into_values() {
-            let keep =
-                Action::Keep { name: b"unused long name".to_vec(), directory: None, place: None };
-            let cipher = join(&place.cipher, &sidecar);
-            self.tell(CheckFault::residue(
-                &place.plain,
-                &cipher,
-                "names an entry that is not there",
-                keep,
-            ));
-        }
     }
 
     fn entry(&mut self, place: &Place, stored: &[u8], name: Option<Vec<u8>>) {
@@ -395,34 +308,26 @@ impl<'a> Walk<'a> {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return self.used.unlooked += 1,
             Err(e) => return self.fault(&place.plain, &cipher, e.to_string(), None),
         };
-        let mut name = match (name, place.id) {
-            (Some(name), _) => name,
-            (None, None) => return self.foreign(place, stored, &stat, &cipher),
+        let name = match name {
+            Some(name) => name,
             // A second try: the store may have failed to read a long name.
-            (None, Some(id)) => match self.core.folder_at(place.dir.clone(), id).decode(stored) {
+            None => match self.folder(place).decode(stored) {
                 Ok(Some(name)) => name,
                 Err(Fault::Io(e)) => {
                     return self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None);
                 }
-                // Other entries have its names until its long name is restored.
-                _ if self.is_lost(place, stored)
-                    && self.lost_name(place, stored, stat.kind).is_some() =>
-                {
-                    stored.to_vec()
-                }
                 _ => return self.foreign(place, stored, &stat, &cipher),
             },
         };
-        if name == *stored && self.is_lost(place, stored) {
-            let known = self.lost_name(place, stored, stat.kind);
-            let remedy = known
-                .clone()
-                .zip(place.id)
-                .map(|(name, directory)| Remedy(Action::Sidecar { directory, name }));
-            self.fault(&join(&place.plain, &name), &cipher, "has lost its long name", remedy);
-            name = known.unwrap_or(name);
-        }
         let plain = join(&place.plain, &name);
+        self.note(stored, &name, &plain);
+        if self.is_lost(stored) {
+            let is_file = stat.kind == Kind::File;
+            let known =
+                is_file.then(|| hints::long_name_of(self.core, &*place.dir, stored)).flatten();
+            let remedy = known.map(|sealed| Remedy(Action::LongName { sealed }));
+            self.fault(&plain, &cipher, "has lost its long name", remedy);
+        }
         let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, stored, Some(&name)));
         if let Some(Err(Fault::Boundary)) = inside {
             // It is checked when the share is entered, including its attributes, which are sealed
@@ -432,13 +337,10 @@ impl<'a> Walk<'a> {
         if !self.attributes(&*place.dir, stored, stat.kind, (&plain, &cipher), &name) {
             return;
         }
-        let keep = || Remedy(Action::Keep { name: name.clone(), directory: None, place: place.id });
+        let keep = || Remedy(Action::Keep { name: name.clone(), entries: None });
         match stat.kind {
             Kind::Dir => match inside {
-                Some(Ok((inside, wrong))) => {
-                    wrong.into_iter().for_each(|fault| self.tell(fault));
-                    self.directory(inside);
-                }
+                Some(Ok(inside)) => self.directory(inside),
                 Some(Err(fault)) if !vanished(&fault) => {
                     self.fault(&plain, &cipher, describe(&fault), None)
                 }
@@ -518,36 +420,34 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns whether an entry is shown under its stored name because its real name is unknown.
-    fn is_lost(&self, place: &Place, stored: &[u8]) -> bool {
-        let folder = place.id.map(|id| self.core.folder_at(place.dir.clone(), id));
-        stored.first() == Some(&LONG)
-            && folder.is_some_and(|folder| matches!(folder.read(stored), Ok(Some(Said::Lost))))
+    fn is_lost(&self, stored: &[u8]) -> bool {
+        matches!(self.core.read_name(stored), Ok(Some(Meaning::Lost)))
     }
 
-    /// Returns the long name of an entry whose sidecar is lost, if sealed data contains it; the
-    /// entry has its hash.
-    fn lost_name(&self, place: &Place, stored: &[u8], kind: Kind) -> Option<Vec<u8>> {
-        let names = match kind {
-            Kind::File => vec![hints::hint_of(self.core, &*place.dir, stored).ok()?.name],
-            Kind::Dir => {
-                let record =
-                    hints::record_of(self.core, &*place.dir.open_dir(stored).ok()?).ok()??;
-                vec![record.place.name, record.previous.name]
-            }
-            _ => return None,
+    /// Notes what an entry refers to, and that it is marked or a conflict copy.
+    fn note(&mut self, stored: &[u8], name: &[u8], plain: &[u8]) {
+        if let Parts::Long { hash, .. } = parse(stored, self.core.keys.longest_name) {
+            self.used.long_names.insert(hash);
+        }
+        let is_marked = split_mark(name).is_some_and(|(_, mark)| mark == mark_of(stored));
+        let is_copy = without_suffix(stored) != stored;
+        let kind = match (is_marked, is_copy) {
+            (true, _) => NoteKind::Marked,
+            (false, true) => NoteKind::Copy,
+            (false, false) => return,
         };
-        let id = place.id?;
-        names.into_iter().find(|name| self.core.keys.is_long_entry(&id, stored, name))
+        if (self.notes.len() as u64) < FAULTS_MAX {
+            self.notes.push(CheckNote { plain: plain.to_vec(), kind });
+        } else {
+            self.more.notes += 1;
+        }
     }
 
-    /// Handles an entry whose stored name does not belong to this directory.
+    /// Handles an entry whose stored name no key of the share opens, or that has no name left.
     fn foreign(&mut self, place: &Place, stored: &[u8], stat: &Stat, cipher: &[u8]) {
-        let read = place.id.map(|id| self.core.folder_at(place.dir.clone(), id).read(stored));
-        let what = match read {
-            Some(Ok(Some(_))) => {
-                "is not shown: other entries have its names, of which the stored one is the last"
-            }
-            _ => "is not a name of this directory: it was changed, or moved here without the key",
+        let what = match self.core.read_name(stored) {
+            Ok(Some(_)) => "is not shown: other entries have all of its names",
+            _ => "has a name that was changed or made without the key",
         };
         let unknown = join(&place.plain, b"?");
         match stat.kind {
@@ -557,26 +457,15 @@ impl<'a> Walk<'a> {
                     .filter(|h| !h.name.is_empty());
                 let own = hint
                     .as_ref()
-                    .filter(|h| Some(h.directory) == place.id)
-                    .and_then(|h| self.free_name(place, &h.name));
-                let remedy = match (own, hint, place.id) {
-                    (Some(name), _, Some(directory)) => {
-                        Action::Name { directory, name, inside: None }
-                    }
-                    (_, Some(hint), _) => {
-                        Action::Keep { name: hint.name, directory: None, place: None }
-                    }
-                    _ => Action::Keep {
-                        name: b"unnamed file".to_vec(),
-                        directory: None,
-                        place: None,
-                    },
+                    .filter(|hint| hint.tag == place.tag)
+                    .and_then(|hint| self.free_name(place, &hint.name));
+                let keep = |name| Action::Keep { name, entries: None };
+                let remedy = match (own, hint) {
+                    (Some(name), _) => Action::Name { directory: place.tag, name },
+                    (_, Some(hint)) => keep(hint.name),
+                    _ => keep(b"unnamed file".to_vec()),
                 };
-                let keep = Remedy(Action::Keep {
-                    name: b"unnamed file".to_vec(),
-                    directory: None,
-                    place: None,
-                });
+                let keep = Remedy(keep(b"unnamed file".to_vec()));
                 let otherwise = Some(CheckFault::new(&unknown, cipher, what, Some(Remedy(remedy))));
                 self.file(
                     place,
@@ -586,24 +475,11 @@ impl<'a> Walk<'a> {
                 );
             }
             Kind::Dir => {
-                let remedy = match self.enter(place, stored, None) {
-                    Ok((inside, _)) => {
-                        let record = hints::record_of(self.core, &*inside.dir).ok().flatten();
-                        let id = inside.id.or(record.as_ref().map(|r| r.id));
-                        let own = record
-                            .filter(|r| Some(r.place.parent) == place.id)
-                            .and_then(|r| self.free_name(place, &r.place.name));
+                let entries = match self.enter(place, stored, None) {
+                    Ok(inside) => {
+                        let tag = inside.tag;
                         self.directory(inside);
-                        match (own, place.id) {
-                            (Some(name), Some(directory)) => {
-                                Action::Name { directory, name, inside: id }
-                            }
-                            _ => Action::Keep {
-                                name: b"unnamed directory".to_vec(),
-                                directory: id,
-                                place: place.id,
-                            },
-                        }
+                        tag
                     }
                     Err(fault) if vanished(&fault) => return self.used.unlooked += 1,
                     Err(Fault::Boundary) => {
@@ -617,7 +493,9 @@ impl<'a> Walk<'a> {
                     Err(fault) => return self.fault(&unknown, cipher, describe(&fault), None),
                 };
                 self.flush();
-                self.fault(&unknown, cipher, what, Some(Remedy(remedy)));
+                let (name, entries) = (b"unnamed directory".to_vec(), Some(entries));
+                let remedy = Remedy(Action::Keep { name, entries });
+                self.fault(&unknown, cipher, what, Some(remedy));
             }
             _ => {
                 let name = if stat.kind == Kind::Symlink {
@@ -625,7 +503,7 @@ impl<'a> Walk<'a> {
                 } else {
                     b"unnamed special file"
                 };
-                let keep = Action::Keep { name: name.to_vec(), directory: None, place: None };
+                let keep = Action::Keep { name: name.to_vec(), entries: None };
                 self.fault(&unknown, cipher, what, Some(Remedy(keep)));
             }
         }
@@ -633,17 +511,15 @@ impl<'a> Walk<'a> {
 
     /// Returns `name` if no entry of the directory has it and no earlier remedy uses it.
     fn free_name(&mut self, place: &Place, name: &[u8]) -> Option<Vec<u8>> {
-        let id = place.id?;
-        let stored = self.core.keys.names(&id).encode(name)?;
-        let free =
-            self.core.folder_at(place.dir.clone(), id).exists(name).is_ok_and(|exists| !exists);
+        let folder = self.folder(place);
+        let stored = folder.encode(name).ok()?;
+        let free = folder.exists(name).is_ok_and(|exists| !exists);
         (free && self.claimed.insert(join(&place.cipher, stored.entry()))).then(|| name.to_vec())
     }
 
-    /// Checks a control file. Records are read with their objects; sidecars are compared with their
-    /// entries.
+    /// Checks a control file. Records are read with their objects.
     fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
-        let keep = |kept: &[u8]| Action::Keep { name: kept.to_vec(), directory: None, place: None };
+        let keep = |kept: &[u8]| Action::Keep { name: kept.to_vec(), entries: None };
         let is_root = place.cipher.is_empty();
         if is_of_others(name) {
             // May be an unfinished copy of a vault file by a sync tool.
@@ -653,13 +529,7 @@ impl<'a> Walk<'a> {
         let fault = |what, remedy: Option<Action>| {
             CheckFault::new(&place.plain, cipher, what, remedy.map(Remedy))
         };
-        let found = if let Some(text) = name.strip_prefix(SIDECAR) {
-            let entry = [&[LONG], text].concat();
-            if place.dir.stat(&entry).is_err() {
-                self.orphans.push(name.into());
-            }
-            return;
-        } else if name.starts_with(junction::PREFIX) {
+        let found = if name.starts_with(junction::PREFIX) {
             return; // read with the directory that it leads to
         } else if name.starts_with(b"+moving-") {
             fault(
@@ -675,11 +545,9 @@ impl<'a> Walk<'a> {
                 "is a journal with changes to files that did not match them when it was replayed",
                 Some(keep(b"refused journal")),
             )
-        } else if if is_root {
-            !ROOT_CONTROLS.iter().any(|known| name.starts_with(known))
-        } else {
-            name != DIRECTORY_RECORD
-        } {
+        } else if is_root && [LONG_DIRECTORY, moved::DIRECTORY].contains(&name) {
+            return self.names_directory(place, name);
+        } else if !is_root || !ROOT_CONTROLS.iter().any(|known| name.starts_with(known)) {
             // May belong to a later version: left in place, unless it is a file that was renamed to
             // such a name.
             if let Ok(stat) = place.dir.stat(name)
@@ -693,6 +561,50 @@ impl<'a> Walk<'a> {
             return;
         };
         self.tell(found);
+    }
+
+    /// Checks the sealed long names or the evidence of renames at the root.
+    fn names_directory(&mut self, place: &Place, name: &[u8]) {
+        let core = self.core;
+        let is_long = name == LONG_DIRECTORY;
+        let mut found = Vec::new();
+        let looked = core.each_file(name, &mut |dir, group, file| {
+            let is_valid = || {
+                Ok::<_, Fault>(match long_hash(group, file) {
+                    Some(hash) if is_long => core.stored_long_name(&hash)?.is_some(),
+                    _ => !is_long && core.evidence_in(dir, file)?.is_some(),
+                })
+            };
+            let wrong = match is_valid() {
+                Ok(true) => return Ok(()),
+                Ok(false) if is_of_others(file) => {
+                    self.strangers += 1;
+                    return Ok(());
+                }
+                Ok(false) => None,
+                Err(fault) => Some(fault),
+            };
+            let cipher = join(&join(name, group), file);
+            let what = if is_long { "long name" } else { "rename evidence" };
+            let keep = Action::Keep { name: what.into(), entries: None };
+            found.push(match wrong {
+                None if file.starts_with(b"+tmp-") => {
+                    CheckFault::residue(&place.plain, &cipher, "was left behind by a crash", keep)
+                }
+                None => {
+                    let what =
+                        format!("is no valid {what}: it was changed, or made without the key");
+                    CheckFault::new(&place.plain, &cipher, what, Some(Remedy(keep)))
+                }
+                Some(fault) => CheckFault::new(&place.plain, &cipher, describe(&fault), None),
+            });
+            Ok(())
+        });
+        found.into_iter().for_each(|fault| self.tell(fault));
+        if let Err(fault) = looked {
+            self.used.unlooked += 1;
+            self.fault(&place.plain, name, describe(&fault), None);
+        }
     }
 
     /// Opens a file and queues its contents for [`Walk::flush`].

@@ -8,15 +8,14 @@
 
 use std::sync::Arc;
 
-use crate::format::name::{DIRECTORY_RECORD, StoredName};
-use crate::format::record::DirectoryRecord;
+use crate::crypto::Tag;
+use crate::format::name::{Parts, StoredName, parse};
 use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::vault::core::Core;
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::fsck::check::hints;
 use crate::vault::fsck::remedy::Action;
 use crate::vault::fsck::report::{CheckFault, LOST_AND_FOUND, join};
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Caller, NodeId, OpenFlags, ROOT};
@@ -41,7 +40,7 @@ type Fill<'f> = &'f mut dyn FnMut(&mut dyn FnMut(&[u8]) -> Inner<()>) -> Inner<(
 struct Run {
     node: NodeId,
     dir: Arc<dyn Dir>,
-    id: DirectoryId,
+    tag: Tag,
 }
 
 /// A repair in progress.
@@ -71,25 +70,14 @@ impl<'a> Bench<'a> {
     /// Runs one step; returns the plain path to which an object was moved, if any.
     pub fn act(&mut self, fault: &CheckFault, action: &Action) -> Inner<Option<Vec<u8>>> {
         match action {
-            Action::Record { id, parent, name } => self.record(&fault.cipher, id, parent, name),
-            Action::Unrecord => {
-                self.set_record_aside(&*self.directory(&fault.cipher)?, &fault.cipher)
-            }
-            Action::Sidecar { directory, name } => self.sidecar(&fault.cipher, directory, name),
-            Action::Name { directory, name, .. } => {
-                self.restore_name(&fault.cipher, directory, name)
-            }
-            Action::Keep { name, directory, .. } => self.keep(&fault.cipher, name, *directory),
+            Action::LongName { sealed } => self.long_name(&fault.cipher, sealed),
+            Action::Name { directory, name } => self.restore_name(&fault.cipher, directory, name),
+            Action::Keep { name, entries } => self.keep(&fault.cipher, name, *entries),
             Action::Void { keep } => self.void(fault, keep),
             Action::Trash => self.trash(&fault.cipher),
             Action::Attributes { name } => self.attributes(&fault.cipher, name, fault.list_missing),
             Action::Surplus { name, length } => self.surplus(&fault.cipher, name, *length),
         }
-    }
-
-    fn directory(&self, cipher: &[u8]) -> Inner<Arc<dyn Dir>> {
-        let (dir, name) = self.core.open_parent(cipher)?;
-        Ok(if name.is_empty() { dir } else { dir.open_dir(name)? })
     }
 
     /// Returns the directory to which objects are moved, created and durable.
@@ -101,7 +89,7 @@ impl<'a> Bench<'a> {
             self.core.dir(above)?.sync()?;
             self.core.nodes.forget(above, 1);
             self.run =
-                Some(Run { node, dir: self.core.dir(node)?, id: self.core.directory_id(node)? });
+                Some(Run { node, dir: self.core.dir(node)?, tag: self.core.directory_tag(node)? });
         }
         Ok(self.run.as_ref().expect("made above"))
     }
@@ -126,7 +114,7 @@ impl<'a> Bench<'a> {
     fn free(&mut self, wanted: &[u8]) -> Inner<(Vec<u8>, Vec<u8>)> {
         let core = self.core;
         let run = self.run()?;
-        let folder = core.folder_at(run.dir.clone(), run.id);
+        let folder = core.folder_at(run.dir.clone(), run.tag);
         for n in 1.. {
             let mut name = wanted[..wanted.len().min(NAME_MAX)].to_vec();
             if n > 1 {
@@ -156,25 +144,19 @@ impl<'a> Bench<'a> {
         Ok(self.kept(&name))
     }
 
-    fn keep(
-        &mut self,
-        cipher: &[u8],
-        name: &[u8],
-        id: Option<DirectoryId>,
-    ) -> Inner<Option<Vec<u8>>> {
+    fn keep(&mut self, cipher: &[u8], name: &[u8], entries: Option<Tag>) -> Inner<Option<Vec<u8>>> {
         let core = self.core;
         let (dir, stored) = core.open_parent(cipher)?;
         core.journal.settle(None)?;
         let stat = dir.stat(stored)?;
         if stat.kind == Kind::Dir
-            && let Some(id) = id
+            && let Some(tag) = entries
         {
-            // Names in it are readable at the new place because of a record, which is durable
-            // before the move.
+            // The entries belong to it at the new place too.
             core.may_seal()?;
             let (name, entry) = self.free(name)?;
+            core.record_move(&tag, &core.keys.tag_of(&entry).ok_or(Fault::Os(libc::EINVAL))?)?;
             let run = self.run()?;
-            core.write_record(&*dir.open_dir(stored)?, id, &run.id, &name, &run.id, &name)?;
             dir.rename(stored, &*run.dir, &entry, RenameMode::NoReplace)?;
             run.dir.sync()?;
             dir.sync()?;
@@ -192,68 +174,26 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn record(
-        &mut self,
-        cipher: &[u8],
-        id: &DirectoryId,
-        parent: &DirectoryId,
-        name: &[u8],
-    ) -> Inner<Option<Vec<u8>>> {
-        self.core.may_seal()?;
-        let dir = self.directory(cipher)?;
-        let kept = self.set_record_aside(&*dir, cipher)?;
-        self.core.write_record(&*dir, *id, parent, name, parent, name)?;
-        self.forget_id(&*dir)?;
-        Ok(kept)
-    }
-
-    fn forget_id(&self, dir: &dyn Dir) -> Inner<()> {
-        if let Some(node) = self.core.nodes.find(&dir.stat_self()?) {
-            self.core.nodes.set_directory(node, None);
-        }
-        Ok(())
-    }
-
-    /// Moves a directory's record away, if there is one.
-    fn set_record_aside(&mut self, dir: &dyn Dir, _cipher: &[u8]) -> Inner<Option<Vec<u8>>> {
-        match dir.stat(DIRECTORY_RECORD) {
-            Err(e) if is(&e, libc::ENOENT) => return Ok(None),
-            Err(e) => return Err(e.into()),
-            Ok(_) => {}
-        }
-        let kept = self.move_there(dir, DIRECTORY_RECORD, b"directory record")?;
-        self.forget_id(dir)?;
-        Ok(kept)
-    }
-
-    fn sidecar(&mut self, cipher: &[u8], id: &DirectoryId, name: &[u8]) -> Inner<Option<Vec<u8>>> {
-        self.core.may_seal()?;
-        let dir = self.core.open_parent(cipher)?.0;
-        let folder = self.core.folder_at(dir.clone(), *id);
-        let stored = folder.encode(name)?;
-        let StoredName::Long { sidecar, .. } = &stored else { return Err(Fault::Os(libc::EINVAL)) };
-        let kept = match dir.stat(sidecar) {
-            Err(e) if is(&e, libc::ENOENT) => None,
-            Err(e) => return Err(e.into()),
-            Ok(_) => self.move_there(&*dir, sidecar, b"long name")?,
+    fn long_name(&mut self, cipher: &[u8], sealed: &[u8]) -> Inner<Option<Vec<u8>>> {
+        let stored = cipher.rsplit(|b| *b == b'/').next().unwrap_or(cipher);
+        let Parts::Long { hash, .. } = parse(stored, self.core.keys.longest_name) else {
+            return Err(Fault::Os(libc::EINVAL));
         };
-        folder.prepare(&stored, name)?;
-        Ok(kept)
+        let name = StoredName::Long { entry: stored.to_vec(), hash, sealed: sealed.to_vec() };
+        self.core.prepare(&name)?;
+        Ok(None)
     }
 
     fn restore_name(
         &mut self,
         cipher: &[u8],
-        directory: &DirectoryId,
+        directory: &Tag,
         name: &[u8],
     ) -> Inner<Option<Vec<u8>>> {
         let (dir, stored) = self.core.open_parent(cipher)?;
         let folder = self.core.folder_at(dir.clone(), *directory);
         let new = folder.encode(name)?;
-        if matches!(new, StoredName::Long { .. }) {
-            self.core.may_seal()?;
-        }
-        folder.prepare(&new, name)?;
+        self.core.prepare(&new)?;
         self.core.journal.settle(None)?;
         dir.rename(stored, &*dir, new.entry(), RenameMode::NoReplace)?;
         dir.sync()?;
@@ -272,9 +212,6 @@ impl<'a> Bench<'a> {
             return self.act(fault, keep);
         }
         dir.unlink(stored)?;
-        if let Action::Keep { place: Some(id), .. } = keep {
-            self.core.folder_at(dir.clone(), *id).tidy(stored);
-        }
         dir.sync()?;
         self.forget(&stat);
         Ok(None)
@@ -292,11 +229,7 @@ impl<'a> Bench<'a> {
             dir.sync()?;
             return Ok(None);
         }
-        let id = hints::record_of(self.core, &*inside)
-            .ok()
-            .flatten()
-            .map(|record: DirectoryRecord| record.id);
-        self.keep(cipher, b"unnamed directory", id)
+        self.keep(cipher, b"unnamed directory", hints::likely_tag(self.core, &*inside))
     }
 
     /// Creates a new file in the directory of this repair, filled by `fill`, durable. Its bytes

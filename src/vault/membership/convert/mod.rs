@@ -124,7 +124,7 @@ impl Vault {
                 // A conflict copy: the junction of its place would be that of the original.
                 return Err(explain(Fault::Os(libc::EINVAL)));
             }
-            match at.core.directory_id(at.local) {
+            match at.core.directory_tag(at.local) {
                 Ok(_) => {}
                 Err(Fault::Boundary) => {
                     let former = self.end_exchange(&at, &place, attr.node)?;
@@ -201,7 +201,6 @@ impl Vault {
                 "the former folder of a share could not be compared with the share: {error}"
             ),
         }
-        place.leave(core, &aside);
         Ok(Some(aside.name))
     }
 
@@ -280,7 +279,7 @@ impl Vault {
             }
             remove_all(parent, &staging).map_err(at)?;
         }
-        let staging = place.new_staging(core);
+        let staging = place.new_staging(core).map_err(at)?;
         parent.mkdir(&staging, attr.perm | 0o700).map_err(|e| at(e.into()))?;
         let store = parent.open_dir(&staging).map_err(|e| at(e.into()))?;
         let params = FoundParams {
@@ -294,7 +293,7 @@ impl Vault {
         let share = *enter::found_in(&*store, identity, &params, &OsRandom)?.roster.share_id();
         let coming =
             Junction { share, isolated: options.isolated, coming: true, name: place.name.clone() };
-        core.write_junction(parent, &place.parent_id, &coming).map_err(at)?;
+        place.beside(core).and_then(|beside| beside.write_junction(&coming)).map_err(at)?;
         let vouched = Vouched { share: Some(share), head: None };
         let entered =
             enter::enter(&*store, identity, &Trust::default(), &vouched, &PathBuf::new())?;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::format::junction::{self, Junction};
 use crate::format::name::NAME_MAX;
-use crate::store::{Dir, Kind, RenameMode, SetTime};
+use crate::store::{Dir, Kind, RenameMode};
 use crate::vault::core::Core;
 use crate::vault::core::trash::Trash;
 use crate::vault::core::trash::remove_all;
@@ -33,7 +33,6 @@ const ASIDE_MAX: usize = 9;
 /// The folder's place.
 pub(super) struct Place {
     pub parent: Arc<dyn Dir>,
-    pub parent_id: [u8; 32],
     parent_node: NodeId,
     pub stored: Box<[u8]>,
     pub name: Vec<u8>,
@@ -68,18 +67,18 @@ fn shortened(name: &[u8], room: usize) -> &[u8] {
 impl Place {
     pub fn of(core: &Core, stored: &[u8], name: &[u8], parent: NodeId) -> Inner<Self> {
         let folder = core.folder(parent)?;
-        let name = folder.place_name(stored, name)?;
-        Ok(Place {
-            parent: folder.dir,
-            parent_id: folder.id,
-            parent_node: parent,
-            stored: stored.into(),
-            name,
-        })
+        let name = folder.place_name(stored, name)?.ok_or(Fault::Os(libc::EINVAL))?;
+        Ok(Place { parent: folder.dir, parent_node: parent, stored: stored.into(), name })
     }
 
-    pub fn new_staging(&self, core: &Core) -> Vec<u8> {
-        Self::staging_name(&core.keys.place_hash(&self.parent_id, &self.name))
+    /// Returns the directory of the place.
+    pub fn beside<'c>(&self, core: &'c Core) -> Inner<Folder<'c>> {
+        core.folder(self.parent_node)
+    }
+
+    pub fn new_staging(&self, core: &Core) -> Inner<Vec<u8>> {
+        let beside = self.beside(core)?;
+        Ok(Self::staging_name(&core.keys.place_hash(&beside.tag, &self.name)))
     }
 
     fn staging_name(hash: &[u8; 32]) -> Vec<u8> {
@@ -93,19 +92,21 @@ impl Place {
 
     /// Returns the staged share that an earlier call left, if any.
     pub fn staging(&self, core: &Core) -> Inner<Option<Vec<u8>>> {
-        for hash in core.keys.place_hashes(&self.parent_id, &self.name) {
-            let name = Self::staging_name(&hash);
-            match self.parent.stat(&name) {
-                Ok(_) => return Ok(Some(name)),
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(e) => return Err(e.into()),
+        for tag in self.beside(core)?.junction_tags()? {
+            for hash in core.keys.place_hashes(&tag, &self.name) {
+                let name = Self::staging_name(&hash);
+                match self.parent.stat(&name) {
+                    Ok(_) => return Ok(Some(name)),
+                    Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                    Err(e) => return Err(e.into()),
+                }
             }
         }
         Ok(None)
     }
 
     pub fn junction(&self, core: &Core) -> Inner<Option<Junction>> {
-        core.junction(&*self.parent, &self.parent_id, &self.name)
+        self.beside(core)?.junction(&self.name)
     }
 
     /// Moves the share to the folder's place; the caller has locked names and opens. After an error
@@ -127,7 +128,7 @@ impl Place {
     }
 
     fn exchange_in_steps(&self, core: &Core, staging: &[u8]) -> Inner<Aside> {
-        let beside = core.folder(self.parent_node)?;
+        let beside = self.beside(core)?;
         let mut free = None;
         for name in aside_names(&self.name) {
             if !beside.exists(&name)? {
@@ -137,15 +138,10 @@ impl Place {
         }
         let name = free.ok_or(Fault::Os(libc::EEXIST))?;
         let entry = beside.encode(&name)?;
-        // As before any rename of a directory: valid at both places, in case the following steps
-        // are interrupted.
-        let folder = self.parent.open_dir(&self.stored)?;
-        let mtime = folder.stat_self()?.mtime;
-        let (id, _) = core.identify(&*folder, &self.parent_id, &self.name)?;
-        core.write_record(&*folder, id, &self.parent_id, &name, &self.parent_id, &self.name)?;
-        // A call that continues after a crash copies the folder's time again.
-        let _ = self.parent.set_times(&self.stored, SetTime::Omit, SetTime::At(mtime));
-        beside.prepare(&entry, &name)?;
+        // As before any rename of a directory, in case the following steps are interrupted.
+        let tag = |stored| core.keys.tag_of(stored).ok_or(Fault::Os(libc::ESTALE));
+        core.record_move(&tag(&self.stored)?, &tag(entry.entry())?)?;
+        core.prepare(&entry)?;
         core.remember_name(self.parent_node, &name);
         let aside = Aside { name, stored: entry.entry().to_vec() };
 
@@ -156,25 +152,24 @@ impl Place {
             Ok(self.parent.rename(staging, &*self.parent, &self.stored, RenameMode::NoReplace)?)
         });
         if taken.is_err() {
-            self.give_back(&beside, &aside);
+            self.give_back(&aside);
         }
         core.namespace.away.end();
         taken.map(|()| aside)
     }
 
     /// Renames the folder back after a failed exchange.
-    fn give_back(&self, beside: &Folder, aside: &Aside) {
+    fn give_back(&self, aside: &Aside) {
         let back = match self.parent.stat(&aside.stored) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()), // it was not moved
             _ => self.move_to(&aside.stored, &self.stored),
         };
-        match back {
-            Ok(()) => beside.tidy(&aside.stored),
-            Err(fault) => tracing::error!(
+        if let Err(fault) = back {
+            tracing::error!(
                 errno = fault.errno(),
                 "a folder is named {} until the conversion into a share is run again",
                 shown(&aside.stored)
-            ),
+            );
         }
     }
 
@@ -187,9 +182,8 @@ impl Place {
     pub fn settle(&self, core: &Core, aside: Option<&Aside>) -> Inner<()> {
         self.parent.sync()?;
         if let Some(aside) = aside {
-            self.move_to(&aside.stored, &self.new_staging(core))?;
+            self.move_to(&aside.stored, &self.new_staging(core)?)?;
             self.parent.sync()?;
-            core.folder(self.parent_node)?.tidy(&aside.stored);
         }
         Ok(())
     }
@@ -200,33 +194,26 @@ impl Place {
         if !self.junction(core)?.is_some_and(|junction| junction.coming) {
             return Ok(None);
         }
-        let beside = core.folder(self.parent_node)?;
+        let beside = self.beside(core)?;
         for name in aside_names(&self.name) {
             let stored = match beside.find(&name) {
                 Ok((stored, stat)) if stat.kind == Kind::Dir => stored,
                 Err(fault) if fault.errno() != libc::ENOENT => return Err(fault),
                 _ => continue,
             };
-            // A record contains both names only during a rename between them: this rename, or the
-            // one that reverts it.
-            let places = [(self.parent_id, &self.name), (self.parent_id, &name)];
-            if let Ok((_, Some(record))) =
-                core.identify(&*self.parent.open_dir(&stored)?, &self.parent_id, &name)
-                && let told =
-                    [&record.place, &record.previous].map(|place| (place.parent, &place.name))
-                && places.iter().all(|place| told.contains(place))
-            {
+            // Evidence leads there from the folder's place, and the directory has nothing or holds
+            // entries of another one: a user's own directory of that name does not.
+            let tag = core.keys.tag_of(&stored).ok_or(Fault::Os(libc::ESTALE))?;
+            let explained = core.explained(&tag)?;
+            let was_moved =
+                beside.tags_at(&self.name)?.iter().any(|place| explained.contains(place));
+            let inside = core.folder_at(self.parent.open_dir(&stored)?, tag);
+            let tags = &inside.census()?.tags;
+            if was_moved && (tags.is_empty() || explained.iter().any(|tag| tags.contains(tag))) {
                 return Ok(Some(Aside { name, stored }));
             }
         }
         Ok(None)
-    }
-
-    /// Leaves a folder to the user under its temporary name.
-    pub fn leave(&self, core: &Core, aside: &Aside) {
-        if let Ok(beside) = core.folder(self.parent_node) {
-            beside.settle_record(&aside.stored, &aside.name);
-        }
     }
 
     /// Completes the exchange: writes the final junction and removes the former folder.
@@ -234,11 +221,7 @@ impl Place {
         if let Some(junction) = self.junction(core)?
             && junction.coming
         {
-            core.write_junction(
-                &*self.parent,
-                &self.parent_id,
-                &Junction { coming: false, ..junction },
-            )?;
+            self.beside(core)?.write_junction(&Junction { coming: false, ..junction })?;
         }
         if let Some(former) = self.staging(core)? {
             match remove_all(&*self.parent, &former) {

@@ -1,21 +1,22 @@
 //! Names of entries.
 //!
 //! A name is not signed; every holder of the epoch's key can create one. It counts as the name that
-//! is shown, under whichever epoch, and is moved only if its new stored name is free.
+//! is shown, under whichever epoch, and is moved only if its new stored name is free. It keeps its
+//! tag: an entry that is in another directory than its name says is marked as before.
 
 use crate::format::name::StoredName;
 use crate::store::{Dir, Kind};
 use crate::store::{RenameMode, SetTime};
 use crate::vault::core::Core;
 use crate::vault::directory::folder::Folder;
-use crate::vault::directory::names::Said;
-use crate::vault::error::Inner;
+use crate::vault::directory::names::{Meaning, Sealed};
+use crate::vault::error::{Fault, Inner};
 use crate::vault::types::NodeId;
 
 /// The epoch of an entry, with the name under which it is shown.
 pub(super) enum Standing {
     Current(Vec<u8>),
-    Older(Vec<u8>),
+    Older(Vec<u8>, Sealed),
     /// Another entry has its place, or it is a sync tool's copy of one.
     Conflict(Vec<u8>),
 }
@@ -33,65 +34,81 @@ pub(super) fn keeping_time<T>(dir: &dyn Dir, act: impl FnOnce() -> Inner<T>) -> 
 impl Folder<'_> {
     /// See [`Standing`]; `None` if it is not a name of this directory.
     pub(super) fn standing(&self, stored: &[u8]) -> Inner<Option<Standing>> {
-        let Some(said) = self.read(stored)? else { return Ok(None) };
-        let Some(name) = self.shown(stored, &said)? else { return Ok(None) };
-        Ok(Some(match said {
-            Said::Name(sealed) if sealed.older.is_some() => {
-                // An entry that is shown with its plain name has no rival of a newer epoch.
-                if sealed.suffix.is_empty() && name == sealed.plain {
-                    Standing::Older(name)
-                } else {
-                    Standing::Conflict(name)
+        let Some(meaning) = self.core.read_name(stored)? else { return Ok(None) };
+        let Some(name) = self.shown(stored, &meaning)? else { return Ok(None) };
+        Ok(Some(match meaning {
+            Meaning::Name(sealed) if sealed.is_old => {
+                let new = self.resealed(&sealed)?;
+                match self.dir().stat(new.entry()) {
+                    Err(e)
+                        if e.raw_os_error() == Some(libc::ENOENT) && sealed.suffix.is_empty() =>
+                    {
+                        Standing::Older(name, sealed)
+                    }
+                    _ => Standing::Conflict(name),
                 }
             }
-            Said::Name(_) | Said::Lost => Standing::Current(name),
+            Meaning::Name(_) | Meaning::Lost => Standing::Current(name),
         }))
+    }
+
+    /// Returns the stored name of an entry under the current epoch.
+    fn resealed(&self, sealed: &Sealed) -> Inner<StoredName> {
+        let keys = self.keys();
+        let cipher = keys.names_of(keys.current());
+        cipher.encode(&sealed.tag, &sealed.plain).ok_or(Fault::Os(libc::EINVAL))
     }
 }
 
 impl Core {
     /// Renames the entry `stored`, whose name is sealed under an older epoch, to its stored name of
-    /// the current epoch.
-    pub(super) fn reseal_name(&self, node: NodeId, stored: &[u8], name: &[u8]) -> Inner<()> {
+    /// the current epoch. Returns the name with which it is shown now: a mark depends on the stored
+    /// name.
+    pub(super) fn reseal_name(
+        &self,
+        node: NodeId,
+        stored: &[u8],
+        name: &[u8],
+        sealed: &Sealed,
+    ) -> Inner<Vec<u8>> {
         let _names = self.namespace.names.write()?;
         let folder = self.folder(node)?;
         let dir = folder.dir();
         let stat = dir.stat(stored)?;
-        let new = folder.encode(name)?;
+        let new = folder.resealed(sealed)?;
         if dir.stat(new.entry()).is_ok() {
-            return Ok(()); // it was created meanwhile: a conflict now
+            return Ok(name.to_vec()); // it was created meanwhile: a conflict now
         }
         self.namespace.young_lists.forget_all(); // its conflict copies are not moved
-        keeping_time(dir, || {
-            folder.prepare(&new, name)?;
+        let shown = keeping_time(dir, || {
+            self.prepare(&new)?;
+            // The tag of a directory with a long name follows from its stored name.
+            if stat.kind == Kind::Dir
+                && let (Some(from), Some(to)) =
+                    (self.keys.tag_of(stored), self.keys.tag_of(new.entry()))
             {
-                let _paths = self.namespace.paths.write();
-                if stat.kind == Kind::Dir {
-                    self.journal.settle(None)?
-                } else {
-                    self.settle(&stat)?
-                }
-                dir.rename(stored, dir, new.entry(), RenameMode::NoReplace)?;
-                self.nodes.retired_follow(
-                    &stat,
-                    folder.node,
-                    stored,
-                    Some(&folder.link(new.entry(), name)),
-                );
-                if let Some(node) = self.nodes.find(&stat) {
-                    self.nodes.add_link(node, folder.link(new.entry(), name));
-                    self.nodes.remove_link(&stat, folder.node, stored);
-                }
+                self.record_move(&from, &to)?;
             }
-            if matches!(new, StoredName::Long { .. }) {
-                dir.sync()?; // before the old entry's sidecar is removed
-                folder.tidy(stored);
+            let _paths = self.namespace.paths.write();
+            if stat.kind == Kind::Dir {
+                self.journal.settle(None)?
+            } else {
+                self.settle(&stat)?
             }
-            Ok(())
+            dir.rename(stored, dir, new.entry(), RenameMode::NoReplace)?;
+            let shown = folder.decode(new.entry()).ok().flatten();
+            let shown = shown.unwrap_or_else(|| name.to_vec());
+            let link = folder.link(new.entry(), &shown);
+            self.nodes.retired_follow(&stat, folder.node, stored, Some(&link));
+            if let Some(node) = self.nodes.find(&stat) {
+                self.nodes.add_link(node, link);
+                self.nodes.remove_link(&stat, folder.node, stored);
+            }
+            Ok(shown)
         })?;
         if let Some(node) = self.nodes.find(&stat) {
             self.inode_changed(node);
         }
-        Ok(())
+        Ok(shown)
     }
 }

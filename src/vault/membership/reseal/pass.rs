@@ -27,7 +27,7 @@ pub struct Pending {
     pub bytes_total: u64,
     /// Names of entries.
     pub names: u64,
-    /// Headers of files, symbolic links, extended attributes, records of directories, junctions.
+    /// Headers of files, symbolic links, extended attributes, rename evidence, junctions.
     pub headers: u64,
     /// Names that cannot be sealed again because they also exist under the current epoch, or are a
     /// sync tool's conflict copies. They are settled when a user renames or removes them.
@@ -88,6 +88,8 @@ impl<'a> Pass<'a> {
     pub fn run(&mut self) -> Inner<()> {
         let attributes = self.attributes(ROOT);
         self.tolerate(ROOT, b"", attributes)?;
+        let evidence = self.evidence();
+        self.tolerate(ROOT, b"", evidence)?;
         let done = self.directory(ROOT).and_then(|()| self.below());
         self.todo.drain(..).for_each(|node| self.core.nodes.forget(node, 1));
         done
@@ -147,11 +149,10 @@ impl<'a> Pass<'a> {
     }
 
     fn directory(&mut self, node: NodeId) -> Inner<()> {
-        let id = self.core.directory_id(node)?;
         let dir = self.core.dir(node)?;
         for entry in list(&*dir)? {
             let done = if is_control(&entry.name) {
-                self.control(node, &id, &dir, &entry.name)
+                self.junction(node, &dir, &entry.name)
             } else {
                 self.entry(node, &dir, &entry.name)
             };
@@ -169,15 +170,14 @@ impl<'a> Pass<'a> {
                 self.found.conflicts += 1;
                 name
             }
-            Some(Standing::Older(name)) if self.work == Work::Count => {
+            Some(Standing::Older(name, _)) if self.work == Work::Count => {
                 self.found.names += 1;
                 name
             }
-            Some(Standing::Older(name)) => {
+            Some(Standing::Older(name, sealed)) => {
                 let _step = self.step()?;
                 self.core.remember_name(node, &name);
-                self.core.reseal_name(node, stored, &name)?;
-                name
+                self.core.reseal_name(node, stored, &name, &sealed)?
             }
         };
         let mut is_second_look = false;
@@ -210,11 +210,10 @@ impl<'a> Pass<'a> {
             return self.link(attr.node, dir, &link.stored, &stat).map(|()| false);
         }
         if attr.kind == Kind::Dir {
-            match self.core.directory_id(attr.node) {
+            match self.core.directory_tag(attr.node) {
                 Err(Fault::Boundary) => return Ok(false), // a nested share
                 other => other?,
             };
-            self.record(attr.node)?;
             let attributes = self.attributes(attr.node);
             self.tolerate(attr.node, b"", attributes)?;
             return Ok(true);

@@ -1,25 +1,23 @@
-//! Data sealed as records: symbolic links, extended attributes, records of directories, junctions,
-//! and sidecars of moved long names.
+//! Data sealed as records: symbolic links, extended attributes, rename evidence, junctions.
 
 use std::sync::Arc;
 
 use super::names::keeping_time;
 use super::pass::{Pass, Work};
+use crate::crypto::Tag;
 use crate::format::junction::{self, Junction};
-use crate::format::name::{DIRECTORY_RECORD, Decoded, LONG, SIDECAR};
 use crate::format::record::{OVERFLOW, RecordKind, TARGET_MAX, epoch_of, link_record, link_text};
 use crate::roster::Role;
 use crate::store::{Dir, RenameMode, SetTime, Stat};
 use crate::vault::core::Core;
+use crate::vault::directory::junction::bound;
 use crate::vault::error::{Corruption, Fault, Inner};
-use crate::vault::keyring::keys::DirectoryId;
-use crate::vault::namespace::symlink::{overflow_file, overflow_reference, overhead};
-use crate::vault::namespace::xattr;
+use crate::vault::namespace::symlink::{overflow_file, overhead};
 use crate::vault::namespace::xattr::key_of;
-use crate::vault::share::control_files::{entries, read_control, write_control};
+use crate::vault::share::control_files::{read_control, write_control};
 use crate::vault::types::NodeId;
 
-/// Maximum length in bytes of the record of a directory or a junction.
+/// Maximum length in bytes of a junction.
 const RECORD_MAX: usize = 8192;
 
 impl Core {
@@ -77,28 +75,27 @@ impl Pass<'_> {
         }
     }
 
-    /// Processes the record of a directory that was renamed.
-    pub fn record(&mut self, node: NodeId) -> Inner<()> {
-        let dir = self.core.dir(node)?;
-        let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else { return Ok(()) };
-        if !self.is_old(epoch_of(RecordKind::Directory, &bytes)?) {
-            return Ok(());
+    /// Processes rename evidence: a record of an older epoch gets one of the current epoch beside
+    /// it. The old one stays, for a client that does not know the new epoch yet.
+    pub fn evidence(&mut self) -> Inner<()> {
+        let core = self.core;
+        let mut old = Vec::new();
+        core.each_evidence(&mut |found, _, _| {
+            if self.is_old(found.epoch) {
+                old.push(found);
+            }
+            Ok(())
+        })?;
+        for found in old {
+            if core.has_current_evidence(&found.moved)? {
+                continue;
+            }
+            self.header(|_| {
+                let record = core.keys.seal_moved(&found.moved, found.by.map(|by| by.author));
+                core.write_evidence(&found.moved, &record)
+            })?;
         }
-        self.header(|pass| {
-            let core = pass.core;
-            let _names = core.namespace.names.write()?;
-            // Read again: it may have been renamed since.
-            let Some(bytes) = read_control(&*dir, DIRECTORY_RECORD, RECORD_MAX)? else {
-                return Ok(());
-            };
-            let link = core.nodes.link(node)?;
-            core.folder(link.parent)?.identify(&*dir, &link.stored, &link.name)?;
-            let sealed = core.resealed(RecordKind::Directory, b"", &bytes)?;
-            keeping_time(&*dir, || {
-                write_control(&*dir, &*core.random, DIRECTORY_RECORD, &sealed)?;
-                Ok(dir.sync()?)
-            })
-        })
+        Ok(())
     }
 
     /// Processes a symbolic link: its text, and the long target if the text is a reference. The new
@@ -177,54 +174,21 @@ impl Pass<'_> {
         })
     }
 
-    /// Processes a control file that does not belong to an entry.
-    pub fn control(
-        &mut self,
-        node: NodeId,
-        id: &DirectoryId,
-        dir: &Arc<dyn Dir>,
-        name: &[u8],
-    ) -> Inner<()> {
-        if overflow_reference(name).is_some() || xattr::overflow_reference(name).is_some() {
-            return Ok(()); // processed with the entry that refers to it
-        }
-        let hash = |prefix: &[u8]| match self
-            .core
-            .keys
-            .names(id)
-            .decode(&[&[LONG], &name[prefix.len()..]].concat())
-        {
-            Decoded::Long { hash, suffix, .. } if suffix.is_empty() => Some(hash),
-            _ => None,
-        };
-        if name.starts_with(junction::PREFIX) {
-            return hash(junction::PREFIX)
-                .map_or(Ok(()), |hash| self.junction(id, dir, name, &hash));
-        }
-        if name.starts_with(SIDECAR) {
-            return hash(SIDECAR).map_or(Ok(()), |hash| self.sidecar(node, dir, name, &hash));
-        }
-        Ok(())
-    }
-
-    /// Processes a junction. Only admins can write one; for others it stays unchanged and is
-    /// counted as remaining.
-    fn junction(
-        &mut self,
-        id: &DirectoryId,
-        dir: &Arc<dyn Dir>,
-        file: &[u8],
-        hash: &[u8; 32],
-    ) -> Inner<()> {
+    /// Processes a control file if it is a junction. Only admins can write one; for others it stays
+    /// unchanged and is counted as remaining.
+    pub fn junction(&mut self, node: NodeId, dir: &Arc<dyn Dir>, file: &[u8]) -> Inner<()> {
         let core = self.core;
+        let Some(hash) = junction::hash_of(file) else { return Ok(()) };
         let Some(bytes) = read_control(&**dir, file, RECORD_MAX)? else { return Ok(()) };
-        let junction = Junction::decode(&core.keys.open_record(
-            RecordKind::Junction,
-            &[&id[..], hash].concat(),
-            &bytes,
-        )?)?;
-        let new_hash = core.keys.place_hash(id, &junction.name);
-        if *hash == new_hash && !self.is_old(epoch_of(RecordKind::Junction, &bytes)?) {
+        let folder = core.folder(node)?;
+        let open =
+            |tag: &Tag| core.keys.open_record_by(RecordKind::Junction, &bound(tag, &hash), &bytes);
+        let tags = folder.junction_tags()?;
+        let tag = *tags.iter().find(|tag| open(tag).is_ok()).unwrap_or(&folder.tag);
+        let (plain, by) = open(&tag)?;
+        let junction = Junction::decode(&plain)?;
+        let new_hash = core.keys.place_hash(&tag, &junction.name);
+        if hash == new_hash && !self.is_old(epoch_of(RecordKind::Junction, &bytes)?) {
             return Ok(());
         }
         if self.work != Work::Count && core.keys.signing.role() != Role::Admin {
@@ -233,20 +197,15 @@ impl Pass<'_> {
         self.header(|_| {
             let _names = core.namespace.names.write()?;
             // The effective one: after an interruption it may already be the new one.
-            let Some(effective) = core.junction(&**dir, id, &junction.name)? else { return Ok(()) };
+            let Some(effective) = folder.junction(&junction.name)? else { return Ok(()) };
             let new_file = junction::file_name(&new_hash);
-            let bound = [&id[..], &new_hash].concat();
+            let bound = bound(&tag, &new_hash);
             let there = read_control(&**dir, &new_file, RECORD_MAX)?;
             let is_done = |bytes: &Vec<u8>| {
                 core.keys.open_record(RecordKind::Junction, &bound, bytes).is_ok()
                     && epoch_of(RecordKind::Junction, bytes)
                         .is_ok_and(|epoch| epoch == core.keys.current().number)
             };
-            let (_, by) = core.keys.open_record_by(
-                RecordKind::Junction,
-                &[&id[..], hash].concat(),
-                &bytes,
-            )?;
             keeping_time(&**dir, || {
                 if !there.as_ref().is_some_and(is_done) {
                     let author = by.map(|by| by.author);
@@ -265,35 +224,6 @@ impl Pass<'_> {
                 }
                 Ok(())
             })
-        })
-    }
-
-    /// Processes the sealed name of a long-named entry that has moved to its new stored name, left
-    /// behind by an interruption.
-    fn sidecar(
-        &mut self,
-        node: NodeId,
-        dir: &Arc<dyn Dir>,
-        file: &[u8],
-        hash: &[u8; 32],
-    ) -> Inner<()> {
-        let core = self.core;
-        let folder = core.folder(node)?;
-        let entry = [&[LONG], &file[SIDECAR.len()..]].concat();
-        let Ok(Some(name)) = folder.read_sidecar(file, hash) else { return Ok(()) };
-        let new = folder.encode(&name)?;
-        if new.entry() == entry || dir.stat(&entry).is_ok() || dir.stat(new.entry()).is_err() {
-            return Ok(());
-        }
-        // A conflict copy needs it too.
-        for other in entries(&**dir)? {
-            if other?.name.starts_with(&entry) {
-                return Ok(());
-            }
-        }
-        self.header(|_| {
-            let _names = core.namespace.names.write()?;
-            keeping_time(&**dir, || Ok(dir.unlink(file)?))
         })
     }
 }

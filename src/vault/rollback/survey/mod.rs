@@ -25,15 +25,15 @@ use std::time::{Duration, Instant};
 use self::suspect::{DIRECTORY, FILE, Pending, Thing, Why};
 use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
+use crate::crypto::Tag;
 use crate::format::name::is_control;
 use crate::store::{Access, Dir, DirEntry, Kind};
 use crate::vault::core::Core;
 use crate::vault::directory::folder::Folder;
-use crate::vault::directory::names::Said;
+use crate::vault::directory::names::Meaning;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::fsck::check::hints;
 use crate::vault::fsck::report::join;
-use crate::vault::keyring::keys::DirectoryId;
 use crate::vault::rollback::database::{
     Changes, Db, EntryKey, FileRow, NameTag, NoticeRow, PREFIX, Reader, RemovedRow, Row,
 };
@@ -62,7 +62,7 @@ const PATIENCE: i64 = 12;
 struct Here {
     /// Held open for its sub-directories. The second value counts the open ones.
     open: Option<(Arc<dyn Dir>, Arc<()>)>,
-    id: DirectoryId,
+    tag: Tag,
     place: PlaceId,
     cipher: Vec<u8>,
     plain: Vec<u8>,
@@ -73,7 +73,7 @@ struct Child {
     parent: Arc<Here>,
     stored: Box<[u8]>,
     name: Box<[u8]>,
-    id: DirectoryId,
+    tag: Tag,
     hash: [u8; 32],
     place: PlaceId,
 }
@@ -84,8 +84,8 @@ struct Present {
     /// The name without a sync tool's suffix, if it has one.
     copy_of: Option<Vec<u8>>,
     thing: Thing,
-    /// For a directory that is to be read: its id.
-    inside: Option<DirectoryId>,
+    /// For a directory that is to be read: its tag.
+    inside: Option<Tag>,
     stored: Box<[u8]>,
     /// It is a share, according to the vault itself.
     is_share: bool,
@@ -126,7 +126,7 @@ pub(super) struct Survey<'a> {
     changes: Changes,
     /// Deviations that cannot be classified before the whole vault was read.
     pending: Vec<Pending>,
-    /// Files, and directories by the hash of their ids.
+    /// Files, and directories by the hashes of their tags and of those that evidence explains.
     seen: HashMap<[u8; 32], Seen>,
     /// Some file was authentic and new, and not written here: another client has changed the vault.
     news: bool,
@@ -219,7 +219,7 @@ impl<'a> Survey<'a> {
                 let cipher = join(&child.parent.cipher, &child.stored);
                 let here = Here {
                     open: None,
-                    id: child.id,
+                    tag: child.tag,
                     place: child.place,
                     cipher,
                     plain: plain.clone(),
@@ -251,10 +251,10 @@ impl<'a> Survey<'a> {
     /// Records only these directories, by their stored and plain paths: after local changes.
     pub fn learn(mut self, touched: &HashMap<PlaceId, Touched>) -> Inner<()> {
         self.whole = false;
-        for (place, Touched { id, cipher, plain, .. }) in touched {
+        for (place, Touched { tag, cipher, plain, .. }) in touched {
             let here = Here {
                 open: None,
-                id: *id,
+                tag: *tag,
                 place: *place,
                 cipher: cipher.clone(),
                 plain: plain.clone(),
@@ -309,8 +309,8 @@ impl<'a> Survey<'a> {
     }
 
     fn root(&self) -> Here {
-        let id = self.core.keys.root_directory();
-        Here { open: None, id, place: id, cipher: Vec::new(), plain: Vec::new() }
+        let (tag, place) = (self.core.keys.root_tag(), self.memory.root_place(self.core));
+        Here { open: None, tag, place, cipher: Vec::new(), plain: Vec::new() }
     }
 
     /// Returns the next directory to read. Directories not known at their places come last: the
@@ -335,6 +335,11 @@ impl<'a> Survey<'a> {
         })
     }
 
+    /// Returns the hashes of the tags that a directory had before it was renamed.
+    fn hashes_before(&self, tag: &Tag) -> Inner<Vec<[u8; 32]>> {
+        Ok(self.core.explained(tag)?.iter().map(|tag| self.memory.hash(tag, b"")).collect())
+    }
+
     /// Moves the rows of renamed directories to their new places.
     fn move_known(&mut self) -> Inner<()> {
         while let Some(child) = self.fresh.pop() {
@@ -343,9 +348,15 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// If a directory of this id is not at its place any more, moves its rows to `child`.
+    /// If a directory of this tag, or of one that evidence explains, is not at its place any more,
+    /// moves its rows to `child`.
     fn move_to(&mut self, child: &Child) -> Inner<()> {
-        let Some(old) = self.vacated.get_mut(&child.hash).and_then(Vec::pop) else { return Ok(()) };
+        let hashes = std::iter::once(child.hash).chain(self.hashes_before(&child.tag)?);
+        let mut old = None;
+        for hash in hashes {
+            old = old.or_else(|| self.vacated.get_mut(&hash).and_then(Vec::pop));
+        }
+        let Some(old) = old else { return Ok(()) };
         let mut todo = vec![(old.place, child.place)];
         while let Some((old, new)) = todo.pop() {
             for (old_key, row) in self.rows(&old)? {
@@ -486,10 +497,10 @@ impl<'a> Survey<'a> {
             let entries = listing.read(cookie, PIECE)?;
             let Some(last) = entries.last() else { break };
             cookie = last.next;
-            let folder = self.core.folder_at(dir.clone(), here.id);
+            let folder = self.core.folder_at(dir.clone(), here.tag);
             for entry in entries.iter().filter(|e| !is_control(&e.name)) {
                 self.give_way()?;
-                let Some(present) = self.look(&folder, dir, &here, entry, is_touched)? else {
+                let Some(present) = self.look(&folder, dir, entry, is_touched)? else {
                     continue;
                 };
                 let key = self.memory.key(&here.place, &present.name);
@@ -525,14 +536,13 @@ impl<'a> Survey<'a> {
         &mut self,
         folder: &Folder,
         dir: &Arc<dyn Dir>,
-        here: &Here,
         entry: &DirEntry,
         is_touched: bool,
     ) -> Inner<Option<Present>> {
-        let Some(said) = folder.read(&entry.name)? else { return Ok(None) };
-        let Some(name) = folder.shown(&entry.name, &said)? else { return Ok(None) };
-        let copy_of = match said {
-            Said::Name(sealed) if sealed.plain != name => Some(sealed.plain),
+        let Some(meaning) = self.core.read_name(&entry.name)? else { return Ok(None) };
+        let Some(name) = folder.shown(&entry.name, &meaning)? else { return Ok(None) };
+        let copy_of = match meaning {
+            Meaning::Name(sealed) if sealed.plain != name => Some(sealed.plain),
             _ => None,
         };
         let unknown = Thing { kind: FILE, id: NOTHING, version: 0 };
@@ -563,23 +573,25 @@ impl<'a> Survey<'a> {
             Kind::Dir => {
                 let found = dir.open_dir(&entry.name).map_err(Fault::from).and_then(|inner| {
                     let place = folder.place_name(&entry.name, &name)?;
-                    match self.core.check_boundary(&*inner, &**dir, &here.id, &place) {
-                        Ok(()) => Ok((folder.identify(&*inner, &entry.name, &name)?.1, false)),
+                    let tag = self.core.keys.tag_of(&entry.name).ok_or(Fault::Os(libc::ESTALE))?;
+                    match folder.check_boundary(&*inner, place.as_deref()) {
+                        Ok(()) => Ok((tag, false)),
                         // The storage host can put a descriptor anywhere, but not the junction that
                         // refers to it.
                         Err(Fault::Boundary)
-                            if self.core.junction(&**dir, &here.id, &place)?.is_some() =>
+                            if let Some(place) = place
+                                && folder.junction(&place)?.is_some() =>
                         {
-                            Ok((self.core.keys.derived_directory(&here.id, &place), true))
+                            Ok((tag, true))
                         }
                         Err(fault) => Err(fault),
                     }
                 });
                 match found {
-                    Ok((id, share)) => {
-                        inside = (!share).then_some(id);
+                    Ok((tag, share)) => {
+                        inside = (!share).then_some(tag);
                         is_share = share;
-                        Thing { kind: DIRECTORY, id: self.memory.hash(&id, b""), version: 0 }
+                        Thing { kind: DIRECTORY, id: self.memory.hash(&tag, b""), version: 0 }
                     }
                     Err(_) => Thing { kind: DIRECTORY, id: NOTHING, version: 0 },
                 }
@@ -644,13 +656,18 @@ impl<'a> Survey<'a> {
             seen.version = seen.version.max(thing.version);
             seen.kept = seen.kept.max(is_kept.then_some(thing.version));
         }
-        if let Some(id) = present.inside {
+        if let Some(tag) = &present.inside {
+            for hash in self.hashes_before(tag)? {
+                self.seen.entry(hash).or_default();
+            }
+        }
+        if let Some(tag) = present.inside {
             let place = self.memory.place(&here.place, &present.name, &thing.id);
             let child = Child {
                 parent: here.clone(),
                 stored: present.stored.clone(),
                 name: present.name.clone().into(),
-                id,
+                tag,
                 hash: thing.id,
                 place,
             };

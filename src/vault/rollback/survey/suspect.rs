@@ -10,7 +10,7 @@ pub(super) const DIRECTORY: u8 = 2;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thing {
     pub(super) kind: u8,
-    /// Id of a file, hash of the id of a directory.
+    /// Id of a file, hash of the tag of a directory.
     pub(super) id: [u8; 32],
     pub(super) version: u64,
 }

@@ -3,14 +3,18 @@
 
 use std::sync::LazyLock;
 
-use base64ct::{Base64UrlUnpadded, Encoding};
 use kithfs::crypto::{Hctr2, NamesKey, RecordCipher, Suite};
 use kithfs::format::header::{Header, HeaderContext, Hint, MAGIC, PUBLIC, PublicHeader};
 use kithfs::format::journal::{JournalHead, RECORD_HEAD, RECORDS_AT, record_head};
 use kithfs::format::layout::{INDEX_BLOCK, Layout, SIZE_MAX, SMALL_MAX};
-use kithfs::format::name::{Decoded, NameCipher, StoredName, is_control, is_valid};
+use kithfs::format::name::{
+    NameCipher, Opened, Parts, StoredName, is_control, is_long, is_valid, long_hash, long_path,
+    parse,
+};
 use kithfs::format::signature::{Authorship, Sign};
+use kithfs::format::suffix::{self, mark_of, marked, split_mark};
 use kithfs::format::table::{HOLE, IndexBlock, Segment, Table};
+use kithfs::format::text;
 
 use super::{Repeat, Seeded, chosen};
 
@@ -72,7 +76,7 @@ fn header(public: PublicHeader) -> Header {
         version: 1,
         root: HOLE,
         oldest_epoch: 1,
-        hint: Hint { directory: [3; 32], name: b"name".to_vec() },
+        hint: Hint { tag: [3; 8], name: b"name".to_vec() },
     }
 }
 
@@ -151,89 +155,120 @@ pub fn index_block_seeds() -> Vec<Vec<u8>> {
     vec![IndexBlock::empty().encode(), (0..INDEX_BLOCK).map(|i| i as u8).collect()]
 }
 
+/// The longest stored name of the share, and the tag of the directory.
+const LONGEST: usize = 152;
+const TAG: [u8; 8] = [12; 8];
+
 /// Names of entries. By the first byte: a stored name as it is; a plain name; a plain name whose
-/// stored form has a suffix; or what stands under the cipher of a stored name.
+/// stored form has a suffix; what stands under the cipher of a stored name; or a shown name.
 pub fn stored_name(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
-    let (key, directory) = (NamesKey::from_bytes([11; 32]), [12; 32]);
-    let hctr2 = Hctr2::new(&key);
-    let names = NameCipher::new(&hctr2, &key, &directory);
-    match choice % 4 {
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes([11; 32]));
+    let names = NameCipher::new(&hctr2, LONGEST);
+    match choice % 5 {
         0 => check_stored(&names, bytes),
-        1 => match names.encode(bytes) {
-            None => assert!(!is_valid(bytes)),
-            Some(StoredName::Short(entry)) => {
-                assert_eq!(names.decode(&entry), Decoded::Plain(bytes.to_vec()))
-            }
-            Some(StoredName::Long { entry, sidecar, hash }) => {
-                assert_eq!(
-                    names.decode(&entry),
-                    Decoded::Long { sidecar, hash, suffix: Vec::new() }
-                );
-            }
-        },
+        1 => check_plain(&names, bytes),
         2 => {
             let Some((&len, rest)) = bytes.split_first() else { return };
             let (plain, suffix) = rest.split_at(rest.len().min(usize::from(len)));
-            if let Some(stored) = names.encode(plain) {
+            if let Some(stored) = names.encode(&TAG, plain) {
                 check_stored(&names, &[stored.entry(), suffix].concat());
             }
         }
-        _ => {
+        3 => {
             let mut buf = bytes.to_vec();
-            if hctr2.encrypt(&hctr2.tweak(&directory), &mut buf).is_ok() {
-                check_stored(&names, Base64UrlUnpadded::encode_string(&buf).as_bytes());
+            if hctr2.encrypt(&hctr2.tweak(b""), &mut buf).is_ok() {
+                check_stored(&names, &text::encode(&buf));
+                check_long(&names, &buf);
             }
         }
+        _ => check_shown(bytes),
+    }
+}
+
+fn check_plain(names: &NameCipher, plain: &[u8]) {
+    let Some(stored) = names.encode(&TAG, plain) else { return assert!(!is_valid(plain)) };
+    let opened = Some(Opened { tag: TAG, name: plain.to_vec() });
+    match (&stored, parse(stored.entry(), LONGEST)) {
+        (StoredName::Short(_), Parts::Short { sealed, suffix: b"" }) => {
+            assert_eq!(names.open(&sealed), opened);
+        }
+        (StoredName::Long { hash, sealed, .. }, Parts::Long { hash: read, suffix: b"" }) => {
+            assert!(*hash == read && is_long(sealed, hash, LONGEST));
+            assert_eq!(names.open(sealed), opened);
+        }
+        (_, parts) => panic!("{parts:?}"),
     }
 }
 
 /// Whatever a store may hold under `stored` is shown under a name that leads back to it.
 fn check_stored(names: &NameCipher, stored: &[u8]) {
-    if !is_valid(stored) {
-        return;
-    }
-    match names.decode(stored) {
-        Decoded::Plain(plain) => {
-            assert!(is_valid(&plain), "{plain:?}");
-            let direct = names.encode(&plain).is_some_and(|name| name.entry() == stored);
-            assert!(
-                direct || names.conflict_candidates(&plain).iter().any(|name| name == stored),
-                "{plain:?} does not lead back"
-            );
+    match parse(stored, LONGEST) {
+        Parts::Short { sealed, suffix } => {
+            let Some(Opened { tag, name }) = names.open(&sealed) else { return };
+            let again = names.encode(&tag, &name).expect("a valid name");
+            assert_eq!([again.entry(), suffix].concat(), stored, "{name:?} does not lead back");
+            let shown = [&name[..], &suffix::shown(suffix)].concat();
+            let leads_back = suffix::splits(&shown).any(|split| split == (&name[..], suffix));
+            assert!(suffix.is_empty() || leads_back, "{shown:?} cannot be taken apart");
         }
-        Decoded::Long { sidecar, hash, suffix } => {
-            let text = Base64UrlUnpadded::encode_string(&hash);
-            assert_eq!([b"=", text.as_bytes(), &suffix].concat(), stored);
-            assert_eq!([b"+name-", text.as_bytes()].concat(), sidecar);
+        Parts::Long { hash, suffix } => {
+            let (group, file) = long_path(&hash);
+            assert_eq!([b"=", &file[..], suffix].concat(), stored);
+            assert_eq!(long_hash(&group, &file), Some(hash));
         }
-        Decoded::Control => assert!(is_control(stored)),
-        Decoded::Foreign => {}
+        Parts::Control => assert!(is_control(stored)),
+        Parts::Foreign => {}
     }
 }
 
+/// The contents of a file of a long name.
+fn check_long(names: &NameCipher, sealed: &[u8]) {
+    if is_long(sealed, blake3::hash(sealed).as_bytes(), LONGEST)
+        && let Some(Opened { tag, name }) = names.open(sealed)
+    {
+        let again = names.encode(&tag, &name).expect("a valid name");
+        assert!(matches!(again, StoredName::Long { sealed: made, .. } if made == sealed));
+    }
+}
+
+fn check_shown(name: &[u8]) {
+    for (plain, suffix) in suffix::splits(name) {
+        assert_eq!([plain, &suffix::shown(suffix)].concat(), name);
+    }
+    if let Some((plain, mark)) = split_mark(name) {
+        assert_eq!(marked(plain, &mark), name);
+    }
+    let mark = mark_of(name);
+    assert!(name.is_empty() || split_mark(&marked(name, &mark)) == Some((name, mark)));
+}
+
 pub fn stored_name_seeds() -> Vec<Vec<u8>> {
-    let (key, directory) = (NamesKey::from_bytes([11; 32]), [12; 32]);
-    let hctr2 = Hctr2::new(&key);
-    let names = NameCipher::new(&hctr2, &key, &directory);
+    let hctr2 = Hctr2::new(&NamesKey::from_bytes([11; 32]));
+    let names = NameCipher::new(&hctr2, LONGEST);
     let mut seeds = Vec::new();
-    let suffixes: [&[u8]; 4] = [
+    let suffixes: [&[u8]; 7] = [
         b"",
         b".sync-conflict-20260101-120000-ABCDEFG",
         b" (Ann's conflicted copy 2026-01-01)",
         b" (2)",
+        b"-MACHINE",
+        b"~",
+        b" (conflict copy ~)",
     ];
-    for plain in [&b"a"[..], b"letter.txt", &[b'n'; 183], &[b'n'; 184], &[0xff; 255]] {
-        let stored = names.encode(plain).expect("a valid name");
+    for plain in [&b"a"[..], b"letter.txt", &[b'n'; 98], &[b'n'; 99], &[0xff; 255]] {
+        let stored = names.encode(&TAG, plain).expect("a valid name");
         seeds.push(chosen(1, plain));
         seeds.extend(suffixes.iter().map(|suffix| chosen(0, &[stored.entry(), suffix].concat())));
         seeds.extend(
             suffixes.iter().map(|suffix| [&[2, plain.len() as u8], plain, suffix].concat()),
         );
-        seeds.push(chosen(3, &[plain, &[0; 8]].concat()));
+        seeds.extend(suffixes.iter().map(|suffix| chosen(4, &[plain, suffix].concat())));
+        seeds.push(chosen(3, &[&TAG, plain, &[0; 8]].concat()));
     }
-    seeds.push(chosen(3, b"a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"));
-    seeds.extend([&b"+share"[..], b"+dir", b"=", b".hidden"].map(|control| chosen(0, control)));
+    seeds.push(chosen(3, &[&TAG[..], b"a", &[0; 15]].concat()));
+    seeds.push(chosen(4, b"a (conflict copy ~) (moved 0abc0001)"));
+    seeds.extend([&b"+share"[..], b"+moved", b"=", b".hidden"].map(|control| chosen(0, control)));
     seeds
 }
 

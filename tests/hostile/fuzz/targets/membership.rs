@@ -35,6 +35,7 @@ pub fn share_descriptor_seeds() -> Vec<Vec<u8>> {
         signed: false,
         isolated: false,
         chunk_log2: 22,
+        longest_name: 152,
         ..first
     };
     vec![first.encode(), owner_only.encode()]

@@ -92,7 +92,7 @@ targets! {
     sealed::record_sealed, seeds record_sealed_seeds, memory 64 * KIB, runs 5000;
     sealed::link_text, seeds link_text_seeds, memory 64 * KIB, runs 5000;
     sealed::xattrs, seeds xattrs_seeds, memory 64 * KIB, runs 5000;
-    sealed::directory_record, seeds directory_record_seeds, memory 64 * KIB, runs 5000;
+    sealed::evidence, seeds evidence_seeds, memory 64 * KIB, runs 5000;
     sealed::journal_sealed, seeds journal_sealed_seeds, memory 64 * KIB, runs 2000;
     sealed::journal_body, seeds journal_body_seeds, memory 64 * KIB, runs 5000;
     roster::roster_bag, seeds roster_bag_seeds, memory MIB, runs 300;

@@ -11,9 +11,9 @@ use kithfs::format::journal::{
     ALIGN, JournalHead, JournalRecord, Patch, RECORD_HEAD, open_record, record_head,
 };
 use kithfs::format::layout::{HEADER, Layout, SMALL_MAX};
+use kithfs::format::moved::Moved;
 use kithfs::format::record::{
-    self, DirectoryRecord, OVERHEAD, Place, RecordContext, RecordKind, TARGET_MAX, Xattrs,
-    epoch_of, link_record,
+    self, OVERHEAD, RecordContext, RecordKind, TARGET_MAX, Xattrs, epoch_of, link_record,
 };
 use kithfs::format::table::HOLE;
 
@@ -39,7 +39,7 @@ static HEADERS: LazyLock<Vec<(Header, Vec<u8>)>> = LazyLock::new(|| {
     });
     let header = |(suite, small): (Suite, Option<u16>)| {
         let public = PublicHeader { suite, small, epoch: 1, commitment: [4; 8], file_id: [5; 32] };
-        let hint = Hint { directory: [3; 32], name: b"letter.txt".to_vec() };
+        let hint = Hint { tag: [3; 8], name: b"letter.txt".to_vec() };
         let size = small.map_or(1 << 20, u64::from);
         let header = Header { public, size, version: 7, root: HOLE, oldest_epoch: 1, hint };
         let sealed = header.seal(
@@ -102,13 +102,8 @@ pub fn header_body_seeds() -> Vec<Vec<u8>> {
     HEADERS.iter().filter(|(header, _)| header.public.suite == Suite::Aes256Gcm).map(open).collect()
 }
 
-const KINDS: [RecordKind; 5] = [
-    RecordKind::Symlink,
-    RecordKind::LongSymlink,
-    RecordKind::Xattrs,
-    RecordKind::Directory,
-    RecordKind::Name,
-];
+const KINDS: [RecordKind; 4] =
+    [RecordKind::Symlink, RecordKind::LongSymlink, RecordKind::Xattrs, RecordKind::Moved];
 
 fn records() -> RecordContext<'static> {
     RecordContext { share: &SHARE, suite: Suite::Aes256Gcm, signed: false, epoch: 3, cipher: &AES }
@@ -120,7 +115,7 @@ fn bound(kind: usize) -> [u8; 16] {
 }
 
 static RECORDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let plain = [&b"../elsewhere"[..], &[b't'; 3500], b"attributes", b"directory", &[b'n'; 255]];
+    let plain = [&b"../elsewhere"[..], &[b't'; 3500], b"attributes", &[b't'; 16]];
     let random = Seeded::new(3);
     KINDS
         .iter()
@@ -185,24 +180,15 @@ pub fn xattrs_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A directory record, as it is under its seal.
-pub fn directory_record(data: &[u8]) {
-    if let Ok(record) = DirectoryRecord::decode(data) {
-        assert_eq!(record.encode(), data);
-        assert!(
-            record.is_at(&record.place.parent, &record.place.name)
-                && record.is_at(&record.previous.parent, &record.previous.name)
-        );
+/// Rename evidence, as it is under its seal.
+pub fn evidence(data: &[u8]) {
+    if let Ok(moved) = Moved::decode(data) {
+        assert_eq!(moved.encode(), data);
     }
 }
 
-pub fn directory_record_seeds() -> Vec<Vec<u8>> {
-    let place = |n: u8, name: &[u8]| Place { parent: [n; 32], name: name.to_vec() };
-    let record = |place, previous| DirectoryRecord { id: [1; 32], place, previous }.encode();
-    vec![
-        record(place(2, b"now"), place(3, b"before")),
-        record(place(2, &[b'n'; 255]), place(2, b"x")),
-    ]
+pub fn evidence_seeds() -> Vec<Vec<u8>> {
+    vec![Moved { from: [1; 8], to: [2; 8] }.encode()]
 }
 
 const JOURNAL: JournalHead =

@@ -47,7 +47,7 @@ static HEADERS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
             commitment: [6; 8],
             file_id: [5; 32],
         };
-        let hint = Hint { directory: [4; 32], name: b"letter".to_vec() };
+        let hint = Hint { tag: [4; 8], name: b"letter".to_vec() };
         let header = Header { public, size, version: 1, root: HOLE, oldest_epoch: 2, hint };
         header.seal(&context(), data, Some(Sign { by: by(), sign: &sign }), &Seeded::new(4))
     };

@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock};
 
 use kithfs::crypto::Suite;
 use kithfs::format::layout::HEADER;
+use kithfs::format::suffix::{mark_of, marked};
 use kithfs::roster::Identity;
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Dir, Kind, RenameMode};
@@ -58,6 +59,8 @@ struct Fixture {
     /// By plain path, and once more by stored path for what can lose its name.
     truth: BTreeMap<Vec<u8>, Truth>,
     objects: Vec<Object>,
+    /// Number of entries, the root included.
+    count: usize,
 }
 
 fn owner() -> Identity {
@@ -134,7 +137,8 @@ fn fixture(suite: Suite, chunk_log2: u8) -> Fixture {
     vault.rename(ROOT, b"before", plain.node, b"after", RenameMode::NoReplace).expect("renamed");
     vault.close().expect("closed");
     let store = store.snapshot();
-    let mut fixture = Fixture { store, owner, truth: BTreeMap::new(), objects: Vec::new() };
+    let mut fixture =
+        Fixture { store, owner, truth: BTreeMap::new(), objects: Vec::new(), count: 0 };
     fixture.survey();
     fixture
 }
@@ -183,7 +187,8 @@ fn crashed_fixture() -> Fixture {
             object.path().to_vec(),
         )
     });
-    Fixture { store, owner, truth, objects }
+    let count = truth.len();
+    Fixture { store, owner, truth, objects, count }
 }
 
 impl Object {
@@ -238,6 +243,21 @@ fn parent_of<'a>(store: &MemStore, path: &'a [u8]) -> (Arc<dyn Dir>, &'a [u8]) {
     (dir, b"")
 }
 
+/// Paths under which an entry may be shown where long names or evidence are missing.
+fn other_paths(cipher: &[u8], plain: &[u8]) -> Vec<Vec<u8>> {
+    let mut paths = vec![Vec::new()];
+    let components = cipher.split(|b| *b == b'/').zip(plain.split(|b| *b == b'/'));
+    for (stored, plain) in components {
+        let mut names = vec![plain.to_vec(), marked(plain, &mark_of(stored))];
+        if stored.starts_with(b"=") {
+            names.push(stored.to_vec());
+        }
+        let below = |path: &Vec<u8>| names.iter().map(|name| join(path, name)).collect::<Vec<_>>();
+        paths = paths.iter().flat_map(below).collect();
+    }
+    paths
+}
+
 impl Fixture {
     /// Learns what the vault holds by reading it once, and what its ciphertext consists of.
     fn survey(&mut self) {
@@ -262,15 +282,14 @@ impl Fixture {
                 matches!(object, Object::Xattr(_)),
             )
         });
-        // What loses its long name shows under the stored one.
+        self.count = truth.len();
+        // What loses its long name shows under the stored one, and what loses the evidence of a
+        // rename shows with a mark; so do the directories above.
         for (cipher, plain) in stored {
-            let name = cipher.rsplit(|b| *b == b'/').next().unwrap_or(&cipher);
-            if name.first() == Some(&b'=') {
-                let parent =
-                    plain.iter().rposition(|b| *b == b'/').map_or(&b""[..], |at| &plain[..at]);
+            for other in other_paths(&cipher, &plain) {
                 let Truth { contents, xattr } = &truth[&plain];
                 let same = Truth { contents: contents.clone(), xattr: xattr.clone() };
-                truth.insert(join(parent, name), same);
+                truth.entry(other).or_insert(same);
             }
         }
         self.truth = truth;
@@ -395,10 +414,7 @@ impl Fixture {
         let report = vault.check(b"", &mut |_| ()).expect("the check runs");
         if report.faults.is_empty() {
             assert!(amiss.is_empty(), "the check finds nothing, reading does: {amiss:?}");
-            let all = self.truth.keys().filter(|path| {
-                !path.rsplit(|b| *b == b'/').next().is_some_and(|name| name.starts_with(b"="))
-            });
-            assert_eq!(seen, all.count(), "the check finds nothing, and something is missing");
+            assert_eq!(seen, self.count, "the check finds nothing, and something is missing");
         }
         drop(vault.close());
     }
@@ -578,13 +594,15 @@ pub fn vault_path(data: &[u8]) {
 
 pub fn vault_path_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
-    for plain in AES.truth.keys().filter(|path| !path.contains(&b'=')) {
+    let is_whole = |path: &&Vec<u8>| !path.contains(&b'=') && !path.ends_with(b")");
+    let is_shown = |path: &&Vec<u8>| is_whole(path) && OPEN.cipher_path(path).is_ok();
+    for plain in AES.truth.keys().filter(is_shown) {
         seeds.push([b"\0", &plain[..]].concat());
         seeds.push([b"\0", &OPEN.cipher_path(plain).expect("mapped")[..]].concat());
     }
     seeds.extend(
         [
-            &b"\x01+dir"[..],
+            &b"\x01+long"[..],
             b"\x01x",
             b"\x02moved",
             b"\x02below/further",

@@ -1,0 +1,64 @@
+//! The text of sealed bytes in stored names: base64 without padding, with two letters that no sync
+//! tool begins a suffix with and no store refuses.
+//!
+//! Rule: there is one text of each sequence of bytes.
+
+use base64ct::{Base64UrlUnpadded, Encoding};
+
+/// Letters 62 and 63 in base64url, and here.
+const LETTERS: [(u8, u8); 2] = [(b'-', b','), (b'_', b'@')];
+/// Number of letters of 32 bytes, such as a hash.
+pub const HASH_LETTERS: usize = 43;
+
+/// Returns the number of letters of `len` bytes.
+pub fn letters(len: usize) -> usize {
+    (len * 4).div_ceil(3)
+}
+
+/// Returns whether `b` is a letter of such texts.
+pub fn is_letter(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b',' || b == b'@'
+}
+
+/// Returns the text of `bytes`.
+pub fn encode(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Base64UrlUnpadded::encode_string(bytes).into_bytes();
+    for b in &mut text {
+        *b = LETTERS.iter().find(|(url, _)| url == b).map_or(*b, |(_, own)| *own);
+    }
+    text
+}
+
+/// Returns the bytes of a text; `None` if it is not the text of any bytes.
+pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    if !text.iter().all(|b| is_letter(*b)) {
+        return None;
+    }
+    let url: Vec<u8> = text
+        .iter()
+        .map(|b| LETTERS.iter().find(|(_, own)| own == b).map_or(*b, |(url, _)| *url))
+        .collect();
+    Base64UrlUnpadded::decode_vec(std::str::from_utf8(&url).ok()?).ok()
+}
+
+/// Returns the 32 bytes of a text of [`HASH_LETTERS`].
+pub fn decode_hash(text: &[u8]) -> Option<[u8; 32]> {
+    decode(text)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn each_sequence_of_bytes_has_one_text(bytes in proptest::collection::vec(any::<u8>(), 0..80), text in "[A-Za-z0-9,@_+/=-]{0,50}") {
+            let made = encode(&bytes);
+            prop_assert!(made.iter().all(|b| is_letter(*b)));
+            prop_assert_eq!(made.len(), letters(bytes.len()));
+            prop_assert_eq!(decode(&made), Some(bytes));
+            if let Some(bytes) = decode(text.as_bytes()) { prop_assert_eq!(encode(&bytes), text.into_bytes()); }
+        }
+    }
+}

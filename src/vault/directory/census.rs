@@ -1,0 +1,61 @@
+//! What one listing of a directory shows of its names: kept, because it is asked about for many of
+//! them.
+//!
+//! Rules that hold here
+//! * It is valid as long as the directory's times show no change.
+//! * Entries that have their plain names anyway are not kept: a directory may be larger than
+//!   memory.
+
+use std::sync::Arc;
+
+use crate::format::junction;
+use crate::format::suffix::mark_of;
+use crate::vault::core::Core;
+use crate::vault::core::known_names::{Census, Freshness};
+use crate::vault::directory::folder::Folder;
+use crate::vault::directory::names::Meaning;
+use crate::vault::error::Inner;
+use crate::vault::share::control_files::LISTED;
+
+impl Folder<'_> {
+    /// Returns the census of the directory, taken now if it has changed.
+    pub(in crate::vault) fn census(&self) -> Inner<Arc<Census>> {
+        let Core { namespace, mode, keys, .. } = self.core;
+        let stat = self.dir.stat_self()?;
+        let (key, times) =
+            ((stat.dev, stat.ino, self.tag, keys.generation()), (stat.mtime, stat.ctime));
+        let known = namespace.censuses.0.lock().get(&key).cloned();
+        if let Some((fresh, census)) = &known
+            && fresh.is_valid(&times, mode.writers.share_names())
+        {
+            return Ok(census.clone());
+        }
+        let fresh = Freshness::new(times, known.as_ref().map(|(fresh, _)| fresh));
+        let census = Arc::new(self.take_census()?);
+        namespace.censuses.0.lock().put(key, (fresh, census.clone()));
+        Ok(census)
+    }
+
+    fn take_census(&self) -> Inner<Census> {
+        let (dir, mut cookie, mut census) = (self.dir.reopen()?, 0, Census::default());
+        loop {
+            let part = dir.read(cookie, LISTED)?;
+            let Some(last) = part.last() else { break };
+            cookie = last.next;
+            let meanings = self.core.read_names(part.iter().map(|entry| &*entry.name))?;
+            for (entry, meaning) in part.into_iter().zip(meanings) {
+                census.junctions.extend(junction::hash_of(&entry.name));
+                let Some(meaning) = meaning else { continue };
+                if let Meaning::Name(sealed) = &meaning {
+                    census.tags.insert(sealed.tag);
+                    if self.is_plain(sealed) {
+                        continue;
+                    }
+                }
+                census.marks.entry(mark_of(&entry.name)).or_default().push(entry.name);
+            }
+        }
+        census.marks.values_mut().for_each(|names| names.sort_unstable());
+        Ok(census)
+    }
+}

@@ -1,0 +1,54 @@
+//! The sealed names of long-named entries, at the root of a share.
+//!
+//! Rules that hold here
+//! * A sealed name proves itself by its hash, and has the same bytes whoever writes it.
+//! * It is durable before its entry exists, and is never changed. Only `fsck --prune` removes one:
+//!   a sync tool may deliver an entry later.
+
+use crate::format::name::{LONG_DIRECTORY, SEALED_MAX, StoredName, is_long, long_path};
+use crate::vault::core::Core;
+use crate::vault::directory::evidence::make_dir;
+use crate::vault::error::Inner;
+use crate::vault::share::control_files::{read_control, write_control};
+
+impl Core {
+    /// Returns the sealed name with this hash; `None` if it is missing or was changed.
+    pub fn long_name(&self, hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
+        if let Some(sealed) = self.namespace.long_names.kept.lock().get(hash) {
+            return Ok(Some(sealed.to_vec()));
+        }
+        let sealed = self.stored_long_name(hash)?;
+        if let Some(sealed) = &sealed {
+            self.namespace.long_names.keep(hash, sealed);
+        }
+        Ok(sealed)
+    }
+
+    /// Like [`Core::long_name`], always from the store.
+    pub fn stored_long_name(&self, hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
+        let (group, file) = long_path(hash);
+        let opened = self.root.open_dir(LONG_DIRECTORY).and_then(|all| all.open_dir(&group));
+        let read = match opened {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => None,
+            other => read_control(&*other?, &file, SEALED_MAX)?,
+        };
+        Ok(read.filter(|sealed| is_long(sealed, hash, self.keys.longest_name)))
+    }
+
+    /// Makes the sealed name of a long-named entry durable, before the entry is created.
+    pub fn prepare(&self, stored: &StoredName) -> Inner<()> {
+        let StoredName::Long { hash, sealed, .. } = stored else { return Ok(()) };
+        // Another thread that writes it has not made it durable yet.
+        let _writing = self.namespace.long_names.writing.lock();
+        if self.stored_long_name(hash).is_ok_and(|there| there.is_some()) {
+            return Ok(());
+        }
+        let (group, file) = long_path(hash);
+        let all = make_dir(&self.root, LONG_DIRECTORY)?;
+        let group = make_dir(&all, &group)?;
+        write_control(&*group, &*self.random, &file, sealed)?;
+        group.sync()?;
+        self.namespace.long_names.keep(hash, sealed);
+        Ok(())
+    }
+}
