@@ -64,6 +64,7 @@ pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir:
         open: Vec::new(),
         steps: Vec::new(),
     };
+    generator.begin();
     let mut turn = 0;
     while generator.steps.len() < steps {
         let machine = match generator.profile.conflicts {
@@ -94,6 +95,20 @@ pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir:
 }
 
 impl Generator {
+    /// Gives all machines a tree to work with.
+    fn begin(&mut self) {
+        for path in ["a", "b", "a/c", "d"] {
+            self.do_op(0, Op::Mkdir(path.into()));
+        }
+        for path in ["f", "a/f", "a/c/g", "b/h"] {
+            let record = self.record();
+            self.do_op(0, Op::Append(path.into(), record, Durable::Fsync));
+        }
+        for machine in 0..self.machines {
+            self.push(machine, Action::Sync(How::default()));
+        }
+    }
+
     fn push(&mut self, machine: usize, action: Action) {
         match &action {
             Action::Program(op) => drop(self.plain.hosts.run(machine, op)),

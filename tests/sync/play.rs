@@ -24,7 +24,9 @@ pub struct Counts {
     pub hidden: usize,
     /// Mounts that were refused.
     pub refused: usize,
-    /// Faults of a check, and alarms of the rollback memory.
+    /// Faults that a check reports, and tools that come to no end.
+    pub faults: usize,
+    /// Alarms of the rollback memory.
     pub alarms: usize,
     /// Files with bytes that no program has written there.
     pub wrong: usize,
@@ -37,13 +39,14 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn all(&self) -> [(&'static str, usize); 9] {
+    pub fn all(&self) -> [(&'static str, usize); 10] {
         [
             ("lost", self.lost),
             ("nameless", self.nameless),
             ("hidden", self.hidden),
             ("refused", self.refused),
-            ("false alarms", self.alarms),
+            ("faults", self.faults),
+            ("alarms", self.alarms),
             ("wrong bytes", self.wrong),
             ("io errors", self.io_errors),
             ("control copies", self.control),
@@ -69,7 +72,8 @@ impl Counts {
             "nameless" => &mut self.nameless,
             "hidden" => &mut self.hidden,
             "refused" => &mut self.refused,
-            "false alarms" => &mut self.alarms,
+            "faults" => &mut self.faults,
+            "alarms" => &mut self.alarms,
             "wrong bytes" => &mut self.wrong,
             "io errors" => &mut self.io_errors,
             "control copies" => &mut self.control,
@@ -556,7 +560,7 @@ impl Player {
                 return;
             }
         }
-        self.outcome.counts.alarms += 1;
+        self.outcome.counts.faults += 1;
         self.note("the tools do not come to an end".into());
     }
 
@@ -686,10 +690,11 @@ impl Player {
     }
 
     fn judge_checks(&mut self, machine: usize) {
-        for args in [&["fsck"][..], &["rollback", "--settle", "0"]] {
+        for (kind, args) in [("faults", &["fsck"][..]), ("alarms", &["rollback", "--settle", "0"])]
+        {
             let output = self.tested.hosts.machines[machine].kithfs(args);
             if !output.status.success() {
-                self.outcome.counts.alarms += 1;
+                *self.outcome.counts.count(kind) += 1;
                 let said = String::from_utf8_lossy(&output.stdout).into_owned()
                     + &String::from_utf8_lossy(&output.stderr);
                 self.note(format!("machine {machine}: {}: {}", args.join(" "), said.trim()));
