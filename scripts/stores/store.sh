@@ -220,7 +220,7 @@ use() {
             ;;
     esac
     local left
-    left=$(find "$vault" -name '.fuse_hidden*' -o -name '.nfs*' -o -name '+trash*' -o -name '+tmp*' -o -name '+lock*')
+    left=$(find "$vault" -name '.fuse_hidden*' -o -name '.nfs*' -o -name '+trash*' -o -name '+tmp*')
     [ -z "$left" ] || die "left in the vault: $left"
 }
 

@@ -85,6 +85,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Share(args) => commands::share::run(&args.command),
         Command::WhoCanRead(args) => commands::share::who_can_read(args),
         Command::Info(args) => commands::info::run(args),
+        Command::Set(args) => commands::set::run(args),
         Command::Fsck(args) => commands::fsck::run(args),
         Command::Rollback(args) => commands::rollback::run(args),
         Command::AcceptRollback(args) => commands::rollback::accept(args),

@@ -3,6 +3,15 @@
 use std::thread;
 use std::time::Duration;
 
+/// How long the kernel may cache that a name does not exist, in a vault that is not synced: short
+/// enough for a person who waits for a file, and long enough that programs which look for many
+/// missing names, such as compilers, do not notice it.
+const MISSING: Duration = Duration::from_secs(10);
+
+/// How long the kernel may cache anything of a synced vault. Another machine's change has to be
+/// visible within two seconds.
+const SYNCED: Duration = Duration::from_secs(1);
+
 /// How requests arrive from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
@@ -58,14 +67,15 @@ pub struct ServeOptions {
 }
 
 impl Default for ServeOptions {
-    /// For a vault without concurrent writers: everything is cached for an hour.
+    /// For a vault without concurrent writers: everything is cached for an hour, except that a name
+    /// does not exist, as a sync tool may deliver it.
     fn default() -> ServeOptions {
         const LONG: Duration = Duration::from_secs(3600);
         ServeOptions {
             threads: thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4)),
             entry_ttl: LONG,
             attr_ttl: LONG,
-            negative_ttl: LONG,
+            negative_ttl: MISSING,
             writeback: true,
             direct_io: false,
             permissions: Permissions::default(),
@@ -80,6 +90,16 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
+    /// The same for a vault that a sync tool changes beneath the mount.
+    pub fn synced(self) -> ServeOptions {
+        ServeOptions {
+            entry_ttl: self.entry_ttl.min(SYNCED),
+            attr_ttl: self.attr_ttl.min(SYNCED),
+            negative_ttl: self.negative_ttl.min(SYNCED),
+            ..self
+        }
+    }
+
     /// For a vault with concurrent writers: the kernel asks each time.
     pub fn shared() -> ServeOptions {
         ServeOptions {

@@ -67,7 +67,7 @@ pub enum Call {
     SyncData,
     /// `sync_all`
     SyncAll,
-    /// `try_lock`
+    /// `try_lock`, of a file or a directory
     Lock,
 }
 

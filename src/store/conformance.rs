@@ -16,7 +16,7 @@ macro_rules! conformance {
     ($name:ident, $store:expr) => {
         $crate::store::conformance::conformance!(@each $name, $store;
             names, files, modes, directories, listings, many_entries, listing_while_entries_go, links, symlinks, special_files, renames,
-            rename_replaces, rename_no_replace, rename_exchanges, rename_into_itself, sparse, unnamed, times, owners, xattrs, locks,
+            rename_replaces, rename_no_replace, rename_exchanges, rename_into_itself, sparse, unnamed, times, owners, xattrs, locks, directory_locks,
             unlinked_but_open, spaces);
     };
     (@each $name:ident, $store:expr; $($check:ident),*) => {
@@ -590,6 +590,27 @@ pub(super) fn locks(root: Root) {
     assert!(!third.try_lock(Lock::Shared).unwrap());
     drop(first);
     assert!(third.try_lock(Lock::Exclusive).unwrap());
+}
+
+pub(super) fn directory_locks(root: Root) {
+    root.mkdir(b"d", 0o755).unwrap();
+    let dir = root.open_dir(b"d").unwrap();
+    let (first, second) = (dir.reopen().unwrap(), dir.reopen().unwrap());
+    assert!(first.try_lock(Lock::Shared).unwrap() && second.try_lock(Lock::Shared).unwrap());
+    let mine = |how| (std::process::id(), how);
+    assert_eq!(dir.locks().unwrap(), [mine(Lock::Shared), mine(Lock::Shared)]);
+    assert!(!dir.try_lock(Lock::Exclusive).unwrap());
+    drop((first, second));
+    assert!(dir.try_lock(Lock::Exclusive).unwrap());
+    assert_eq!(dir.locks().unwrap(), [mine(Lock::Exclusive)]);
+    // It follows the directory, however that is called, and belongs to no other of its name.
+    root.rename(b"d", &*root, b"e", RenameMode::Replace).unwrap();
+    root.mkdir(b"d", 0o755).unwrap();
+    assert!(!root.open_dir(b"e").unwrap().try_lock(Lock::Shared).unwrap());
+    assert!(root.open_dir(b"d").unwrap().try_lock(Lock::Shared).unwrap());
+    drop(dir);
+    let again = root.open_dir(b"e").unwrap();
+    assert!(again.locks().unwrap().is_empty() && again.try_lock(Lock::Exclusive).unwrap());
 }
 
 pub(super) fn unlinked_but_open(root: Root) {

@@ -175,7 +175,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Advisory lock on a whole file, held until the handle is dropped.
+/// Advisory lock on a whole file or on a directory, held until the handle is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// Any number of handles may hold it.
@@ -268,6 +268,15 @@ pub trait Dir: Send + Sync {
     fn space(&self) -> io::Result<Space>;
     /// Returns whether the store is mounted read-only.
     fn is_read_only(&self) -> io::Result<bool>;
+    /// Tries to take an advisory lock on the directory itself; `Ok(false)` if another handle holds
+    /// it. It is held until this handle is dropped.
+    fn try_lock(&self, lock: Lock) -> io::Result<bool>;
+    /// Returns the locks on this directory, each with the process id of its holder, as far as the
+    /// kernel lists them: processes of other machines and containers are missing.
+    fn locks(&self) -> io::Result<Vec<(u32, Lock)>>;
+    /// Returns whether a lock on a directory excludes every process that can use the store. False
+    /// for stores with several machines, and for stores of an unknown type.
+    fn directory_locks_suffice(&self) -> bool;
     /// Returns whether changes of this directory certainly get their time from this machine's
     /// clock.
     fn has_our_clock(&self) -> bool {

@@ -10,14 +10,15 @@ use std::path::PathBuf;
 use crate::format::FormatError;
 use crate::roster::{PublicIdentity, RosterError};
 
-/// The process that holds a vault's lock.
+/// The process that holds a vault's lock. Only one that this machine's kernel shows has a name; a
+/// process of another machine or container has the process id 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Host name of its machine.
+    /// Host name of this machine; empty if the process is not visible.
     pub host: String,
-    /// Process id on that machine.
+    /// Process id; 0 if the process is not visible.
     pub pid: u32,
-    /// Time when it took the lock, in seconds since 1970.
+    /// Time when the process began, in seconds since 1970.
     pub since_unix: i64,
 }
 

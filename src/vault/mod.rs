@@ -60,4 +60,5 @@ pub use crate::vault::membership::reseal::pass::Pending;
 pub use crate::vault::membership::share::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use crate::vault::rollback::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
 pub use crate::vault::share::enter::{CreateOptions, CreateShare, DESCRIPTOR_FILE, IDENTITY_FILE};
+pub use crate::vault::share::synced::{Kept, Local};
 pub use crate::vault::share::trust::{Pins, Trust};

@@ -5,12 +5,13 @@
 
 use kithfs::store::mem::MemStore;
 
-use crate::support::cuts::{Session, cut_everywhere, cut_some};
+use crate::support::cuts::{Session, cut_everywhere, cut_some, cut_synced};
 use crate::support::vaults::{READ_WRITE, Seeded, pattern, set_xattr};
 
 fn both_chunk_sizes(session: impl Fn(&mut Session, &MemStore)) {
     cut_everywhere(12, &session);
     cut_everywhere(18, &session);
+    cut_synced(12, 3, &session);
 }
 
 #[test]

@@ -261,7 +261,7 @@ fn cut_the_replay(crashed: &MemStore, promises: &Promises, what: &str, seed: u64
 
 fn cut_workload(chunk_log2: u8, steps: &[Step], wanted: u64) {
     let cuts = record(chunk_log2, |s, store| run(s, store, steps));
-    for (n, Cut { what, store, promises }) in cuts.iter().enumerate() {
+    for (n, Cut { what, store, promises, .. }) in cuts.iter().enumerate() {
         let n = n as u64;
         cut(verify_quickly, &store.crash(&mut |_| 0), promises, &format!("{what}, harsh"));
         for way in 0..WAYS {

@@ -13,4 +13,5 @@ mod idle;
 mod posix;
 mod refused;
 mod signed;
+mod synced;
 mod uring;

@@ -35,6 +35,8 @@ pub type Promises = BTreeMap<Vec<u8>, Allowed>;
 
 pub struct Session {
     pub vault: Vault,
+    /// The state directory of the machine, for a vault that is synced.
+    pub state: Option<MemStore>,
     pub promises: Arc<Mutex<Promises>>,
     /// Contents by path as the program sees them.
     pub now: BTreeMap<Vec<u8>, Bytes>,
@@ -218,16 +220,21 @@ impl Session {
     /// Everything that is there by now will be there for ever: closes the vault and opens it again.
     pub fn reopen(&mut self, store: &MemStore) {
         self.vault.close().unwrap();
-        self.vault = vaults::open(store.root()).unwrap();
+        self.vault = vaults::open_on(store, self.state.as_ref()).unwrap();
     }
 }
 
 /// Reads a vault after a cut and compares it with what was promised, then opens it again, which
 /// finds what the first one made of it.
 pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
+    verify_on(store, None, promises, what);
+}
+
+/// As [`verify`], with the state directory of the machine.
+pub fn verify_on(store: &MemStore, state: Option<&MemStore>, promises: &Promises, what: &str) {
     for round in ["after the cut", "after the replay"] {
         let what = format!("{what}, {round}");
-        let vault = verify_once(store, promises, &what);
+        let vault = verify_once(store, state, promises, &what);
         // The check reports residue and nothing else, but where a file that was never durable is
         // torn; no record was left over.
         for fault in vault.check(b"", &mut |_| {}).unwrap().faults {
@@ -240,11 +247,16 @@ pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
 
 /// As [`verify`], once and without the check: for very many cuts.
 pub fn verify_quickly(store: &MemStore, promises: &Promises, what: &str) {
-    verify_once(store, promises, what);
+    verify_once(store, None, promises, what);
 }
 
-fn verify_once(store: &MemStore, promises: &Promises, what: &str) -> Vault {
-    let vault = vaults::open(store.root()).unwrap_or_else(|e| panic!("{what}: {e}"));
+fn verify_once(
+    store: &MemStore,
+    state: Option<&MemStore>,
+    promises: &Promises,
+    what: &str,
+) -> Vault {
+    let vault = vaults::open_on(store, state).unwrap_or_else(|e| panic!("{what}: {e}"));
     let mut found: BTreeMap<Vec<u8>, Result<Item, String>> = BTreeMap::new();
     vaults::walk(&vault, ROOT, b"", &mut |path, item| {
         found.insert(path.to_vec(), item.map_err(|e| e.to_string()));
@@ -281,28 +293,51 @@ pub struct Cut {
     /// Where in the session.
     pub what: String,
     pub store: MemStore,
+    /// The state directory at the same moment.
+    pub state: Option<MemStore>,
     pub promises: Promises,
 }
 
 /// Runs a session once and gives every moment before a call that changes the store or makes it
 /// durable, and the one after the last.
 pub fn record(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) -> Vec<Cut> {
+    record_on(chunk_log2, None, session)
+}
+
+/// As [`record`], with the state directory of the machine: each call there is a moment, too.
+pub fn record_on(
+    chunk_log2: u8,
+    state: Option<MemStore>,
+    session: impl Fn(&mut Session, &MemStore),
+) -> Vec<Cut> {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, chunk_log2);
+    if state.is_some() {
+        Vault::set_synced(&store.root()).unwrap();
+    }
     let promises: Arc<Mutex<Promises>> = Arc::default();
     let cuts: Arc<Mutex<Vec<Cut>>> = Arc::default();
     let mut session_state = Session {
-        vault: vaults::open(store.root()).unwrap(),
+        vault: vaults::open_on(&store, state.as_ref()).unwrap(),
+        state: state.clone(),
         promises: promises.clone(),
         now: BTreeMap::new(),
     };
-    {
-        // The hook holds a handle that keeps the store alive until it is replaced below.
-        let (watched, promises, cuts) = (store.clone(), promises.clone(), cuts.clone());
-        store.on_event(Box::new(move |event| {
+    for (place, watched) in [("", Some(&store)), (" of the machine", state.as_ref())] {
+        let Some(watched) = watched else { continue };
+        // The hook holds handles that keep the stores alive until it is replaced below.
+        let (store, state) = (store.clone(), state.clone());
+        let (promises, cuts) = (promises.clone(), cuts.clone());
+        watched.on_event(Box::new(move |event| {
             let mut cuts = cuts.lock();
-            let what = format!("cut {} before {:?} of {}", cuts.len(), event.call, event.ino);
-            let cut = Cut { what, store: watched.snapshot(), promises: promises.lock().clone() };
+            let (call, ino) = (event.call, event.ino);
+            let what = format!("cut {} before {call:?} of {ino}{place}", cuts.len());
+            let cut = Cut {
+                what,
+                store: store.snapshot(),
+                state: state.as_ref().map(MemStore::snapshot),
+                promises: promises.lock().clone(),
+            };
             cuts.push(cut);
         }));
     }
@@ -310,10 +345,13 @@ pub fn record(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) -> Vec<
     let last = Cut {
         what: "cut after the session".into(),
         store: store.snapshot(),
+        state: state.as_ref().map(MemStore::snapshot),
         promises: promises.lock().clone(),
     };
     session_state.vault.close().unwrap();
-    store.on_event(Box::new(|_| {}));
+    for store in [Some(&store), state.as_ref()].into_iter().flatten() {
+        store.on_event(Box::new(|_| {}));
+    }
     let mut cuts = std::mem::take(&mut *cuts.lock());
     cuts.push(last);
     cuts
@@ -333,14 +371,39 @@ pub fn cut_everywhere(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore))
 
 /// As [`cut_everywhere`] with another number of random ways besides the harshest and the kindest.
 pub fn cut_some(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStore)) {
-    let cuts = record(chunk_log2, session);
+    cut_on(chunk_log2, None, ways, session);
+}
+
+/// As [`cut_some`], of a synced vault, whose journals are in the state directory of the machine:
+/// on a disk of its own, which keeps and loses what it likes, however the vault's disk does.
+pub fn cut_synced(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStore)) {
+    cut_on(chunk_log2, Some(MemStore::new()), ways, session);
+}
+
+fn cut_on(
+    chunk_log2: u8,
+    state: Option<MemStore>,
+    ways: usize,
+    session: impl Fn(&mut Session, &MemStore),
+) {
+    let cuts = record_on(chunk_log2, state, session);
     assert!(cuts.len() > 10, "the session does something");
-    for (n, Cut { what, store, promises }) in cuts.iter().enumerate() {
-        verify(&store.crash(&mut |_| 0), promises, &format!("{what}, harsh"));
-        verify(&store.crash(&mut |n| n - 1), promises, &format!("{what}, kind"));
+    for (n, Cut { what, store, state, promises }) in cuts.iter().enumerate() {
+        let verify = |how: &str,
+                      of: &mut dyn FnMut(usize) -> usize,
+                      there: &mut dyn FnMut(usize) -> usize| {
+            let state = state.as_ref().map(|state| state.crash(there));
+            verify_on(&store.crash(of), state.as_ref(), promises, &format!("{what}, {how}"));
+        };
+        verify("harsh", &mut |_| 0, &mut |_| 0);
+        verify("kind", &mut |n| n - 1, &mut |n| n - 1);
+        if state.is_some() {
+            verify("harsh, and kind to the machine", &mut |_| 0, &mut |n| n - 1);
+            verify("kind, and harsh to the machine", &mut |n| n - 1, &mut |_| 0);
+        }
         for round in 0..ways {
-            let mut choose = chance((n * 100 + round) as u64 + 7);
-            verify(&store.crash(&mut choose), promises, &format!("{what}, random {round}"));
+            let seed = (n * 100 + round) as u64 + 7;
+            verify(&format!("random {round}"), &mut chance(seed), &mut chance(seed + 50));
         }
     }
 }

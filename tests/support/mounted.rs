@@ -134,6 +134,11 @@ impl Scratch {
 }
 
 impl Mount {
+    /// A vault that is mounted there.
+    pub fn at(point: PathBuf) -> Mount {
+        Mount { point, up: true }
+    }
+
     /// Unmounts as a user does, and waits for the daemon.
     pub fn unmount(mut self) {
         expect_code(Command::new(KITHFS).arg("umount").arg(&self.point), 0);

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use kithfs::crypto::{Random, Suite};
 use kithfs::roster::Identity;
+use kithfs::store::mem::MemStore;
 use kithfs::store::{Dir, Kind};
 use kithfs::vault::{
-    Caller, CreateOptions, CreateShare, Error, NodeId, OpenFlags, OpenOptions, ROOT, SetXattr,
-    Vault,
+    Caller, CreateOptions, CreateShare, Error, Local, NodeId, OpenFlags, OpenOptions, ROOT,
+    SetXattr, Vault,
 };
 
 /// A user without privileges, or the one who runs the tests.
@@ -78,6 +79,12 @@ pub fn create_by_seed(store: &Arc<dyn Dir>, seed: u64) {
 /// Opens a vault.
 pub fn open(store: Arc<dyn Dir>) -> Result<Vault, Error> {
     Vault::open(store, &owner(), OpenOptions::default())
+}
+
+/// Opens a vault on a machine with this state directory.
+pub fn open_on(store: &MemStore, state: Option<&MemStore>) -> Result<Vault, Error> {
+    let local = state.map(|state| Local { state: state.root(), path: "/copy".into() });
+    Vault::open(store.root(), &owner(), OpenOptions { local, ..OpenOptions::default() })
 }
 
 /// Bytes that differ by `seed` and place.

@@ -16,3 +16,4 @@ mod naming_model;
 mod rollback;
 mod sizes;
 mod stores;
+mod synced;

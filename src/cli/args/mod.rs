@@ -121,6 +121,12 @@ pub enum Command {
     WhoCanRead(ShareList),
     /// Show the public facts of a vault, without a secret
     Info(Info),
+    /// Set a property of a vault, for good and for all machines
+    ///
+    /// With --synced: the vault is in a folder that a sync tool keeps equal on several machines.
+    /// Changes are then committed within a second, other machines' changes are visible within two,
+    /// and journals stay on the machine. Needs no secret. It cannot be unset.
+    Set(Set),
     /// Verify every byte of a vault
     ///
     /// Prints the plain path and cipher path of each fault, and which bytes of a file are bad. With
@@ -285,6 +291,9 @@ pub struct Init {
     /// Your name as its members see it, with --signed; default is that of `kithfs identity name`
     #[arg(long, value_name = "NAME", requires = "signed")]
     pub name: Option<String>,
+    /// A sync tool keeps the vault equal on several machines (see `kithfs help set`)
+    #[arg(long)]
+    pub synced: bool,
     /// The directory of ciphertext to create
     pub vault: PathBuf,
 }
@@ -407,6 +416,16 @@ pub struct Info {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// The vault
+    pub vault: PathBuf,
+}
+
+/// `set`
+#[derive(Args, Debug)]
+pub struct Set {
+    /// A sync tool keeps the vault equal on several machines
+    #[arg(long, required = true)]
+    pub synced: bool,
     /// The vault
     pub vault: PathBuf,
 }

@@ -9,7 +9,7 @@ use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open::{self, Found};
-use crate::vault::LockHolder;
+use crate::vault::{Kept, LockHolder};
 
 /// The public facts of a vault. The names of the fields are stable.
 #[derive(Serialize)]
@@ -23,9 +23,19 @@ struct Report {
     isolated: bool,
     founder: String,
     own_identity: bool,
+    synced: bool,
     in_use_by: Option<Holder>,
     shared_by: Vec<Holder>,
     mounted_on: Vec<JsonPath>,
+    kept_journals: Vec<Journals>,
+}
+
+#[derive(Serialize)]
+struct Journals {
+    folder: JsonPath,
+    copy: JsonPath,
+    refused: usize,
+    waiting: usize,
 }
 
 #[derive(Serialize)]
@@ -38,6 +48,12 @@ struct Holder {
 impl From<LockHolder> for Holder {
     fn from(LockHolder { host, pid, since_unix: since }: LockHolder) -> Self {
         Holder { host, pid, since }
+    }
+}
+
+impl From<Kept> for Journals {
+    fn from(Kept { folder, path, refused, waiting }: Kept) -> Self {
+        Journals { folder: JsonPath(folder), copy: JsonPath(path), refused, waiting }
     }
 }
 
@@ -58,7 +74,10 @@ impl Report {
     fn of(found: Found) -> Report {
         let Found { dir, description, .. } = found;
         let mounts = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+        let kept = open::kept_journals(&dir, &description.share_id);
         Report {
+            synced: description.synced,
+            kept_journals: kept.into_iter().map(Journals::from).collect(),
             format_version: description.version,
             cipher: description.suite.name(),
             chunk_size: description.chunk_size,
@@ -92,15 +111,32 @@ impl Report {
         line("isolated", &yes(self.isolated))?;
         line("founder", &self.founder)?;
         line("own identity", &yes(self.own_identity))?;
+        line("synced", &yes(self.synced))?;
         let alone = self.in_use_by.iter().map(|holder| ("in use", holder));
         for (name, Holder { host, pid, since }) in
             alone.chain(self.shared_by.iter().map(|holder| ("shared", holder)))
         {
+            if *pid == 0 {
+                line(name, &"by a process of another machine or container")?;
+                continue;
+            }
             let host = crate::cli::display::Shown(host.as_bytes());
             line(name, &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
         }
         for place in &self.mounted_on {
             line("mounted on", &shown(&place.0))?;
+        }
+        for Journals { folder, copy, refused, waiting } in &self.kept_journals {
+            let folder = shown(&folder.0);
+            if *refused > 0 {
+                let text = format_args!("{refused} with changes that did not fit, in {folder}");
+                line("journals", &text)?;
+            }
+            if *waiting > 0 {
+                let copy = shown(&copy.0);
+                let text = format_args!("{waiting} of the copy that was at {copy}, in {folder}");
+                line("journals", &text)?;
+            }
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use crate::cli::secrets::identity::{self, Place};
 use crate::cli::secrets::new_identity::NewIdentity;
 use crate::cli::secrets::source::{Environment, Opens, Source};
 use crate::cli::user::own_name;
+use crate::cli::vaults::sync_folder;
 use crate::crypto::Suite;
 use crate::crypto::suite::aes_in_hardware;
 use crate::roster::Identity;
@@ -58,6 +59,9 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         }
         return Err(in_vault(error, &dir, None));
     }
+    if args.synced {
+        Vault::set_synced(&store).map_err(|error| in_vault(error, &dir, None))?;
+    }
     if let Some(made) = made {
         made.keep()?;
     }
@@ -67,6 +71,9 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         suite.name(),
         1 << args.chunk_size
     ));
+    if !args.synced {
+        sync_folder::hint(&dir);
+    }
     match &owner {
         Owner::Own(own) => own.print_code("the vault", &place.path)?,
         Owner::Other(identity) => note(format_args!(

@@ -11,5 +11,6 @@ pub mod map;
 pub mod mounting;
 pub mod people;
 pub mod rollback;
+pub mod set;
 pub mod share;
 pub mod transfer;

@@ -148,10 +148,11 @@ fn in_use(place: &str, holder: &LockHolder) -> Failure {
     let LockHolder { host, pid, .. } = holder;
     let host = Shown(host.as_bytes());
     if *pid == 0 {
-        // Known only from a journal that was synced or carried here.
-        return Failure::new(Exit::InUse, format_args!("open {place}: a journal in it was written on {host} recently")).hint(
-            "unmount it there and let the sync finish; after a crash there, wait two minutes. Reading is possible now: `-o ro`",
-        );
+        return Failure::new(
+            Exit::InUse,
+            format_args!("open {place}: it is in use by a process of another machine or container"),
+        )
+        .hint("unmount it there: kithfs umount");
     }
     Failure::new(Exit::InUse, format_args!("open {place}: it is in use by process {pid} on {host}"))
         .hint("`kithfs mounts` shows where it is mounted; use the files there, or unmount it first with `kithfs umount`")

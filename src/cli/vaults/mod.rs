@@ -3,3 +3,4 @@
 pub mod hand_over;
 pub mod nodes;
 pub mod open;
+pub mod sync_folder;

@@ -12,11 +12,13 @@ use crate::cli::local::Object;
 use crate::cli::report::{Failure, in_vault, unopened};
 use crate::cli::secrets::identity::{self, Locked, Place, Unlocked};
 use crate::cli::secrets::source::{Environment, Given, Opens, Source};
-use crate::cli::user::rollback_memory;
 use crate::cli::user::share_memory::Shares;
+use crate::cli::user::{directories, rollback_memory};
 use crate::store::Dir;
 use crate::store::os::OsDir;
-use crate::vault::{self, Description, LockMode, OpenOptions, Person, Pins, Trust, Vault};
+use crate::vault::{
+    self, Description, Kept, Local, LockMode, OpenOptions, Person, Pins, Trust, Vault,
+};
 
 /// What a command does with a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct Open {
     pub vault: Vault,
     /// Its directory.
     pub dir: PathBuf,
+    /// The id of its share.
+    pub share: [u8; 32],
 }
 
 /// Returns the directory of a vault, absolute and without symlinks.
@@ -166,7 +170,9 @@ impl Found {
             Err(_) => None,
         };
         let trust = Trust { pins, first_use: args.trust_on_first_use };
+        let local = local(&self.dir, self.description.synced);
         let options = OpenOptions {
+            local,
             read_only: !matches!(purpose, Purpose::Write | Purpose::WriteShared),
             access_times: self.access_times,
             caller_caches: self.kernel_caches,
@@ -180,10 +186,35 @@ impl Found {
             person: person.map(|person| Person(Arc::new(person))),
         };
         match Vault::open(self.store, &identity, options) {
-            Ok(vault) => Ok(Open { vault, dir: self.dir }),
+            Ok(vault) => Ok(Open { vault, dir: self.dir, share: self.description.share_id }),
             Err(error) => Err(in_vault(error, &self.dir, None)),
         }
     }
+}
+
+/// Returns where this machine keeps its own records of the vault in `dir`; `None` without a state
+/// directory. With `make` that is created.
+pub fn local(dir: &Path, make: bool) -> Option<Local> {
+    let state = directories::state().ok()?;
+    if make && let Err(error) = directories::make_parent(&state.join("synced")) {
+        tracing::warn!("{error}");
+    }
+    match OsDir::open(&state) {
+        Ok(state) => Some(Local { state, path: dir.to_owned() }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => {
+            tracing::warn!("the state directory {} cannot be used: {error}", shown(&state));
+            None
+        }
+    }
+}
+
+/// Returns the journals of a share that this machine keeps and does not replay by itself, with
+/// absolute paths.
+pub fn kept_journals(dir: &Path, share: &[u8; 32]) -> Vec<Kept> {
+    let kept = local(dir, false).map(|local| local.kept(share)).unwrap_or_default();
+    let state = directories::state().unwrap_or_default();
+    kept.into_iter().map(|kept| Kept { folder: state.join(&kept.folder), ..kept }).collect()
 }
 
 /// Finds, unlocks and opens a vault.

@@ -31,12 +31,28 @@ use super::mounted::Mounted;
 use super::mounts::{ASKER, DeviceId};
 use crate::vault::Vault;
 
-/// How often it is looked whether there is a reason.
-const TICK: Duration = Duration::from_secs(1);
 /// How long the kernel may keep what it has.
-const KEPT: Duration = Duration::from_secs(4);
-/// The same while something is being written all the time.
-const KEPT_WHILE_BUSY: Duration = Duration::from_secs(10);
+struct Pace {
+    /// How often it is looked whether there is a reason.
+    tick: Duration,
+    /// How long the kernel may keep it.
+    kept: Duration,
+    /// The same while something is being written all the time.
+    kept_while_busy: Duration,
+}
+
+const USUAL: Pace = Pace {
+    tick: Duration::from_secs(1),
+    kept: Duration::from_secs(4),
+    kept_while_busy: Duration::from_secs(10),
+};
+
+/// For a synced vault, whose files other machines are to see within a second.
+const SYNCED: Pace = Pace {
+    tick: Duration::from_millis(200),
+    kept: Duration::from_millis(300),
+    kept_while_busy: Duration::from_millis(300),
+};
 
 /// Asks until it is dropped.
 #[derive(Debug)]
@@ -50,12 +66,13 @@ pub struct HandOver {
 /// There can be no thread for it. The mount works without.
 pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
     let (end, ended) = mpsc::channel();
+    let pace = if vault.is_synced() { SYNCED } else { USUAL };
     let run = move || {
         let (mut last, mut writes) = (Instant::now(), 0);
-        while ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout) {
+        while ended.recv_timeout(pace.tick) == Err(mpsc::RecvTimeoutError::Timeout) {
             let activity = vault.activity();
             let is_quiet = std::mem::replace(&mut writes, activity.writes) == activity.writes;
-            let kept = if is_quiet { KEPT } else { KEPT_WHILE_BUSY };
+            let kept = if is_quiet { pace.kept } else { pace.kept_while_busy };
             if activity.writers == 0 || last.elapsed() < kept {
                 continue;
             }

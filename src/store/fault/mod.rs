@@ -263,6 +263,25 @@ impl Dir for FaultDir {
         self.dir.has_our_clock()
     }
 
+    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
+        self.plan.pass(Call::Lock)?;
+        match self.plan.locks() {
+            Locks::Own => self.dir.try_lock(lock),
+            Locks::Everybody | Locks::ByAccess => Ok(true),
+        }
+    }
+
+    fn locks(&self) -> io::Result<Vec<(u32, Lock)>> {
+        match self.plan.locks() {
+            Locks::Own => self.dir.locks(),
+            Locks::Everybody | Locks::ByAccess => Ok(Vec::new()),
+        }
+    }
+
+    fn directory_locks_suffice(&self) -> bool {
+        self.plan.locks() != Locks::ByAccess && self.dir.directory_locks_suffice()
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

@@ -66,7 +66,8 @@ pub enum Locks {
     Own,
     /// Every request is granted, so locks protect nothing.
     Everybody,
-    /// As on NFS: an exclusive lock needs a handle that is open for writing, otherwise `EBADF`.
+    /// As on NFS, with each opener on a machine of its own: a lock on a directory excludes no one,
+    /// and an exclusive lock on a file needs a handle that is open for writing, otherwise `EBADF`.
     ByAccess,
 }
 

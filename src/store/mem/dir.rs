@@ -19,7 +19,7 @@ use super::state::{HandleId, State};
 use super::tree::{Change, Ino, Inode};
 use super::{Call, Shared};
 use crate::store::name::{self, NAME_MAX};
-use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, SetTime, Space, Stat};
+use crate::store::{Access, Dir, DirEntry, File, Kind, Lock, RenameMode, SetTime, Space, Stat};
 
 /// Longest target of a symbolic link (`PATH_MAX` without the NUL).
 const TARGET_MAX: usize = 4095;
@@ -431,6 +431,19 @@ impl Dir for MemDir {
 
     fn is_read_only(&self) -> io::Result<bool> {
         Ok(false)
+    }
+
+    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
+        Ok(self.shared.state.lock().try_lock(self.ino, self.handle, lock))
+    }
+
+    fn locks(&self) -> io::Result<Vec<(u32, Lock)>> {
+        let holder = std::process::id();
+        Ok(self.shared.state.lock().locks(self.ino).map(|lock| (holder, lock)).collect())
+    }
+
+    fn directory_locks_suffice(&self) -> bool {
+        true
     }
 
     fn as_any(&self) -> &dyn Any {

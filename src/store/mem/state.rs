@@ -307,6 +307,11 @@ impl State {
         free
     }
 
+    /// Returns the locks that are held on an inode.
+    pub(super) fn locks(&self, ino: Ino) -> impl Iterator<Item = Lock> + '_ {
+        self.locks.get(&ino).into_iter().flat_map(|locks| locks.values().copied())
+    }
+
     // Bytes.
 
     /// Bytes of a file.

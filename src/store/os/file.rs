@@ -9,11 +9,11 @@ use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{self, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::grant::{self, Grants};
-use super::{Quirks, attr, sys};
+use super::{Quirks, attr, locks, sys};
 use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat};
 
 /// Most buffers that one `pwritev` takes (`IOV_MAX` of Linux).
@@ -167,15 +167,7 @@ impl File for OsFile {
     }
 
     fn try_lock(&self, lock: Lock) -> io::Result<bool> {
-        let operation = match lock {
-            Lock::Shared => FlockOperation::NonBlockingLockShared,
-            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
-        };
-        match retry_on_intr(|| fs::flock(&self.fd, operation)) {
-            Ok(()) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        locks::try_lock(self.fd.as_fd(), lock)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -14,6 +14,7 @@ mod attr;
 mod file;
 mod grant;
 mod listing;
+mod locks;
 pub(crate) mod sys;
 
 use std::any::Any;
@@ -30,7 +31,7 @@ use rustix::io::{Errno, Result, retry_on_intr};
 use self::file::OsFile;
 use self::grant::{CHANGE_ENTRIES, Grants, steady};
 use self::listing::Listing;
-use super::{Access, Dir, DirEntry, File, Kind, RenameMode, SetTime, Space, Stat, name};
+use super::{Access, Dir, DirEntry, File, Kind, Lock, RenameMode, SetTime, Space, Stat, name};
 
 static UMASK_IS_CLEAR: AtomicBool = AtomicBool::new(false);
 
@@ -564,6 +565,18 @@ impl Dir for OsDir {
 
     fn is_read_only(&self) -> io::Result<bool> {
         Ok(fs::fstatvfs(&self.fd)?.f_flag.contains(StatVfsMountFlags::RDONLY))
+    }
+
+    fn try_lock(&self, lock: Lock) -> io::Result<bool> {
+        locks::try_lock(self.fd(), lock)
+    }
+
+    fn locks(&self) -> io::Result<Vec<(u32, Lock)>> {
+        locks::held(self.fd())
+    }
+
+    fn directory_locks_suffice(&self) -> bool {
+        locks::suffice(self.fd())
     }
 
     fn has_our_clock(&self) -> bool {

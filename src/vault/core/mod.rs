@@ -4,6 +4,7 @@ pub(super) mod away;
 pub(super) mod free_space;
 pub(super) mod inodes;
 pub(super) mod long_copies;
+pub(super) mod machine;
 pub(super) mod name_lock;
 pub(super) mod open_table;
 pub(super) mod overflow;
@@ -84,6 +85,8 @@ pub(crate) struct Mode {
     pub caller_caches: bool,
     /// Which daemons may have the vault open for writing.
     pub writers: Writers,
+    /// A sync tool keeps the store equal on several machines.
+    pub synced: bool,
     pub is_root_user: bool,
 }
 

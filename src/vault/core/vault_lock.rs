@@ -1,42 +1,45 @@
-//! The vault lock: the control file `+lock`, locked as long as its owner lives, names the process
-//! that has the vault open.
+//! The vault lock: a kernel lock (`flock`) on the share's root directory, held as long as its owner
+//! lives.
 //!
 //! Rules that hold here
-//! * The lock is a kernel lock (`flock`), so a crash frees it. The text in the file is for people
-//!   only: host, process, start time.
-//! * Concurrent openers hold a shared lock. Each also has a *card*, a file of its own with the same
-//!   text, locked exclusively as long as its owner lives. A card is informative only.
-//! * If another program removes the lock file, another daemon can open the vault. The holder polls
-//!   for that, and stops writing if another daemon got in.
+//! * A directory cannot be replaced by a sync tool, and a lock on it leaves no file behind. A crash
+//!   frees it. It follows the directory when that is renamed.
+//! * On stores where such a lock does not reach every machine, a lock on the file `+lock` is held
+//!   too. Its bytes are constant; it is never rewritten and never removed, so a sync tool finds
+//!   nothing to do with it.
+//! * If another program removes the lock file, a daemon of another machine can open the vault. The
+//!   holder polls for that, and stops writing if another daemon got in.
+//! * Concurrent openers hold shared locks. The kernel's list of locks names the holders; nothing
+//!   about them is written anywhere.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::crypto::{Random, hmac, labels};
-use crate::store::{Access, Dir, File, Lock};
-use crate::vault::core::name_lock::lock_perm;
-use crate::vault::error::{Inner, LockHolder, is_no_space};
-use crate::vault::share::control_files::entries;
+use crate::store::{Dir, File, Lock};
+use crate::vault::core::machine::host;
+use crate::vault::core::name_lock::{is_there, lock_file};
+use crate::vault::error::{Inner, LockHolder};
 
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &[u8] = b"+lock";
 
-/// Prefix of the names of cards.
-const CARD: &[u8] = b"+lock-";
+/// Clock ticks per second in `/proc/PID/stat`, on every architecture that kithfs runs on.
+const TICKS: u64 = 100;
 
 /// A held lock.
 pub(crate) struct VaultLock {
     root: Arc<dyn Dir>,
-    file: Arc<dyn File>,
     how: Lock,
-    /// The card of this process, if the lock is shared.
-    card: Option<(Vec<u8>, Arc<dyn File>)>,
+    /// A handle of the root for the lock alone.
+    _dir: Arc<dyn Dir>,
+    /// The lock file, where the store needs one.
+    file: Option<Arc<dyn File>>,
 }
 
-/// How long an attempt to take a shared lock retries while other openers come or go, and the poll
-/// interval.
-const SHARED_TAKES: Duration = Duration::from_secs(1);
-const SHARED_ASKED: Duration = Duration::from_millis(5);
+/// How long an attempt to take a lock retries if no holder is visible, as another process may only
+/// be looking who holds it; and the poll interval.
+const LOOKS_TAKE: Duration = Duration::from_secs(1);
+const LOOKS_ASKED: Duration = Duration::from_millis(5);
 
 /// Outcome of an attempt.
 pub(crate) enum Attempt {
@@ -45,195 +48,140 @@ pub(crate) enum Attempt {
     Taken(LockHolder),
 }
 
+/// The processes that have a vault open for writing.
+#[derive(Default)]
+pub(crate) struct Holders {
+    /// The one that has it open exclusively.
+    pub alone: Option<LockHolder>,
+    /// Those that share it, the earliest first.
+    pub shared: Vec<LockHolder>,
+}
+
 /// Takes the lock for this process, exclusively or shared.
-pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock, random: &dyn Random) -> Inner<Attempt> {
+pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock) -> Inner<Attempt> {
     let begun = Instant::now();
-    let perm = if how == Lock::Shared { lock_perm(&**root)? } else { 0o600 };
     loop {
-        let file = match root.open_file(LOCK_FILE, Access::ReadWrite) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
-                match root.create_file(LOCK_FILE, perm) {
-                    Err(e) if e.raw_os_error() == Some(libc::EEXIST) => continue,
-                    other => other?,
-                }
-            }
+        if let Some(lock) = attempt(root, how)? {
+            return Ok(Attempt::Held(lock));
+        }
+        let Holders { alone, shared } = listed(&**root);
+        match alone.or(shared.into_iter().next()) {
+            Some(holder) => return Ok(Attempt::Taken(holder)),
+            None if begun.elapsed() >= LOOKS_TAKE => return Ok(Attempt::Taken(unknown())),
+            None => std::thread::sleep(LOOKS_ASKED),
+        }
+    }
+}
+
+fn attempt(root: &Arc<dyn Dir>, how: Lock) -> Inner<Option<VaultLock>> {
+    let dir = root.reopen()?;
+    let of_directory = match dir.try_lock(how) {
+        Ok(false) => return Ok(None),
+        Ok(true) => true,
+        Err(e) if is_unsupported(&e) => false,
+        Err(e) => return Err(e.into()),
+    };
+    let file = match of_directory && root.directory_locks_suffice() {
+        true => None,
+        false => match lock_constant(&**root, how)? {
+            Some(file) => Some(file),
+            None => return Ok(None),
+        },
+    };
+    Ok(Some(VaultLock { root: root.clone(), how, _dir: dir, file }))
+}
+
+/// Returns whether a store has no locks on directories.
+fn is_unsupported(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().unwrap_or(0);
+    [libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL, libc::ENOLCK, libc::EBADF].contains(&errno)
+}
+
+/// Locks the lock file; `None` if another process holds it.
+fn lock_constant(root: &dyn Dir, how: Lock) -> Inner<Option<Arc<dyn File>>> {
+    loop {
+        let file = lock_file(root, LOCK_FILE, how)?;
+        if !file.try_lock(how)? {
+            return Ok(None);
+        }
+        // Another program may have removed the file between the open and the lock: then this lock
+        // protects nothing.
+        if is_there(root, LOCK_FILE, &*file)? {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Returns the processes that have the vault open for writing now.
+pub(crate) fn holders(root: &Arc<dyn Dir>) -> Inner<Holders> {
+    let mut holders = listed(&**root);
+    if holders.alone.is_none() && holders.shared.is_empty() && !root.directory_locks_suffice() {
+        // On another machine, perhaps. A lock for a moment shows it; an opener retries.
+        let file = match crate::vault::core::name_lock::open_to_lock(&**root, LOCK_FILE) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(holders),
             other => other?,
         };
-        if !file.try_lock(how)? {
-            if how == Lock::Shared && begun.elapsed() < SHARED_TAKES {
-                std::thread::sleep(SHARED_ASKED); // an opener that leaves holds it exclusively for a moment
-                continue;
-            }
-            return Ok(Attempt::Taken(read_holder(&*file)?));
-        }
-        // The last owner may have removed the file between the open and the lock: then this lock
-        // protects nothing.
-        if !is_there(&**root, &*file)? {
-            continue;
-        }
-        let text = text();
-        file.set_len(0)?;
-        match file.write_at(text.as_bytes(), 0) {
-            // A full store is opened all the same; otherwise nothing in it could be deleted. The
-            // lock is the kernel's; only its text is missing.
-            Err(e) if is_no_space(e.raw_os_error().unwrap_or(0)) => {}
-            other => other?,
-        }
-        let card = if how == Lock::Shared { card(&**root, perm, &text, random) } else { None };
-        return Ok(Attempt::Held(VaultLock { root: root.clone(), file, how, card }));
-    }
-}
-
-/// Returns the text that names this process.
-fn text() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    format!("{}\n{}\n{since}\n", host(), std::process::id())
-}
-
-/// Returns whether the open file is the one that other processes find.
-fn is_there(root: &dyn Dir, file: &dyn File) -> Inner<bool> {
-    match root.stat(LOCK_FILE) {
-        Ok(stat) => Ok(stat.ino == file.stat()?.ino),
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Creates this process's card. It is informative, so its absence causes no error.
-fn card(
-    root: &dyn Dir,
-    perm: u32,
-    text: &str,
-    random: &dyn Random,
-) -> Option<(Vec<u8>, Arc<dyn File>)> {
-    remove_left_cards(root);
-    let mut id = [0; 8];
-    random.fill(&mut id);
-    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
-    let name = [CARD, hex.as_bytes()].concat();
-    let made = root.create_file(&name, perm).and_then(|file| {
-        file.try_lock(Lock::Exclusive)?;
-        file.write_at(text.as_bytes(), 0)?;
-        Ok(file)
-    });
-    made.inspect_err(|e| tracing::debug!("cannot create the card of this process: {e}"))
-        .ok()
-        .map(|file| (name, file))
-}
-
-/// Removes cards whose owners are gone. A card without text may be in creation.
-fn remove_left_cards(root: &dyn Dir) {
-    let Ok(entries) = entries(root) else { return };
-    for entry in entries.filter_map(Inner::ok).filter(|entry| entry.name.starts_with(CARD)) {
-        let left = root
-            .open_file(&entry.name, Access::ReadWrite)
-            .and_then(|file| Ok(file.stat()?.size > 0 && file.try_lock(Lock::Exclusive)?));
-        if left.unwrap_or(false) {
-            let _ = root.unlink(&entry.name);
+        if !file.try_lock(Lock::Shared)? {
+            holders.alone = Some(unknown());
+        } else if matches!(file.try_lock(Lock::Exclusive), Ok(false)) {
+            holders.shared.push(unknown());
         }
     }
+    Ok(holders)
 }
 
 /// Returns whether any process holds the lock now, exclusively or shared.
 pub(crate) fn is_held(root: &Arc<dyn Dir>) -> Inner<bool> {
-    Ok(holder(root)?.is_some() || !sharers(&**root)?.is_empty())
+    let Holders { alone, shared } = holders(root)?;
+    Ok(alone.is_some() || !shared.is_empty())
 }
 
-/// Returns the process that holds the lock exclusively now, if any.
-pub(crate) fn holder(root: &Arc<dyn Dir>) -> Inner<Option<LockHolder>> {
-    let file = match root.open_file(LOCK_FILE, Access::Read) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
-        other => other?,
-    };
-    if file.try_lock(Lock::Shared)? { Ok(None) } else { Ok(Some(read_holder(&*file)?)) }
-}
-
-/// Returns the processes that hold the lock shared now, the longest-held first.
-pub(crate) fn sharers(root: &dyn Dir) -> Inner<Vec<LockHolder>> {
-    let mut sharers = Vec::new();
-    for entry in entries(root)? {
-        let entry = entry?;
-        if !entry.name.starts_with(CARD) {
-            continue;
-        }
-        let file = match root.open_file(&entry.name, Access::Read) {
-            // Removed by now, or not readable by this user.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EACCES)) => continue,
-            other => other?,
-        };
-        if !file.try_lock(Lock::Shared)? {
-            sharers.push(read_holder(&*file)?);
+/// Returns the holders that the kernel lists: processes of this machine.
+fn listed(root: &dyn Dir) -> Holders {
+    let locks = root.locks().unwrap_or_else(|error| {
+        tracing::debug!("cannot list the holders of the vault's lock: {error}");
+        Vec::new()
+    });
+    let mut holders = Holders::default();
+    for (pid, how) in locks {
+        let holder = LockHolder { host: host(), pid, since_unix: begun(pid).unwrap_or(0) };
+        match how {
+            Lock::Exclusive => holders.alone = Some(holder),
+            Lock::Shared => holders.shared.push(holder),
         }
     }
-    sharers.sort_by(|a, b| (a.since_unix, &a.host, a.pid).cmp(&(b.since_unix, &b.host, b.pid)));
-    Ok(sharers)
+    holders.shared.sort_by_key(|holder| (holder.since_unix, holder.pid));
+    holders
+}
+
+/// A process of another machine, or one that this process cannot see.
+fn unknown() -> LockHolder {
+    LockHolder { host: String::new(), pid: 0, since_unix: 0 }
+}
+
+/// Returns when a process began, in seconds since 1970.
+fn begun(pid: u32) -> Option<i64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
+    Some(now - boot.tv_sec + (ticks / TICKS) as i64)
 }
 
 impl VaultLock {
-    /// Takes the lock again if another program has removed its file. Returns `None` if the file is
-    /// there, or if the store does not tell.
-    pub fn taken_anew(&self, random: &dyn Random) -> Option<Inner<Attempt>> {
-        match is_there(&*self.root, &*self.file) {
-            Ok(false) => Some(take(&self.root, self.how, random)),
+    /// Takes the lock file again if another program has removed it. Returns `None` if it is there,
+    /// if there is none, or if the store does not tell.
+    pub fn taken_anew(&mut self) -> Option<Inner<bool>> {
+        let file = self.file.as_ref()?;
+        match is_there(&*self.root, LOCK_FILE, &**file) {
+            Ok(false) => Some(lock_constant(&*self.root, self.how).map(|locked| match locked {
+                Some(file) => {
+                    self.file = Some(file);
+                    true
+                }
+                None => false,
+            })),
             _ => None,
-        }
-    }
-}
-
-/// Returns the name of this machine, for people: letters, digits, `-` and `_` only.
-fn host() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut clean: String = name
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || *c == '-' || *c == '_')
-        .take(32)
-        .collect();
-    if clean.is_empty() {
-        clean.push_str("host");
-    }
-    clean
-}
-
-/// Returns the name of this machine for the names of journals in a share: [`host`], and a hash that
-/// distinguishes two machines of one name. The hash is of the system's machine id, keyed by the
-/// share, so that it reveals nothing elsewhere. Without a machine id, the name is used alone.
-pub(crate) fn machine(share: &[u8; 32]) -> String {
-    let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
-    let id = ids.iter().find_map(|path| std::fs::read(path).ok().filter(|id| id.len() >= 32));
-    machine_of(&host(), id.as_deref(), share)
-}
-
-fn machine_of(host: &str, id: Option<&[u8]>, share: &[u8; 32]) -> String {
-    let Some(id) = id else { return host.to_owned() };
-    let hash = hmac(share, &[labels::MACHINE.as_bytes(), id.trim_ascii()]);
-    hash[..4].iter().fold(format!("{host}-"), |name, byte| format!("{name}{byte:02x}"))
-}
-
-fn read_holder(file: &dyn File) -> Inner<LockHolder> {
-    let mut bytes = [0; 256];
-    let read = file.read_at(&mut bytes, 0)?;
-    let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
-    let mut lines = text.lines();
-    let mut next = || lines.next().unwrap_or("").to_string();
-    Ok(LockHolder {
-        host: next(),
-        pid: next().parse().unwrap_or(0),
-        since_unix: next().parse().unwrap_or(0),
-    })
-}
-
-impl Drop for VaultLock {
-    fn drop(&mut self) {
-        if let Some((name, _)) = &self.card {
-            let _ = self.root.unlink(name);
-        }
-        // Removed while it is locked exclusively, so that it is neither another process's nor
-        // shared. If another program has removed it already, the file there now belongs to another
-        // process.
-        if self.file.try_lock(Lock::Exclusive).is_ok_and(|alone| alone)
-            && is_there(&*self.root, &*self.file).unwrap_or(false)
-        {
-            let _ = self.root.unlink(LOCK_FILE);
         }
     }
 }
@@ -243,18 +191,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_machines_of_one_name_are_two() {
-        // Two machines called "debian" took each other's journals for their own, and replayed and
-        // removed journals that were in use.
-        let of = |id: &[u8], share: u8| machine_of("debian", Some(id), &[share; 32]);
-        let (one, two) = (
-            of(b"0123456789abcdef0123456789abcdef\n", 1),
-            of(b"fedcba98765432100123456789abcdef\n", 1),
-        );
-        assert_ne!(one, two);
-        assert_eq!(one, of(b"0123456789abcdef0123456789abcdef", 1), "always the same");
-        assert_ne!(one, of(b"0123456789abcdef0123456789abcdef", 2), "another one in another share");
-        assert!(one.starts_with("debian-") && one.len() == "debian-".len() + 8, "{one}");
-        assert_eq!(machine_of("debian", None, &[1; 32]), "debian");
+    fn this_process_has_begun_before_now() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        let begun = begun(std::process::id()).unwrap();
+        assert!(begun <= now + 1 && begun > now - 24 * 3600, "{begun} {now}");
+        assert_eq!(super::begun(u32::MAX), None);
     }
 }

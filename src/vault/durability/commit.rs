@@ -152,16 +152,29 @@ impl Committer<'_> {
             state.phase = Phase::Nameless;
         }
         match path {
-            Some(path) => self.journaled(
-                state,
-                open,
-                path,
-                &planned.blocks,
-                &header_bytes,
-                cipher_len,
-                &holes,
-                recorded,
-            )?,
+            Some(path) => {
+                self.journaled(
+                    state,
+                    open,
+                    path,
+                    &planned.blocks,
+                    &header_bytes,
+                    cipher_len,
+                    &holes,
+                    recorded,
+                )?;
+                if self.journal.is_local() {
+                    // A program is told that its data is safe once it is so in the store itself:
+                    // if another machine's version takes the place of the file before the journal
+                    // is replayed, a sync tool has this version to keep.
+                    match durability {
+                        Durability::Synced => {
+                            self.flush(|| file.sync_data(), open, recorded)?;
+                        }
+                        Durability::Ordered => state.unflushed.inode = true,
+                    }
+                }
+            }
             None => {
                 let mut touched = false;
                 let written = self.straight(

@@ -86,8 +86,13 @@ impl Writers {
         self == Writers::Concurrent && error.raw_os_error() == Some(libc::EACCES)
     }
 
-    /// Returns whether a journal that another identity or another machine has left counts as one of
-    /// a crash, and not as one in use.
+    /// Returns whether the journals may be outside of the store: no other machine replays them.
+    pub fn may_keep_journals_local(self) -> bool {
+        self == Writers::Exclusive
+    }
+
+    /// Returns whether a journal that another identity has left counts as one of a crash, and not
+    /// as one in use.
     pub fn leave_journals_only_by_crashes(self) -> bool {
         self == Writers::Exclusive
     }

@@ -109,6 +109,12 @@ impl Mtime {
         Ok(())
     }
 
+    /// Notes that the time was set; the commit of the changes that wait sets it in the store.
+    pub fn defer(&mut self, time: Timestamp) {
+        self.shown = Some(time);
+        self.kept = self.kept.map(|_| Kept::new(time));
+    }
+
     /// Notes that no time will be sent for the writes so far: the time is that of their arrival.
     pub fn keep(&mut self) {
         if let (Some(shown), Some(kept)) = (self.shown, &mut self.kept) {

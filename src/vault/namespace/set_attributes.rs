@@ -112,6 +112,16 @@ impl Core {
                     if times {
                         let mut state = open.state.write();
                         let timed: Inner<()> = (|| {
+                            // A sync tool that finds a new time takes the contents for new, too,
+                            // and finds no change when they follow.
+                            if let SetTime::At(time) = set.mtime
+                                && self.mode.synced
+                                && state.changes.is_some()
+                                && set.atime == SetTime::Omit
+                            {
+                                state.mtime.defer(time);
+                                return Ok(());
+                            }
                             open.file.set_times(set.atime, set.mtime)?;
                             state.mtime.note(&*open.file, set.mtime)
                         })();

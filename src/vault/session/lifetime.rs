@@ -8,10 +8,11 @@ use crate::crypto::Random;
 use crate::format::layout::Layout;
 use crate::roster::Identity;
 use crate::store::Dir;
-use crate::vault::core::vault_lock;
+use crate::vault::core::machine::{local_machine, machine};
+use crate::vault::core::vault_lock::{self, Attempt, VaultLock};
 use crate::vault::core::{Core, Mode, Parts};
 use crate::vault::durability::commit::Durability;
-use crate::vault::durability::journal::Journal;
+use crate::vault::durability::journal::{Home, Journal};
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::file::block_cache::BlockCache;
@@ -19,6 +20,7 @@ use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::keyring::signing::Signing;
 use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
 use crate::vault::share::enter::Entered;
+use crate::vault::share::synced;
 use crate::vault::types::{NodeId, ROOT};
 
 /// Opens an entered share: takes the lock, replays the journals of a crash.
@@ -27,24 +29,11 @@ pub(in crate::vault) fn open_core(
     entered: &Entered,
     identity: Arc<Identity>,
     options: &OpenOptions,
-    cache: Option<Arc<BlockCache>>,
+    parent: Option<&Core>,
     shown: &Path,
 ) -> Result<Core> {
     let at = |fault: Fault| fault.at("open", || shown.to_path_buf());
-    let descriptor = &entered.descriptor;
-    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed)
-        .expect("the descriptor's chunk size was checked");
-    let signing = Signing::new(identity.clone(), entered.rights());
-    let keys = ShareKeys::new(
-        descriptor.share_id(),
-        descriptor.suite,
-        layout,
-        &entered.heads[0].keys,
-        signing,
-    );
-    for head in &entered.heads[1..] {
-        keys.know(&head.keys);
-    }
+    let keys = keys_of(entered, &identity);
     // An identity without the right to write cannot make signatures that count.
     let read_only = options.read_only
         || !keys.signing.may_write()
@@ -53,50 +42,32 @@ pub(in crate::vault) fn open_core(
         LockMode::Shared => Writers::Concurrent,
         LockMode::Exclusive | LockMode::None => Writers::Exclusive,
     };
-    let lock = match options.lock {
-        LockMode::Exclusive | LockMode::Shared if !read_only => {
-            match vault_lock::take(&store, writers.vault_lock(), &OsRandom).map_err(at)? {
-                vault_lock::Attempt::Held(lock) => Some(lock),
-                vault_lock::Attempt::Taken(holder) => {
-                    return Err(Error::InUse { path: shown.to_path_buf(), holder });
-                }
-            }
-        }
-        _ => None,
-    };
+    let lock = lock(&store, options.lock, writers, read_only, shown)?;
     let random: Arc<dyn Random> = Arc::new(OsRandom);
+    let within_synced = parent.is_some_and(|parent| parent.mode.synced);
+    let synced = is_synced(&*store, &keys.share, options, within_synced, lock.is_some());
+    let synced = synced.map_err(at)?;
+    let home = home(
+        &store,
+        &keys.share,
+        options,
+        shown,
+        synced && writers.may_keep_journals_local(),
+        read_only,
+    );
     let journal_key = identity.journal_key(&keys.share);
     let journal = Journal::new(
         store.clone(),
+        home,
         keys.clone(),
         random.clone(),
         journal_key,
-        vault_lock::machine(&descriptor.share_id()),
         read_only,
         writers,
     );
-    if lock.is_some()
-        && writers.leave_journals_only_by_crashes()
-        && let Some(holder) = journal.in_use_elsewhere().map_err(at)?
-    {
-        return Err(Error::InUse { path: shown.to_path_buf(), holder });
-    }
-    if lock.is_some() || read_only {
-        let replayed = journal.replay().map_err(at)?;
-        if replayed > 0 {
-            let how = if read_only {
-                "shown as committed before a crash"
-            } else {
-                "brought up to date after a crash"
-            };
-            tracing::info!("journal: {replayed} files {how}");
-        }
-    } else if options.lock != LockMode::None && !journal.leftover().map_err(at)?.is_empty() {
-        tracing::warn!(
-            "there is a journal of an interrupted mount; its files show their earlier state until a mount can write"
-        );
-    }
-    let cache = cache.unwrap_or_else(|| Arc::new(BlockCache::new(options.cache_bytes)));
+    replay(&journal, options.lock, lock.is_some(), read_only).map_err(at)?;
+    let own_cache = || Arc::new(BlockCache::new(options.cache_bytes));
+    let cache = parent.map_or_else(own_cache, |parent| parent.cache.clone());
     Core::new(Parts {
         root: store,
         keys,
@@ -108,12 +79,116 @@ pub(in crate::vault) fn open_core(
             access_times: options.access_times,
             caller_caches: options.caller_caches,
             writers,
+            synced,
             is_root_user: rustix::process::geteuid().is_root(),
         },
         lock,
         trust: options.trust.clone(),
     })
     .map_err(at)
+}
+
+/// Returns the keys of an entered share, those of earlier epochs included.
+fn keys_of(entered: &Entered, identity: &Arc<Identity>) -> Arc<ShareKeys> {
+    let descriptor = &entered.descriptor;
+    let layout = Layout::new(descriptor.chunk_log2, descriptor.signed)
+        .expect("the descriptor's chunk size was checked");
+    let signing = Signing::new(identity.clone(), entered.rights());
+    let (share, suite) = (descriptor.share_id(), descriptor.suite);
+    let keys = ShareKeys::new(share, suite, layout, &entered.heads[0].keys, signing);
+    entered.heads[1..].iter().for_each(|head| keys.know(&head.keys));
+    keys
+}
+
+/// Takes the lock of a share. A reader needs none.
+fn lock(
+    store: &Arc<dyn Dir>,
+    mode: LockMode,
+    writers: Writers,
+    read_only: bool,
+    shown: &Path,
+) -> Result<Option<VaultLock>> {
+    if read_only || mode == LockMode::None {
+        return Ok(None);
+    }
+    let taken = vault_lock::take(store, writers.vault_lock());
+    match taken.map_err(|fault| fault.at("open", || shown.to_path_buf()))? {
+        Attempt::Held(lock) => Ok(Some(lock)),
+        Attempt::Taken(holder) => Err(Error::InUse { path: shown.to_path_buf(), holder }),
+    }
+}
+
+/// Replays the journals of a crash, or shows the files as if that were done.
+fn replay(journal: &Journal, mode: LockMode, writes: bool, read_only: bool) -> Inner<()> {
+    if writes || read_only {
+        let replayed = journal.replay()?;
+        if replayed > 0 {
+            let how = if read_only {
+                "shown as committed before a crash"
+            } else {
+                "brought up to date after a crash"
+            };
+            tracing::info!("journal: {replayed} files {how}");
+        }
+    } else if mode != LockMode::None && !journal.leftover()?.is_empty() {
+        tracing::warn!(
+            "there is a journal of an interrupted mount; its files show their earlier state until a mount can write"
+        );
+    }
+    Ok(())
+}
+
+/// Returns whether a share is synced: it says so, this machine has seen it say so, or it is inside
+/// of one. A writer restores a mark that is gone: the property is never unset.
+fn is_synced(
+    store: &dyn Dir,
+    share: &[u8; 32],
+    options: &OpenOptions,
+    within_synced: bool,
+    writes: bool,
+) -> Inner<bool> {
+    let says = synced::is_set(store)?;
+    let remembered = match &options.local {
+        Some(local) if !says => local.remembers(share)?,
+        _ => false,
+    };
+    if remembered && writes {
+        tracing::warn!("the mark that this vault is synced was removed; it is created again");
+        synced::set(store, &OsRandom)?;
+    }
+    Ok(says || remembered || within_synced)
+}
+
+/// Returns where the journals of a share are. Those of a synced share stay on this machine; if it
+/// has no place for them, they are in the share.
+fn home(
+    store: &Arc<dyn Dir>,
+    share: &[u8; 32],
+    options: &OpenOptions,
+    path: &Path,
+    keeps: bool,
+    read_only: bool,
+) -> Home {
+    let mut home = Home {
+        dir: store.clone(),
+        others: Vec::new(),
+        machine: local_machine(share),
+        is_local: false,
+        machine_in_store: machine(share),
+    };
+    let Some(local) = options.local.as_ref().filter(|_| keeps) else { return home };
+    match local.folders(share, &**store, path, !read_only, &OsRandom) {
+        Ok(folders) => {
+            home.is_local = folders.own.is_some();
+            home.dir = folders.own.unwrap_or(home.dir);
+            home.others = folders.others;
+        }
+        Err(fault) => tracing::warn!(
+            errno = fault.errno(),
+            "the state directory cannot be used; the journal of this mount is in the vault, and a sync tool may carry it to other machines"
+        ),
+    }
+    home
 }
 
 /// Commits all changes of a share, empties its journal and releases its lock. Returns the first

@@ -374,7 +374,7 @@ impl Shares {
             entered,
             identity,
             &options,
-            Some(self.root.cache.clone()),
+            Some(&self.root),
             shown,
         )
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::crypto::Random;
 use crate::roster::Identity;
+use crate::vault::share::synced::Local;
 use crate::vault::share::trust::Trust;
 
 /// The kernel's random number generator.
@@ -59,6 +60,9 @@ pub struct OpenOptions {
     /// The identity for nested shares, if it is not the one that opens the vault. The latter still
     /// enters those of which the person is no member.
     pub person: Option<Person>,
+    /// Where this machine keeps the journals of a vault that is synced; without it they are in the
+    /// vault.
+    pub local: Option<Local>,
 }
 
 impl Default for OpenOptions {
@@ -71,6 +75,7 @@ impl Default for OpenOptions {
             lock: LockMode::Exclusive,
             trust: Trust::default(),
             person: None,
+            local: None,
         }
     }
 }

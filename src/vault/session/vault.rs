@@ -20,7 +20,7 @@ use crate::vault::error::{Error, Fault, Inner, LockHolder, Result};
 use crate::vault::rollback::keeper::Keeper;
 use crate::vault::rollback::notice::{Notice, SurveyOptions};
 use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE, Vouched};
-use crate::vault::share::seen;
+use crate::vault::share::{seen, synced};
 use crate::vault::types::{Attr, Handle, NodeId, ROOT};
 
 /// Information about a vault that needs no secret.
@@ -42,6 +42,8 @@ pub struct Description {
     pub founder: PublicIdentity,
     /// Whether it holds an identity of its own, protected by a passphrase.
     pub has_identity: bool,
+    /// Whether it is marked as kept equal on several machines by a sync tool.
+    pub synced: bool,
     /// The process that has it open exclusively.
     pub locked_by: Option<LockHolder>,
     /// The processes that have it open for shared use, the earliest first.
@@ -85,6 +87,7 @@ impl Vault {
     pub fn describe(store: &Arc<dyn Dir>) -> Result<Description> {
         let descriptor = enter::descriptor(&**store, &PathBuf::new())?;
         let at = |fault: Fault| fault.at("describe", PathBuf::new);
+        let holders = vault_lock::holders(store).map_err(at)?;
         Ok(Description {
             version: crate::format::share::VERSION,
             suite: descriptor.suite,
@@ -94,8 +97,9 @@ impl Vault {
             isolated: descriptor.isolated,
             founder: descriptor.founder,
             has_identity: store.stat(IDENTITY_FILE.as_bytes()).is_ok(),
-            locked_by: vault_lock::holder(store).map_err(at)?,
-            shared_by: vault_lock::sharers(&**store).map_err(at)?,
+            synced: synced::is_set(&**store).map_err(at)?,
+            locked_by: holders.alone,
+            shared_by: holders.shared,
         })
     }
 
@@ -241,6 +245,21 @@ impl Vault {
     /// Returns whether concurrent openers may have it open for writing.
     pub fn is_shared(&self) -> bool {
         !self.core().mode.writers.know_all_opens()
+    }
+
+    /// Returns whether a sync tool keeps the vault equal on several machines.
+    pub fn is_synced(&self) -> bool {
+        self.core().mode.synced
+    }
+
+    /// Marks a vault as kept equal on several machines by a sync tool, for good; returns false if
+    /// it was marked before. Needs no secret. A mount heeds it from its beginning on.
+    ///
+    /// # Errors
+    /// [`Error::NotAVault`]; those of the store.
+    pub fn set_synced(store: &Arc<dyn Dir>) -> Result<bool> {
+        enter::descriptor(&**store, &PathBuf::new())?;
+        synced::set(&**store, &OsRandom).map_err(|fault| fault.at("mark", PathBuf::new))
     }
 
     /// Returns whether nothing may be changed.

@@ -3,4 +3,5 @@
 pub(super) mod control_files;
 pub(super) mod enter;
 pub(super) mod seen;
+pub(super) mod synced;
 pub(super) mod trust;

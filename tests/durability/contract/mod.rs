@@ -20,7 +20,9 @@ use crate::support::vaults::{self, READ_WRITE, at, get, pattern};
 /// Cuts a session everywhere: the daemon dies, the power fails.
 fn crash(session: impl Fn(&mut Session, &MemStore)) {
     for chunk_log2 in [12, 18] {
-        for (n, Cut { what, store, promises }) in record(chunk_log2, &session).iter().enumerate() {
+        for (n, Cut { what, store, promises, .. }) in
+            record(chunk_log2, &session).iter().enumerate()
+        {
             verify(&store.snapshot(), promises, &format!("{what}, the daemon died"));
             verify(&store.crash(&mut |_| 0), promises, &format!("{what}, harsh"));
             for way in 0..4 {

@@ -16,7 +16,7 @@ use std::io::{self, BufRead, IsTerminal};
 use self::report::Report;
 use crate::cli::args::check::Fsck;
 use crate::cli::daemon::signals::end_at_interrupt;
-use crate::cli::display::{Shown, utc};
+use crate::cli::display::{Shown, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
@@ -25,7 +25,7 @@ use crate::cli::report::{Failure, note};
 use crate::cli::secrets::identity;
 use crate::cli::terminal::progress::Progress;
 use crate::cli::vaults::nodes;
-use crate::cli::vaults::open::{Open, Purpose, open};
+use crate::cli::vaults::open::{Open, Purpose, kept_journals, open};
 use crate::vault::{
     CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
 };
@@ -96,6 +96,13 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         report.left(&after);
     }
     open.close()?;
+    for kept in kept_journals(&open.dir, &open.share) {
+        note(format_args!(
+            "{} journals of this machine have changes that are not in the vault, in {}",
+            kept.refused + kept.waiting,
+            shown(&kept.folder)
+        ));
+    }
     report.print(args.json)?;
     Ok(report.exit())
 }

@@ -26,6 +26,7 @@ use crate::cli::secrets::source::Given;
 use crate::cli::user::directories;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{self, Found, Open, Purpose};
+use crate::cli::vaults::sync_folder;
 use crate::fuse::handover::{self, HandOver};
 use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
@@ -112,6 +113,9 @@ impl Plan<'_> {
         }
         if options.fsname == MountOptions::default().fsname {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
+        }
+        if !options.read_only && !found.description.synced {
+            sync_folder::hint(&found.dir);
         }
         let secret = found.ask(&args.open)?;
         Ok(Plan { found, secret, point, options, serve, open: &args.open })
@@ -280,6 +284,7 @@ impl Service {
         if let Err(error) = open.vault.prepare() {
             tracing::warn!("{error}; overwriting synced files will need free space");
         }
+        let serve = if open.vault.is_synced() { serve.synced() } else { serve };
         let point = point.prepare(options.nonempty)?;
         let (mounted, device) = fuse::mount(&point.path, &options)?;
         if let Err(error) = point.close_guard() {

@@ -446,6 +446,7 @@ mod tests {
             )
             .unwrap();
             let open = Open {
+                share: Vault::describe(&store).unwrap().share_id,
                 vault: Vault::open(store, &owner, OpenOptions::default()).unwrap(),
                 dir: vault,
             };

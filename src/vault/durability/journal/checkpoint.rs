@@ -11,12 +11,12 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
-use super::replay::REFUSED;
-use super::state::{Inode, Old, Running, State};
+use super::state::{Inode, Running, State};
 use super::{Journal, PREFIX};
 use crate::format::journal::{ALIGN, JournalRecord, RECORDS_AT};
 use crate::store::RenameMode;
 use crate::vault::error::{Fault, Inner};
+use crate::vault::share::synced::REFUSED;
 
 impl Journal {
     /// Flushes every file that has records, and frees the space. If a flush fails, nothing is freed
@@ -43,12 +43,7 @@ impl Journal {
             .is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0))
         {
             let acknowledged = state.sequence;
-            state.old.extend(state.running.take().map(|r| Old {
-                file: r.file,
-                name: r.name,
-                head: r.head,
-                acknowledged,
-            }));
+            state.old.extend(state.running.take().map(|running| running.retire(acknowledged)));
         }
         for (inode, tracked) in std::mem::take(&mut state.unflushed) {
             // Flushes metadata too: a record carries the file's times, and is gone afterwards.
@@ -79,12 +74,7 @@ impl Journal {
         {
             // The first record may or may not be on the disk, and without it no replay reads the
             // records that would follow.
-            state.old.extend(state.running.take().map(|r| Old {
-                file: r.file,
-                name: r.name,
-                head: r.head,
-                acknowledged: 0,
-            }));
+            state.old.extend(state.running.take().map(|running| running.retire(0)));
             return Err(e.into());
         }
         state.doubtful.clear();
@@ -165,12 +155,13 @@ impl Journal {
         );
         let (aside, _) = self.begin_from(records)?;
         let name = [REFUSED, &aside.name[PREFIX.len()..]].concat();
-        let renamed = self.root.rename(&aside.name, &*self.root, &name, RenameMode::Replace);
+        let dir = &self.home.dir;
+        let renamed = dir.rename(&aside.name, &**dir, &name, RenameMode::Replace);
         if renamed.is_err() {
-            let _ = self.root.unlink(&aside.name);
+            let _ = dir.unlink(&aside.name);
         }
         renamed?;
-        Ok(self.root.sync()?)
+        Ok(dir.sync()?)
     }
 
     /// Creates a journal that contains `records`, durably. Returns it and the offset behind them.
@@ -187,7 +178,7 @@ impl Journal {
             next.file.sync_data()
         })();
         if let Err(e) = written {
-            let _ = self.root.unlink(&next.name);
+            let _ = self.home.dir.unlink(&next.name);
             return Err(e.into());
         }
         Ok((next, tail))
@@ -209,12 +200,7 @@ impl Journal {
         let (next, tail) = self.begin_from(&records)?;
         let count = records.len() as u64;
         let before = state.running.replace(next);
-        state.old.extend(before.map(|r| Old {
-            file: r.file,
-            name: r.name,
-            head: r.head,
-            acknowledged: 0,
-        }));
+        state.old.extend(before.map(|running| running.retire(0)));
         state.old.iter_mut().for_each(|old| old.acknowledged = 0);
         (state.generation, state.sequence, state.carried, state.tail) = (1, count, count, tail);
         self.remove_old(state)?;
@@ -228,12 +214,12 @@ impl Journal {
             return Ok(());
         }
         for old in &state.old {
-            match self.root.unlink(&old.name) {
+            match old.dir.unlink(&old.name) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
                 other => other?,
             }
+            old.dir.sync()?;
         }
-        self.root.sync()?;
         state.old.clear();
         Ok(())
     }
@@ -279,7 +265,7 @@ impl Journal {
             return Err(Fault::Os(libc::EIO));
         }
         if let Some(running) = state.running.take() {
-            self.root.unlink(&running.name)?;
+            running.dir.unlink(&running.name)?;
         }
         self.cut_refused();
         drop(state);

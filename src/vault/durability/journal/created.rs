@@ -145,7 +145,7 @@ impl Journal {
         let Err(fault) = outcome else { return };
         tracing::warn!(errno = fault.errno(), "cannot record newly created files");
         if let Some(running) = log.running.take() {
-            let _ = self.root.unlink(&running.name);
+            let _ = running.dir.unlink(&running.name);
         }
         *log = Log { failed: Some(Instant::now()), ..Log::default() };
         self.created.counted(|files| {
@@ -293,7 +293,7 @@ impl Journal {
             self.created.counted(|files| *files = Files::default());
         }
         if let Some(running) = self.created.log.lock().running.take() {
-            self.root.unlink(&running.name)?;
+            running.dir.unlink(&running.name)?;
         }
         Ok(())
     }
@@ -302,9 +302,9 @@ impl Journal {
     /// files again.
     pub(super) fn replay_created(&self) -> Inner<usize> {
         let mut count = 0;
-        for name in self.leftover_of(CREATED)? {
+        for found in self.leftover_of(CREATED)? {
             let access = if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite };
-            let Ok(file) = self.root.open_file(&name, access) else { continue };
+            let Ok(file) = found.dir.open_file(&found.name, access) else { continue };
             let mut head = vec![0; RECORDS_AT as usize];
             let read = file.read_at(&mut head, 0)?;
             let unfinished = head[..read].iter().all(|b| *b == 0);
@@ -313,7 +313,7 @@ impl Journal {
                     && head.suite == self.keys.suite
                     && head.owner == Self::owner(&self.key, &head.id)
             });
-            if !unfinished && own.is_none() || self.may_be_used_elsewhere(&name, &*file)? {
+            if !unfinished && own.is_none() || Self::may_be_used_elsewhere(&found, &*file)? {
                 continue;
             }
             let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
@@ -335,8 +335,8 @@ impl Journal {
                 }
             }
             if self.overlaid.is_none() {
-                self.root.unlink(&name)?;
-                self.root.sync()?;
+                found.dir.unlink(&found.name)?;
+                found.dir.sync()?;
             }
         }
         Ok(count)

@@ -70,11 +70,11 @@ const FILES_MAX: usize = 256;
 /// The journal of one share.
 pub(crate) struct Journal {
     root: Arc<dyn Dir>,
+    home: Home,
     keys: Arc<ShareKeys>,
     random: Arc<dyn Random>,
     key: JournalKey,
     cipher: RecordCipher,
-    host: String,
     state: Mutex<State>,
     changed: Condvar,
     lost: Lost,
@@ -92,6 +92,31 @@ pub(crate) struct Journal {
     pub refused: Refused,
 }
 
+/// Where the journals of a share are.
+pub(crate) struct Home {
+    /// The directory of new journals: the share's root, or one of this machine alone.
+    pub dir: Arc<dyn Dir>,
+    /// Further directories of this machine in which journals of this share may have been left.
+    pub others: Vec<Arc<dyn Dir>>,
+    /// The name of this machine in the names of journals outside of the share.
+    pub machine: String,
+    /// The directory belongs to this machine alone, and may be on another filesystem than the
+    /// share. Other machines, and programs such as sync tools, then know a file only as it is in
+    /// the store.
+    pub is_local: bool,
+    /// The name of this machine in the names of journals in the share's root.
+    pub machine_in_store: String,
+}
+
+/// A journal that was found.
+#[derive(Clone)]
+pub(crate) struct Found {
+    pub dir: Arc<dyn Dir>,
+    pub name: Vec<u8>,
+    /// It was made on this machine.
+    pub is_own: bool,
+}
+
 /// Proof of an appended record; it must be reported as applied or not applied.
 #[must_use]
 pub(crate) struct Ticket;
@@ -99,10 +124,10 @@ pub(crate) struct Ticket;
 impl Journal {
     pub fn new(
         root: Arc<dyn Dir>,
+        home: Home,
         keys: Arc<ShareKeys>,
         random: Arc<dyn Random>,
         key: JournalKey,
-        host: String,
         read_only: bool,
         writers: Writers,
     ) -> Self {
@@ -130,11 +155,11 @@ impl Journal {
         let overlaid = read_only.then(Mutex::default);
         Journal {
             root,
+            home,
             keys,
             random,
             key,
             cipher,
-            host,
             state: Mutex::new(state),
             changed: Condvar::new(),
             lost: Lost::default(),
@@ -169,8 +194,10 @@ impl Journal {
         let mut id = [0; 16];
         self.random.fill(&mut id);
         let hex: String = id[..8].iter().map(|b| format!("{b:02x}")).collect();
-        let name = [prefix, self.host.as_bytes(), b"-", hex.as_bytes()].concat();
-        let file = self.root.create_file(&name, 0o600)?;
+        let Home { is_local, machine, machine_in_store, .. } = &self.home;
+        let machine = if *is_local { machine } else { machine_in_store };
+        let name = [prefix, machine.as_bytes(), b"-", hex.as_bytes()].concat();
+        let file = self.home.dir.create_file(&name, 0o600)?;
         let head = JournalHead {
             suite: self.keys.suite,
             share: self.keys.share,
@@ -182,13 +209,13 @@ impl Journal {
             file.write_at(&head.encode(), 0)?;
             write_zeros(&*file, RECORDS_AT, capacity)?;
             file.sync_all()?;
-            Ok::<_, Fault>(self.root.sync()?)
+            Ok::<_, Fault>(self.home.dir.sync()?)
         })();
         if let Err(fault) = made {
-            let _ = self.root.unlink(&name);
+            let _ = self.home.dir.unlink(&name);
             return Err(fault);
         }
-        Ok(Running { file, name, head, capacity })
+        Ok(Running { file, dir: self.home.dir.clone(), name, head, capacity })
     }
 
     /// Makes all created and removed directory entries durable.
@@ -447,12 +474,18 @@ impl Journal {
                 }
                 if !fits && let Some(running) = state.running.take() {
                     // Too small even when empty: a journal of sufficient size replaces it.
-                    self.root.unlink(&running.name)?;
+                    self.home.dir.unlink(&running.name)?;
                 }
             }
             Err(e) => return Err(e.into()),
         }
         Ok(())
+    }
+
+    /// Returns whether the journal is outside the store. A file whose commit was acknowledged must
+    /// then be durable in the store itself.
+    pub fn is_local(&self) -> bool {
+        self.home.is_local
     }
 
     /// Returns whether a record of another identity, which only that identity replays, may rely on
@@ -495,8 +528,8 @@ fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How long a journal of another machine must be unchanged before it counts as left behind: longer
-/// than a mount there lets pass before it empties it.
+/// How long a journal of another machine must be unchanged before it is removed after its replay:
+/// longer than a mount there lets pass before it empties it.
 pub(super) const RESTS: Duration = Duration::from_secs(120);
 
 /// Returns the time since a file was changed, by this machine's clock. A time slightly in the

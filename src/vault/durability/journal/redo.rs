@@ -21,8 +21,10 @@ use crate::vault::file::mtime::set_mtime;
 pub(super) enum Outcome {
     /// The file was brought up to date.
     Done,
-    /// The file was up to date, or has a later state.
+    /// The file was up to date.
     Nothing,
+    /// The file is authentic, and in a later state than the records.
+    Newer,
     /// The file is not the one the records were made against.
     Refused,
 }
@@ -37,25 +39,11 @@ impl Journal {
         records: &[&JournalRecord<'_>],
         rewrite: bool,
     ) -> Inner<Outcome> {
-        let layout = self.keys.layout;
-        let mut bytes = vec![0; layout.cipher_len(SMALL_MAX) as usize];
-        let read = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(read);
-        let hash = (read >= layout.header()).then(|| header_hash(&bytes[..layout.header()]));
+        let bytes = self.beginning(file)?;
         let follows = |i: usize| records[i].base == records[i - 1].result;
-        let known = match records
-            .iter()
-            .rposition(|r| hash.is_some_and(|hash| r.result == hash || r.base == hash))
-        {
-            Some(known) => known,
-            None if self.keys.is_torn_header(&bytes, &records[0].file_id) => records.len() - 1,
-            None => {
-                return Ok(if self.is_newer(&bytes, records) {
-                    Outcome::Nothing
-                } else {
-                    Outcome::Refused
-                });
-            }
+        let Some(known) = self.known(&bytes, records) else {
+            let newer = self.is_newer(&bytes, records);
+            return Ok(if newer { Outcome::Newer } else { Outcome::Refused });
         };
         let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
         let mut end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
@@ -108,12 +96,33 @@ impl Journal {
         })
     }
 
+    /// Returns the bytes of a file that can belong to its header.
+    fn beginning(&self, file: &dyn File) -> Inner<Vec<u8>> {
+        let mut bytes = vec![0; self.keys.layout.cipher_len(SMALL_MAX) as usize];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
+    /// Returns the last record that matches a file with these first bytes.
+    fn known(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> Option<usize> {
+        let hash = bytes.get(..self.keys.layout.header()).map(header_hash);
+        let known =
+            |r: &&JournalRecord<'_>| hash.is_some_and(|hash| r.result == hash || r.base == hash);
+        records.iter().rposition(known).or_else(|| {
+            self.keys.is_torn_header(bytes, &records[0].file_id).then_some(records.len() - 1)
+        })
+    }
+
+    /// Returns whether the records were made for a file in this state.
+    pub(super) fn matches(&self, file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<bool> {
+        Ok(self.known(&self.beginning(file)?, records).is_some())
+    }
+
     /// Cuts the bytes beyond the end that an authentic header gives.
     pub(super) fn cut_residue(&self, file: &dyn File) -> Inner<()> {
         let layout = self.keys.layout;
-        let mut bytes = vec![0; layout.cipher_len(SMALL_MAX) as usize];
-        let read = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(read);
+        let bytes = self.beginning(file)?;
         let header = self.keys.open_header(&bytes)?.header;
         let stat = file.stat()?;
         if stat.size > layout.cipher_len(header.size) {

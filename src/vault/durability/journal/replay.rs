@@ -6,8 +6,11 @@
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over.
 //! * A journal of another machine that changed recently may be in use there, and may have come here
-//!   through a sync tool: the vault is not written while it is there. After its rest period it is
-//!   replayed. An empty one is left to its owner for a day.
+//!   through a sync tool. It is replayed, which brings files to states that its owner has
+//!   acknowledged, and is left to its owner. After its rest period it is removed like any other,
+//!   one without records after a day.
+//! * Another machine may have replaced a file since. Its version stays. If a sync tool has kept ours
+//!   as a conflict copy, the records are applied to that.
 //! * In a read-only vault the records are applied to files in memory, and no journal is touched.
 
 use std::collections::HashMap;
@@ -18,15 +21,14 @@ use std::time::Duration;
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
 use super::state::{Broken, Inode, Old};
-use super::{CREATED, Journal, PREFIX, RESTS, rested};
+use super::{CREATED, Found, Journal, PREFIX, RESTS, rested};
 use crate::format::journal::{
     ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
 };
-use crate::store::{Access, File, Lock, RenameMode};
-use crate::vault::error::{Fault, Inner, LockHolder};
-
-/// Prefix of a journal that was replayed but did not fit completely: it is never replayed again.
-pub(super) const REFUSED: &[u8] = b"+refused-";
+use crate::store::{Access, Dir, File, Lock, RenameMode};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::share::control_files::entries;
+use crate::vault::share::synced::REFUSED;
 
 /// How long one without records rests before it counts as left behind.
 const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
@@ -54,19 +56,22 @@ impl Journal {
             Ordering::Relaxed,
         );
         let (mut count, mut files) = (self.replay_created()?, HashMap::new());
+        // Those of this machine first: another machine's that stays was replayed before they began,
+        // and would write to places that were filled since.
         let mut left = self.leftover()?;
+        left.sort_by_key(|found| !found.is_own);
         let mut refused_before = usize::MAX;
         // One journal may continue where another one ends, and their names do not tell which is
         // first. So the replay repeats while that reduces the refused records; only they count,
         // because redone records can be redone without end.
         loop {
             let (mut done, mut refused) = (0, Vec::new());
-            for name in left {
-                let redone = self.replay_one(&name)?;
+            for found in left {
+                let redone = self.replay_one(&found)?;
                 done += redone.done;
                 files.extend(redone.files);
                 if redone.refused > 0 {
-                    refused.push((name, redone.refused));
+                    refused.push((found, redone.refused));
                 }
             }
             count += done;
@@ -75,21 +80,18 @@ impl Journal {
                 // If a file could not be written, another journal may depend on just that file: it
                 // is left for the next replay.
                 let wait = self.overlaid.is_some() || !self.state.lock().broken.is_empty();
-                for (name, count) in refused {
-                    if wait {
-                        tracing::warn!(
-                            "journal {}: {count} files do not match its records",
-                            String::from_utf8_lossy(&name)
-                        );
+                for (Found { dir, name, is_own }, count) in refused {
+                    let shown = String::from_utf8_lossy(&name).into_owned();
+                    if wait || !is_own && self.is_young(&*dir, &name) {
+                        tracing::warn!("journal {shown}: {count} files do not match its records");
                         continue;
                     }
-                    let shown = String::from_utf8_lossy(&name).into_owned();
                     tracing::warn!(
                         "journal {shown}: {count} files do not match its records, kept under another name"
                     );
                     let kept = [REFUSED, &name[PREFIX.len()..]].concat();
-                    self.root.rename(&name, &*self.root, &kept, RenameMode::Replace)?;
-                    self.root.sync()?;
+                    dir.rename(&name, &*dir, &kept, RenameMode::Replace)?;
+                    dir.sync()?;
                 }
                 // Only now is the end of every file known. Bytes beyond it are cut only if no
                 // concurrent opener has a record of the file or has it open.
@@ -106,39 +108,15 @@ impl Journal {
                 return Ok(count);
             }
             refused_before = refused_now;
-            left = refused.into_iter().map(|(name, _)| name).collect();
+            left = refused.into_iter().map(|(found, _)| found).collect();
         }
-    }
-
-    /// Returns the process that may have the vault open on another machine: the owner of a journal
-    /// that has records and changed recently.
-    pub fn in_use_elsewhere(&self) -> Inner<Option<LockHolder>> {
-        for name in self.leftover()?.into_iter().chain(self.leftover_of(CREATED)?) {
-            let Some(host) = self.other_machine(&name) else { continue };
-            let file = match self.root.open_file(&name, Access::Read) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
-                other => other?,
-            };
-            let mut head = vec![0; RECORDS_AT as usize];
-            let read = file.read_at(&mut head, 0)?;
-            let Ok(head) = JournalHead::decode(&head[..read]) else { continue };
-            let own =
-                head.share == self.keys.share && head.owner == Self::owner(&self.key, &head.id);
-            if own
-                && self.may_be_used_elsewhere(&name, &*file)?
-                && !self.records(&*file, &head)?.is_empty()
-            {
-                return Ok(Some(LockHolder { host, pid: 0, since_unix: file.stat()?.mtime.secs }));
-            }
-        }
-        Ok(None)
     }
 
     /// Returns whether another identity has left a journal with records, which only that identity
     /// can read.
     fn others_have_records(&self) -> Inner<bool> {
-        for name in self.leftover()? {
-            let file = match self.root.open_file(&name, Access::Read) {
+        for Found { dir, name, .. } in self.leftover()? {
+            let file = match dir.open_file(&name, Access::Read) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
                     return Ok(true);
@@ -160,36 +138,41 @@ impl Journal {
     }
 
     /// Returns whether a journal belongs to another machine and was changed recently.
-    pub(super) fn may_be_used_elsewhere(&self, name: &[u8], file: &dyn File) -> Inner<bool> {
-        Ok(self.other_machine(name).is_some() && rested(file)? < RESTS)
+    pub(super) fn may_be_used_elsewhere(found: &Found, file: &dyn File) -> Inner<bool> {
+        Ok(!found.is_own && rested(file)? < RESTS)
     }
 
-    /// Returns the machine in a journal's name, if it is not this one.
-    fn other_machine(&self, name: &[u8]) -> Option<String> {
-        let name =
-            std::str::from_utf8(name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(CREATED))?)
-                .ok()?;
-        let (host, _) = name.rsplit_once('-')?;
-        (host != self.host).then(|| host.to_string())
+    /// Returns the machine in a journal's name.
+    fn machine_in(name: &[u8]) -> Option<&[u8]> {
+        let name = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(CREATED))?;
+        Some(&name[..name.iter().rposition(|b| *b == b'-')?])
     }
 
-    /// Returns the names of all journals in the vault.
-    pub fn leftover(&self) -> Inner<Vec<Vec<u8>>> {
+    /// Returns all journals of the vault that may be replayed here.
+    pub fn leftover(&self) -> Inner<Vec<Found>> {
         self.leftover_of(PREFIX)
     }
 
-    pub(super) fn leftover_of(&self, prefix: &[u8]) -> Inner<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
-        let mut cookie = 0;
-        let dir = self.root.reopen()?;
-        loop {
-            let entries = dir.read(cookie, 1 << 16)?;
-            let Some(last) = entries.last() else { return Ok(names) };
-            cookie = last.next;
-            names.extend(
-                entries.iter().filter(|e| e.name.starts_with(prefix)).map(|e| e.name.to_vec()),
-            );
+    pub(super) fn leftover_of(&self, prefix: &[u8]) -> Inner<Vec<Found>> {
+        let in_store = (&self.root, &self.home.machine_in_store, false);
+        let local = self.home.is_local.then_some(&self.home.dir).into_iter();
+        let local = local.chain(&self.home.others).map(|dir| (dir, &self.home.machine, true));
+        let mut all = Vec::new();
+        for (dir, machine, is_local) in local.chain([in_store]) {
+            for entry in entries(&**dir)? {
+                let name = entry?.name;
+                if !name.starts_with(prefix) {
+                    continue;
+                }
+                let is_own = Self::machine_in(&name) == Some(machine.as_bytes());
+                // A home directory may be common to several machines, which have copies of their
+                // own.
+                if is_own || !is_local {
+                    all.push(Found { dir: dir.clone(), name: name.into(), is_own });
+                }
+            }
         }
+        Ok(all)
     }
 
     /// Locks a journal; returns false if it is in use, which is possible only in a read-only vault.
@@ -211,39 +194,53 @@ impl Journal {
         Err(Fault::Os(libc::EBUSY))
     }
 
+    /// Returns whether a journal was changed recently, or cannot be looked at.
+    fn is_young(&self, dir: &dyn Dir, name: &[u8]) -> bool {
+        let rested =
+            dir.open_file(name, Access::Read).map_err(Fault::from).and_then(|f| rested(&*f));
+        rested.map_or(true, |rested| rested < RESTS)
+    }
+
+    /// Returns the head of a journal of this identity; removes one whose creation a crash has
+    /// interrupted.
+    fn own_head(&self, found: &Found, file: &dyn File, shown: &str) -> Inner<Option<JournalHead>> {
+        let mut head = vec![0; RECORDS_AT as usize];
+        let read = file.read_at(&mut head, 0)?;
+        match JournalHead::decode(&head[..read]) {
+            Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => {
+                Ok((head.owner == Self::owner(&self.key, &head.id)).then_some(head))
+            }
+            // A journal whose creation was interrupted by a crash has no records yet.
+            _ if head[..read].iter().all(|b| *b == 0) => {
+                let is_made = self.writers.hold_journal(file, Lock::Shared)?
+                    || self.writers.may_create_journal(file)?
+                    || Self::may_be_used_elsewhere(found, file)?;
+                if self.overlaid.is_none() && !is_made {
+                    found.dir.unlink(&found.name)?;
+                }
+                Ok(None)
+            }
+            _ => {
+                tracing::warn!("journal {shown} belongs to another share; kept");
+                Ok(None)
+            }
+        }
+    }
+
     /// Replays one journal, and removes it if nothing in it was refused and nothing failed.
-    fn replay_one(&self, name: &[u8]) -> Inner<Redone> {
-        let file = match self
-            .root
-            .open_file(name, if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite })
-        {
+    fn replay_one(&self, found: &Found) -> Inner<Redone> {
+        let Found { dir, name, .. } = found;
+        let access = if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite };
+        let file = match dir.open_file(name, access) {
             Ok(file) => file,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
             Err(e) if self.writers.leave_journal(&e) => return Ok(Redone::default()),
             Err(e) => return Err(e.into()),
         };
         let shown = String::from_utf8_lossy(name).into_owned();
-        let mut head = vec![0; RECORDS_AT as usize];
-        let read = file.read_at(&mut head, 0)?;
-        let head = match JournalHead::decode(&head[..read]) {
-            Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => head,
-            // A journal whose creation was interrupted by a crash has no records yet.
-            _ if head[..read].iter().all(|b| *b == 0) => {
-                let is_made = self.writers.hold_journal(&*file, Lock::Shared)?
-                    || self.writers.may_create_journal(&*file)?;
-                if self.overlaid.is_none() && !is_made {
-                    self.root.unlink(name)?;
-                }
-                return Ok(Redone::default());
-            }
-            _ => {
-                tracing::warn!("journal {shown} belongs to another share; kept");
-                return Ok(Redone::default());
-            }
-        };
-        if head.owner != Self::owner(&self.key, &head.id) {
+        let Some(head) = self.own_head(found, &*file, &shown)? else {
             return Ok(Redone::default());
-        }
+        };
         // In a vault with concurrent openers, possibly of the same identity, a journal that is
         // locked is in use.
         let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
@@ -252,8 +249,7 @@ impl Journal {
         }
         let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
         let records = self.records(&*file, &head)?;
-        if records.is_empty() && self.other_machine(name).is_some() && rested(&*file)? < EMPTY_RESTS
-        {
+        if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
         for record in records {
@@ -285,14 +281,18 @@ impl Journal {
             let mut state = self.state.lock();
             state.broken.extend(failed.into_iter().flat_map(|records| self.broken(records)));
             if self.overlaid.is_none() {
-                state.old.push(Old { file, name: name.to_vec(), head, acknowledged: 0 });
+                let (dir, name) = (dir.clone(), name.clone());
+                state.old.push(Old { file, dir, name, head, acknowledged: 0 });
             }
             // No further round: it would take the journal from the broken files that need it.
             return Ok(Redone { refused: 0, ..all });
         }
-        if all.refused == 0 && self.overlaid.is_none() {
-            self.root.unlink(name)?;
-            self.root.sync()?;
+        if Self::may_be_used_elsewhere(found, &*file)? {
+            // Its owner relies on it, and its records may be replayed once more.
+            self.others_wait.store(true, Ordering::Relaxed);
+        } else if all.refused == 0 && self.overlaid.is_none() {
+            dir.unlink(name)?;
+            dir.sync()?;
         }
         Ok(all)
     }
@@ -375,8 +375,11 @@ impl Journal {
         let mut redone = Redone::default();
         type Named<'a> = (Inode, Arc<dyn File>, Vec<&'a [u8]>);
         let mut inodes: Vec<Named> = Vec::new();
+        let mut missing: Vec<&[u8]> = Vec::new();
         for record in records {
-            if inodes.iter().any(|(_, _, paths)| paths.contains(&&*record.path)) {
+            if inodes.iter().any(|(_, _, paths)| paths.contains(&&*record.path))
+                || missing.contains(&&*record.path)
+            {
                 continue;
             }
             match self.open_path(&record.path) {
@@ -394,22 +397,75 @@ impl Journal {
                         libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR
                     ) =>
                 {
-                    redone.refused += 1
+                    missing.push(&record.path);
                 }
                 Err(fault) => return Err(fault),
             }
         }
+        let of = |paths: &[&[u8]]| -> Vec<&JournalRecord<'_>> {
+            records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect()
+        };
         for (inode, file, paths) in &inodes {
-            let own: Vec<_> =
-                records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect();
+            let own = of(paths);
             match self.redo(&**file, &own, rewrite)? {
                 Outcome::Done => redone.done += 1,
                 Outcome::Nothing => {}
-                Outcome::Refused => redone.refused += 1,
+                other => match self.redo_copies(paths, &own, rewrite)? {
+                    Some(done) => redone.done += done,
+                    None => redone.refused += usize::from(other == Outcome::Refused),
+                },
             }
             redone.files.insert(*inode, file.clone());
         }
+        for path in missing {
+            match self.redo_copies(&[path], &of(&[path]), rewrite)? {
+                Some(done) => redone.done += done,
+                None => redone.refused += 1,
+            }
+        }
         Ok(redone)
+    }
+
+    /// Applies records whose file is gone or has another version to the conflict copies of that
+    /// file which a sync tool has made of ours. Returns the number of copies that were brought up
+    /// to date; `None` if no copy matches the records.
+    fn redo_copies(
+        &self,
+        paths: &[&[u8]],
+        records: &[&JournalRecord<'_>],
+        rewrite: bool,
+    ) -> Inner<Option<usize>> {
+        let mut done = None;
+        for path in paths {
+            let (above, name) = path
+                .iter()
+                .rposition(|b| *b == b'/')
+                .map_or((&b""[..], *path), |at| (&path[..at], &path[at + 1..]));
+            let mut dir = Ok(self.root.clone());
+            for component in above.split(|b| *b == b'/').filter(|component| !component.is_empty()) {
+                dir = dir.and_then(|dir| dir.open_dir(component));
+            }
+            let Ok(dir) = dir else { continue };
+            for entry in entries(&*dir)? {
+                let copy = entry?.name;
+                // Every tool puts its mark behind the name.
+                if copy.len() <= name.len() || !copy.starts_with(name) {
+                    continue;
+                }
+                let path =
+                    if above.is_empty() { copy.to_vec() } else { [above, b"/", &copy].concat() };
+                let Ok(file) = self.open_path(&path) else { continue };
+                if !self.matches(&*file, records)? {
+                    continue;
+                }
+                match self.redo(&*file, records, rewrite)? {
+                    Outcome::Done => *done.get_or_insert(0) += 1,
+                    Outcome::Nothing => drop(done.get_or_insert(0)),
+                    Outcome::Newer | Outcome::Refused => {}
+                }
+            }
+        }
+        Ok(done)
     }
 
     pub(super) fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {

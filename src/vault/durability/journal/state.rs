@@ -5,16 +5,25 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::format::journal::{JournalHead, JournalRecord};
-use crate::store::File;
+use crate::store::{Dir, File};
 
 /// Device and inode number.
 pub(super) type Inode = (u64, u64);
 
 pub(super) struct Running {
     pub(super) file: Arc<dyn File>,
+    pub(super) dir: Arc<dyn Dir>,
     pub(super) name: Vec<u8>,
     pub(super) head: JournalHead,
     pub(super) capacity: u64,
+}
+
+impl Running {
+    /// Ends the appends to it; `acknowledged` as in [`Old`].
+    pub(super) fn retire(self, acknowledged: u64) -> Old {
+        let Running { file, dir, name, head, .. } = self;
+        Old { file, dir, name, head, acknowledged }
+    }
 }
 
 /// A journal that gets no more appends. It is removed as soon as its acknowledged records are
@@ -22,6 +31,8 @@ pub(super) struct Running {
 pub(super) struct Old {
     /// Kept open, and so locked.
     pub(super) file: Arc<dyn File>,
+    /// The directory that it is in.
+    pub(super) dir: Arc<dyn Dir>,
     pub(super) name: Vec<u8>,
     pub(super) head: JournalHead,
     /// Records that were acknowledged, from the first one on, which
@@ -86,12 +97,7 @@ impl State {
     pub(super) fn abandon(&mut self) {
         self.failures += 1;
         let acknowledged = self.sequence.saturating_sub(self.appended - self.synced);
-        self.old.extend(self.running.take().map(|r| Old {
-            file: r.file,
-            name: r.name,
-            head: r.head,
-            acknowledged,
-        }));
+        self.old.extend(self.running.take().map(|running| running.retire(acknowledged)));
     }
 
     pub(super) fn broken_at(&self, inode: Inode, path: Option<&[u8]>) -> Option<usize> {

@@ -40,12 +40,13 @@ use crate::vault::types::ROOT;
 /// Prefixes of the names of control files at the root of a share. Their contents are verified when
 /// the share is opened. Only targets of long links and long lists of attributes are read with their
 /// entries.
-const ROOT_CONTROLS: [&[u8]; 11] = [
+const ROOT_CONTROLS: [&[u8]; 12] = [
     b"+share",
     b"+manifest-",
     b"+slots-",
     b"+identity",
     b"+lock",
+    b"+synced",
     b"+names",
     b"+journal-",
     b"+created-",

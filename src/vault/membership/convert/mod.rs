@@ -40,7 +40,6 @@ use crate::vault::core::trash::remove_all;
 use crate::vault::directory::junction::holds_share;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Error, Fault, Inner, Result};
-use crate::vault::file::block_cache::BlockCache;
 use crate::vault::session::nested::Route;
 use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
 use crate::vault::session::paths::components;
@@ -303,15 +302,18 @@ impl Vault {
     }
 
     fn open_staged(&self, store: Arc<dyn Dir>, entered: &enter::Entered) -> Result<Arc<Core>> {
-        let options = OpenOptions { lock: LockMode::Exclusive, ..OpenOptions::default() };
-        let cache = Some(Arc::new(BlockCache::new(4 << 20)));
+        let options = OpenOptions {
+            lock: LockMode::Exclusive,
+            cache_bytes: 4 << 20,
+            ..OpenOptions::default()
+        };
         let identity = self.shares().founder().clone();
         Ok(Arc::new(crate::vault::session::lifetime::open_core(
             store,
             entered,
             identity,
             &options,
-            cache,
+            None,
             &PathBuf::new(),
         )?))
     }

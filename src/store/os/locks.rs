@@ -1,0 +1,119 @@
+//! Advisory locks (`flock`), and who holds them.
+//!
+//! Rules that hold here
+//! * The kernel keeps a lock on a directory to itself on nearly every filesystem, also where it
+//!   passes locks on files to a server or a driver (NFS, SMB, CephFS, FUSE). So such a lock is
+//!   enough only for filesystems that are known to belong to one machine.
+//! * `/proc/locks` names the holder of a lock. It lists the inode number and the device of the
+//!   mounted filesystem, which on Btrfs differs from the device that `stat` returns.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::fs::{self, FlockOperation};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::store::Lock;
+
+/// Filesystems (`statfs(2)`) that one machine's kernel runs alone and that have directories with
+/// stable inodes while they are open: ext2 to ext4, XFS, Btrfs, tmpfs, overlay, F2FS, ZFS,
+/// bcachefs, JFS, NILFS, FAT, exFAT, NTFS (of the kernel), UDF, ISO 9660, SquashFS, EROFS.
+const OF_ONE_MACHINE: [u32; 17] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x0102_1994,
+    0x794c_7630,
+    0xf2f5_2010,
+    0x2fc1_2fc1,
+    0xca45_1a4e,
+    0x3153_464a,
+    0x3434,
+    0x4d44,
+    0x2011_bab0,
+    0x7366_746e,
+    0x1501_3346,
+    0x9660,
+    0x7371_7368,
+    0xe0f5_e1e2,
+];
+
+/// Takes a lock without waiting; returns false if another handle holds it.
+pub(super) fn try_lock(fd: BorrowedFd<'_>, lock: Lock) -> io::Result<bool> {
+    let operation = match lock {
+        Lock::Shared => FlockOperation::NonBlockingLockShared,
+        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    };
+    match retry_on_intr(|| fs::flock(fd, operation)) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns whether a lock on this directory excludes every process that can use its filesystem.
+pub(super) fn suffice(fd: BorrowedFd<'_>) -> bool {
+    fs::fstatfs(fd).is_ok_and(|stat| OF_ONE_MACHINE.contains(&(stat.f_type as u32)))
+}
+
+/// Returns the locks on the object of `fd`, each with the process id of its holder.
+pub(super) fn held(fd: BorrowedFd<'_>) -> io::Result<Vec<(u32, Lock)>> {
+    let ino = fs::fstat(fd)?.st_ino;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let device = device(&info, &mounts)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount of this descriptor"))?;
+    let locks = std::fs::read_to_string("/proc/locks")?;
+    Ok(locks.lines().filter_map(|line| lock(line, device, ino)).collect())
+}
+
+/// Returns the device (major, minor) of the mount to which a descriptor belongs.
+fn device(fdinfo: &str, mountinfo: &str) -> Option<(u32, u32)> {
+    let mount = fdinfo.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
+    let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
+    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Returns holder and kind of a lock in a line of `/proc/locks`, if it is one on this object:
+/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`. A line with `->` is a request that waits.
+fn lock(line: &str, device: (u32, u32), ino: u64) -> Option<(u32, Lock)> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let [_, "FLOCK", _, how, pid, object, ..] = fields[..] else { return None };
+    let mut object = object.split(':');
+    let mut hex = || u32::from_str_radix(object.next()?, 16).ok();
+    let at = (hex()?, hex()?);
+    let how = match how {
+        "WRITE" => Lock::Exclusive,
+        "READ" => Lock::Shared,
+        _ => return None,
+    };
+    let is_this = at == device && object.next()?.parse() == Ok(ino);
+    is_this.then_some((pid.parse().ok()?, how))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_kernels_list_names_the_holder() {
+        let of = |line: &str| lock(line, (0xfe, 0), 5678);
+        let held = "1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF";
+        assert_eq!(of(held), Some((1234, Lock::Exclusive)));
+        assert_eq!(of(&held.replace("WRITE", "READ ")), Some((1234, Lock::Shared)));
+        for other in [
+            held.replace("5678", "5679"),
+            held.replace("fe:00", "00:fe"),
+            held.replace("FLOCK", "POSIX"),
+            held.replace("1:", "1: ->"),
+            String::new(),
+        ] {
+            assert_eq!(of(&other), None, "{other}");
+        }
+        let mounts =
+            "21 1 0:20 / /proc rw - proc proc rw\n30 1 0:35 /@home /home rw - btrfs /dev/vda rw\n";
+        assert_eq!(device("pos:\t0\nflags:\t0\nmnt_id:\t30\nino:\t256\n", mounts), Some((0, 35)));
+        assert_eq!(device("mnt_id:\t31\n", mounts), None);
+    }
+}

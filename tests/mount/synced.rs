@@ -1,0 +1,323 @@
+//! A vault in a folder that a sync tool keeps equal, mounted for writing on several machines.
+//!
+//! A machine is a state directory and a copy of the vault of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::support::mounted::{Mount, Scratch, can_mount, expect_code};
+
+/// A mount that began before the vault's directory was renamed excludes one under the new name.
+#[test]
+fn a_renamed_directory_has_one_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mount = scratch.mount(&[]);
+    let (moved, other) = (scratch.path().join("moved"), scratch.path().join("other"));
+    fs::rename(scratch.vault(), &moved).unwrap();
+    fs::create_dir(&other).unwrap();
+    let output = expect_code(scratch.kithfs("mount").arg(&moved).arg(&other), 9);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let info = expect_code(scratch.kithfs("info").arg("--json").arg(&moved), 0);
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    let pid = info["in_use_by"]["pid"].as_u64().expect("the kernel lists the holder");
+    assert!(said.contains(&format!("process {pid} on ")), "{said}");
+    fs::write(mount.point.join("file"), "written under the new name").unwrap();
+    mount.unmount();
+    let listed = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+    for name in fs::read_dir(&moved).unwrap().map(|entry| listed(entry.unwrap())) {
+        assert!(!name.starts_with("+lock") && !name.starts_with("+names"), "{name}");
+    }
+    expect_code(scratch.kithfs("mount").arg(&moved).arg(&other), 0);
+    assert_eq!(fs::read(other.join("file")).unwrap(), b"written under the new name");
+    expect_code(scratch.kithfs("umount").arg(&other), 0);
+}
+
+/// Long enough on a loaded machine, and shorter than the ten seconds for which a vault that is not
+/// synced may hide an arriving file, and the eight after which it commits.
+const SOON: Duration = Duration::from_secs(6);
+
+/// Waits until `ready` returns something, and returns the time that it took; panics after `limit`.
+fn wait<T>(limit: Duration, what: &str, mut ready: impl FnMut() -> Option<T>) -> (T, Duration) {
+    let begun = Instant::now();
+    loop {
+        if let Some(done) = ready() {
+            return (done, begun.elapsed());
+        }
+        assert!(begun.elapsed() < limit, "{what}: not after {limit:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A machine with its own state directory and its own copy of the vault of a [`Scratch`].
+struct Machine<'a> {
+    scratch: &'a Scratch,
+    dir: PathBuf,
+}
+
+impl Machine<'_> {
+    fn new<'a>(scratch: &'a Scratch, name: &str) -> Machine<'a> {
+        let dir = scratch.path().join(name);
+        fs::create_dir_all(dir.join("mnt")).unwrap();
+        let machine = Machine { scratch, dir };
+        fs::create_dir(machine.vault()).unwrap();
+        deliver(&scratch.vault(), &machine.vault());
+        machine
+    }
+
+    fn vault(&self) -> PathBuf {
+        self.dir.join("vault")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.join("mnt").join(name)
+    }
+
+    fn kithfs(&self, sub: &str) -> Command {
+        let mut command = self.scratch.kithfs(sub);
+        command.env("XDG_STATE_HOME", self.dir.join("state"));
+        command
+    }
+
+    fn mount(&self) -> Mount {
+        expect_code(self.kithfs("mount").arg(self.vault()).arg(self.dir.join("mnt")), 0);
+        Mount::at(self.dir.join("mnt"))
+    }
+
+    fn info(&self) -> serde_json::Value {
+        let info = expect_code(self.kithfs("info").arg("--json").arg(self.vault()), 0);
+        serde_json::from_slice(&info.stdout).unwrap()
+    }
+
+    /// Kills the daemon, and takes the dead mount away.
+    fn kill(&self, mount: Mount) {
+        let pid = self.info()["in_use_by"]["pid"].as_i64().unwrap() as i32;
+        let daemon = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+        wait(SOON, "the daemon has ended", || self.info()["in_use_by"].is_null().then_some(()));
+        drop(mount);
+    }
+}
+
+/// Brings what one copy has and the other has not, or has with another time, as a sync tool does:
+/// whole files, under another name first.
+fn deliver(from: &Path, to: &Path) {
+    deliver_if(from, to, &|known, changed| known != changed);
+}
+
+/// As [`deliver`], where the times in the other copy and in this one are such.
+fn deliver_if(from: &Path, to: &Path, wanted: &dyn Fn(SystemTime, SystemTime) -> bool) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (kind, there) = (entry.file_type().unwrap(), to.join(entry.file_name()));
+        if kind.is_dir() {
+            if !there.exists() {
+                fs::create_dir(&there).unwrap();
+            }
+            deliver_if(&entry.path(), &there, wanted);
+        } else if kind.is_file() {
+            let changed = entry.metadata().unwrap().modified().unwrap();
+            let known = fs::metadata(&there).and_then(|file| file.modified()).ok();
+            if known.is_none_or(|known| wanted(known, changed)) {
+                let temporary = to.join("~syncthing~arriving.tmp");
+                fs::copy(entry.path(), &temporary).unwrap();
+                let file = fs::File::options().write(true).open(&temporary).unwrap();
+                file.set_modified(changed).unwrap();
+                fs::rename(&temporary, &there).unwrap();
+            }
+        }
+    }
+}
+
+/// Names of control files in a vault, at any depth.
+fn controls(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        if entry.file_name().as_encoded_bytes().starts_with(b"+") {
+            found.push(entry.path());
+        } else if entry.file_type().unwrap().is_dir() {
+            found.extend(controls(&entry.path()));
+        }
+    }
+    found
+}
+
+/// A name was looked up before the file arrived, and was then missing for an hour (SYNC failure 10).
+#[test]
+fn a_file_that_arrives_is_visible_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&["--synced"]);
+    let [one, two] = ["one", "two"].map(|name| Machine::new(&scratch, name));
+    let [first, second] = [one.mount(), two.mount()];
+    let hand_over = || deliver(&one.vault(), &two.vault());
+    fs::create_dir(one.file("dir")).unwrap();
+    for name in ["file", "dir/below"] {
+        let err = fs::metadata(two.file(name)).unwrap_err();
+        assert_eq!(err.kind(), std::io::ErrorKind::NotFound);
+        fs::write(one.file(name), "from one").unwrap();
+        hand_over();
+        let seen = || fs::read(two.file(name)).ok();
+        let (bytes, _) = wait(SOON, name, seen);
+        assert_eq!(bytes, b"from one", "{name}");
+        // Its attributes, and what a change of it makes of them.
+        assert_eq!(fs::metadata(two.file(name)).unwrap().len(), 8);
+        fs::write(one.file(name), "from one, and longer").unwrap();
+        hand_over();
+        wait(SOON, "the new size", || {
+            (fs::metadata(two.file(name)).unwrap().len() == 20).then_some(())
+        });
+        assert_eq!(fs::read(two.file(name)).unwrap(), b"from one, and longer");
+    }
+    // A name that is gone, and one that leads elsewhere.
+    fs::rename(one.file("file"), one.file("renamed")).unwrap();
+    hand_over();
+    wait(SOON, "the new name", || fs::metadata(two.file("renamed")).ok());
+    [first, second].into_iter().for_each(Mount::unmount);
+}
+
+/// In a vault that is not synced an arriving file may be hidden for ten seconds, not for an hour.
+#[test]
+fn a_file_that_arrives_is_not_hidden_for_long() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let [one, two] = ["one", "two"].map(|name| Machine::new(&scratch, name));
+    let [first, second] = [one.mount(), two.mount()];
+    assert!(fs::metadata(two.file("file")).is_err());
+    fs::write(one.file("file"), "from one").unwrap();
+    deliver(&one.vault(), &two.vault());
+    wait(Duration::from_secs(20), "file", || fs::read(two.file("file")).ok());
+    [first, second].into_iter().for_each(Mount::unmount);
+}
+
+/// What a program writes and does not sync reaches the other machines soon: until it is in the
+/// store, a sync tool sees no change, and replaces the file.
+#[test]
+fn a_change_is_committed_within_a_second() {
+    if !can_mount() {
+        return;
+    }
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+    let scratch = Scratch::new(&["--synced"]);
+    let [one, two] = ["one", "two"].map(|name| Machine::new(&scratch, name));
+    let [first, second] = [one.mount(), two.mount()];
+    let mut open = fs::File::create(one.file("log")).unwrap();
+    let arrives = |text: &str| {
+        wait(SOON, text, || {
+            deliver(&one.vault(), &two.vault());
+            let there = fs::read_to_string(two.file("log")).unwrap_or_default();
+            there.ends_with(text).then_some(())
+        })
+    };
+    for line in ["first\n", "second\n"] {
+        open.write_all(line.as_bytes()).unwrap();
+        arrives(line);
+    }
+    // The kernel sends the time of a write behind its contents. The store got the time first, and
+    // the contents at the commit; a tool that compares sizes and times missed them.
+    for line in ["THIRD.\n", "FOURTH\n"] {
+        open.write_all_at(line.as_bytes(), 6).unwrap();
+        arrives(line);
+    }
+    drop(open);
+    [first, second].into_iter().for_each(Mount::unmount);
+}
+
+/// Another machine is active, or has crashed: no mount is refused (SYNC failure 7), nothing of a
+/// lock is left for the tool (SYNC failure 9), and what was synced is there.
+#[test]
+fn machines_that_are_active_or_crashed_refuse_no_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&["--synced"]);
+    let [one, two] = ["one", "two"].map(|name| Machine::new(&scratch, name));
+    let both = |what: &str| {
+        let is_newer = |known, changed| known < changed;
+        deliver_if(&one.vault(), &two.vault(), &is_newer);
+        deliver_if(&two.vault(), &one.vault(), &is_newer);
+        for machine in [&one, &two] {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            for path in controls(&machine.vault()) {
+                let name = path.file_name().unwrap().to_str().unwrap();
+                assert!(!name.contains(&host), "{what}: {name} names a machine");
+                assert!(fs::metadata(&path).unwrap().len() > 0, "{what}: {name} is empty");
+                for mutable in ["+lock", "+names", "+journal", "+created", "+refused"] {
+                    assert!(!name.starts_with(mutable), "{what}: {name}");
+                }
+            }
+        }
+    };
+    let write = |machine: &Machine, name: &str, text: &str| {
+        use std::io::Write;
+        let mut file =
+            fs::File::options().create(true).append(true).open(machine.file(name)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        file
+    };
+    let first = one.mount();
+    let open = write(&one, "of-one", "synced\n");
+    both("while one is active");
+    let second = two.mount();
+    let held = write(&two, "of-two", "synced\n");
+    write(&two, "of-one", "and by two\n");
+    both("while both are active");
+    drop(open);
+    one.kill(first);
+    both("after one has crashed");
+    two.kill(second);
+    drop(held);
+    both("after both have crashed");
+    let [first, second] = [one.mount(), two.mount()];
+    for machine in [&one, &two] {
+        assert_eq!(fs::read_to_string(machine.file("of-two")).unwrap(), "synced\n");
+        let of_one = fs::read_to_string(machine.file("of-one")).unwrap();
+        assert_eq!(of_one, "synced\nand by two\n");
+        assert_eq!(machine.info()["kept_journals"], serde_json::json!([]));
+        assert_eq!(machine.info()["synced"], true);
+    }
+    [first, second].into_iter().for_each(Mount::unmount);
+    for machine in [&one, &two] {
+        expect_code(machine.kithfs("fsck").arg(machine.vault()), 0);
+    }
+}
+
+/// `set` marks an existing vault, without a secret and for good; a mount of it heeds that.
+#[test]
+fn an_existing_vault_is_marked_as_synced() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let vault = scratch.vault();
+    fs::create_dir(scratch.path().join(".stfolder")).unwrap();
+    let mut mount = scratch.kithfs("mount");
+    let said = expect_code(mount.arg(&vault).arg(scratch.point()), 0).stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("Syncthing") && said.contains("kithfs set --synced"), "{said}");
+    let set = || {
+        let mut set = scratch.kithfs("set");
+        set.env_remove("KITHFS_PASSPHRASE_FILE").args(["--synced"]).arg(&vault);
+        String::from_utf8_lossy(&expect_code(&mut set, 0).stderr).into_owned()
+    };
+    let said = set();
+    assert!(said.contains("mounted again"), "{said}");
+    assert!(set().contains("before"));
+    expect_code(scratch.kithfs("umount").arg(scratch.point()), 0);
+    assert_eq!(fs::read(vault.join("+synced")).unwrap(), b"kithfs synced\n");
+    let mount = scratch.mount(&[]);
+    fs::write(mount.point.join("file"), "x").unwrap();
+    let journals = controls(&vault);
+    assert!(!journals.iter().any(|path| path.to_str().unwrap().contains("+journal")));
+    mount.unmount();
+    expect_code(scratch.kithfs("set").arg(&vault), 2);
+}
