@@ -66,7 +66,8 @@ while [ \$# -gt 0 ]; do
 done
 options=\${options#,}
 case $which-\$remount in
-    kithfs-no) exec ${command[*]@Q} "\$store" "\$point" -o "fsname=\$source,\$options" ;;
+    # What it warns of is no output of a test: modes that tests give to the root of the mount, for example.
+    kithfs-no) exec 2>>"$work/kithfs.log" ${command[*]@Q} "\$store" "\$point" -o "fsname=\$source,\$options" ;;
     kithfs-yes) exec ${command[*]@Q} "\$source" "\$point" -o "\$options" ;;
     # What its daemon has to say is no output of a test.
     *-no) exec >>"$work/gocryptfs.log" 2>&1 ${command[*]@Q} -fsname "\$source" \${options:+-ko "\$options"} "\$store" "\$point" ;;
