@@ -7,7 +7,7 @@
 #   --revision N     revision of the packages (default 1)
 #
 # The program is built without the paths of this machine in it, and every file has the time SOURCE_DATE_EPOCH (default: that of the last
-# commit), so that two builds can be compared: see scripts/reproduce.sh. deb needs dpkg-dev, rpm needs rpm.
+# commit), so that two builds can be compared: see scripts/reproduce.sh. The list of dependencies needs Python 3.11, deb dpkg-dev, rpm rpm.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."

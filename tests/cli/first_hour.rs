@@ -346,7 +346,7 @@ fn a_share_in_an_old_vault_belongs_to_the_user() {
 }
 
 #[test]
-fn a_guarded_mount_point_takes_no_files_while_nothing_is_mounted() {
+fn a_guarded_mount_point_takes_no_files_while_unmounted() {
     // A program that ran before the mount wrote its files beside the vault, in plain.
     let Some(bob) = ordinary_user() else { return };
     if !can_mount() {
