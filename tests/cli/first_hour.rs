@@ -161,6 +161,11 @@ const WITH_A_VAULT: &[(&str, i32, &[&str])] = &[
     ("share create vault/projects", 0, &["vault/projects is a share"]),
     ("share list vault/projects", 0, &["admin   you", "  Ann\n"]),
     ("share list vault", 0, &["you"]),
+    ("share create vault more", 0, &["vault/more is a share"]),
+    ("share list vault more", 0, &["admin   you"]),
+    ("share log vault more", 0, &["founded"]),
+    ("share rekey --status vault more", 0, &["0 files"]),
+    ("who-can-read vault more", 0, &["admin   you"]),
     ("identity name", 0, &["Ann\n"]),
 ];
 
@@ -259,7 +264,11 @@ fn an_owner_has_one_identity_and_members_know_it() {
     knows(&bob, "Annie", &ann);
     run(&ann, "share create vault/projects", 0);
     run(&ann, "share add vault/projects Bob --role writer", 0);
-    run(&ann, "share invite vault/projects Bob -o invitation", 0);
+    // Both spellings of the share.
+    let again = run(&ann, "share add vault projects Bob --role admin", 0);
+    assert!(again.contains("Bob is an admin of vault/projects"), "{again}");
+    run(&ann, "share add vault/projects Bob --role writer", 0);
+    run(&ann, "share invite vault projects Bob -o invitation", 0);
     let invitation = ann.home().join("invitation");
     assert_eq!(fs::metadata(&invitation).unwrap().permissions().mode() & 0o777, 0o644);
     fs::copy(&invitation, bob.home().join("invitation")).unwrap();
@@ -372,6 +381,38 @@ fn a_guarded_mount_point_takes_no_files_while_unmounted() {
     run(&bob, "umount plain", 0);
     assert!(!bob.shell(take).0, "the bare mount point takes none");
     assert!(bob.shell("chmod 700 plain && rmdir plain").0, "it is empty");
+}
+
+/// Root ignores modes, and is kept out by the immutable flag.
+#[test]
+fn root_writes_to_no_guarded_mount_point_either() {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return println!("skipped: not root");
+    }
+    let ann = Person::with_identity("ann");
+    run(&ann, "init vault", 0);
+    ann.shell("mkdir plain");
+    let point = fs::File::open(ann.home().join("plain")).unwrap();
+    let release = scopeguard::guard(point, |point| {
+        if let Ok(flags) = ioctl_getflags(&point) {
+            let _ = ioctl_setflags(&point, flags - IFlags::IMMUTABLE);
+        }
+    });
+    let mounted = run(&ann, "mount --guard vault plain", 0);
+    let take = "echo secret > plain/letter";
+    assert!(ann.shell(take).0, "the mount takes files");
+    run(&ann, "umount plain", 0);
+    if mounted.contains("the mount point is not guarded") {
+        return println!("skipped: {mounted}");
+    }
+    assert!(!ann.shell(take).0, "the bare mount point takes none");
+    run(&ann, "mount vault plain", 0);
+    let (fine, read) = ann.shell("cat plain/letter");
+    run(&ann, "umount plain", 0);
+    assert!(fine && read == "secret\n" && !ann.shell(take).0, "{read}");
+    drop(release);
+    assert!(ann.shell("rmdir plain").0, "it is empty, and free again");
 }
 
 /// A command that is interrupted says what it has done and how to go on.

@@ -19,7 +19,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         &["ls", "cat", "get", "put", "rm", "mkdir", "import", "export", "map"],
     ),
     ("Share with others", &["identity", "contact", "share", "accept", "who-can-read"]),
-    ("Keep a vault safe", &["passphrase", "info", "fsck", "rollback", "accept-rollback"]),
+    ("Keep a vault safe", &["passphrase", "info", "set", "fsck", "rollback", "accept-rollback"]),
     ("Other", &["bench", "completion", "man", "exit-codes", "help"]),
 ];
 
@@ -155,6 +155,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[("kithfs share invite ~/vault/projects Bob -o bob.invitation", "holds no secret")],
     ),
     ("who-can-read", &[("kithfs who-can-read ~/vault/projects/plan.txt", "everybody with a key")]),
+    ("set", &[("kithfs set --synced ~/vault", "a sync tool keeps it equal on several machines")]),
     ("info", &[("kithfs info ~/vault", "needs no passphrase")]),
     (
         "fsck",

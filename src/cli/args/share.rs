@@ -1,5 +1,6 @@
 //! The arguments of commands for shares.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -102,10 +103,10 @@ pub struct ShareAdd {
     /// Their role
     #[arg(long, value_enum)]
     pub role: Role,
-    /// The vault or its mount point
+    /// The share: a folder in a vault or in its mount
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// Contacts
+    /// Contacts; before them, the folder can be an argument of its own
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
 }
@@ -125,6 +126,8 @@ pub struct ShareCreate {
     /// The folder, in the vault or its mount: VAULT/FOLDER
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
+    /// A folder in it; `VAULT FOLDER` is the same as `VAULT/FOLDER`
+    pub folder: Option<OsString>,
 }
 
 /// `share rekey`
@@ -145,6 +148,8 @@ pub struct ShareRekey {
     /// The vault, its mount point, or the folder of a share in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
+    /// A folder in it; `VAULT FOLDER` is the same as `VAULT/FOLDER`
+    pub folder: Option<OsString>,
 }
 
 /// `share remove`
@@ -156,10 +161,11 @@ pub struct ShareRemove {
     /// Reseal all contents at once
     #[arg(long)]
     pub eager: bool,
-    /// The vault or its mount point
+    /// The share: a folder in a vault or in its mount
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// Members, by their name in `list` or their fingerprint
+    /// Members, by their name in `list` or their fingerprint; before them, the folder can be an
+    /// argument of its own
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
 }
@@ -176,6 +182,8 @@ pub struct ShareList {
     /// The vault, its mount point, or a path in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
+    /// A folder in it; `VAULT FOLDER` is the same as `VAULT/FOLDER`
+    pub folder: Option<OsString>,
 }
 
 /// `share log`
@@ -187,6 +195,8 @@ pub struct ShareLog {
     /// The vault, its mount point, or a path in it
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
+    /// A folder in it; `VAULT FOLDER` is the same as `VAULT/FOLDER`
+    pub folder: Option<OsString>,
 }
 
 /// `share settle`
@@ -198,9 +208,11 @@ pub struct ShareSettle {
     /// The head to keep: at least eight digits of its hash
     #[arg(long, value_name = "HASH")]
     pub keep: Option<String>,
-    /// The vault or its mount point
+    /// The share: a folder in a vault or in its mount
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
+    /// A folder in it; `VAULT FOLDER` is the same as `VAULT/FOLDER`
+    pub folder: Option<OsString>,
 }
 
 /// `share invite`
@@ -212,9 +224,11 @@ pub struct ShareInvite {
     /// The file for the invitation; `-` is stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub output: PathBuf,
-    /// The vault or its mount point
+    /// The share: a folder in a vault or in its mount
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// A member, by their name in `list` or their fingerprint
-    pub name: String,
+    /// A member, by their name in `list` or their fingerprint; before it, the folder can be an
+    /// argument of its own
+    #[arg(required = true, num_args = 1..=2, value_name = "NAME")]
+    pub names: Vec<String>,
 }

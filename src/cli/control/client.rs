@@ -67,6 +67,15 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     Ok((vault, path, mount))
 }
 
+/// Returns whether a path is that of a vault, or of its mount, that can have no members itself.
+///
+/// # Errors
+/// The vault cannot be found.
+pub fn is_unsigned_vault(given: &Path) -> Result<bool, Failure> {
+    let (vault, path, _) = locate(given)?;
+    Ok(path.is_empty() && !open::find(&vault)?.description.signed)
+}
+
 /// Returns the control socket of a mount, if its daemon listens.
 fn socket(entry: &Entry) -> Option<PathBuf> {
     let socket = Registry::open().ok()?.socket_of(entry.process);

@@ -7,9 +7,10 @@
 
 mod reseal;
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use crate::cli::args::OpenArgs;
 use crate::cli::args::share::{
     ShareAdd, ShareCommand, ShareInvite, ShareList, ShareLog, ShareRemove, ShareSettle,
 };
-use crate::cli::control::{Door, Known, Past};
+use crate::cli::control::{self, Door, Known, Past};
 use crate::cli::display::{Shown, hex, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
@@ -53,6 +54,25 @@ fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Kn
         Ok((door, share))
     } else {
         Err(Error::NotAShare { path: path.to_owned(), vault: door.vault }.into())
+    }
+}
+
+/// Returns the share that `VAULT FOLDER` or `VAULT/FOLDER` names.
+fn place(path: &Path, folder: Option<&OsStr>) -> PathBuf {
+    folder.map_or_else(|| path.to_owned(), |folder| path.join(folder))
+}
+
+/// Separates the share from the names of people. A vault that is not signed has no members itself,
+/// so the first of several names is that of a folder in it.
+fn place_and_names<'a>(
+    path: &Path,
+    names: &'a [String],
+) -> Result<(PathBuf, &'a [String]), Failure> {
+    match names {
+        [folder, names @ ..] if !names.is_empty() && control::is_unsigned_vault(path)? => {
+            Ok((path.join(folder), names))
+        }
+        _ => Ok((path.to_owned(), names)),
     }
 }
 
@@ -142,10 +162,11 @@ fn sign_to_remove(
 }
 
 fn add(args: &ShareAdd) -> Result<Exit, Failure> {
+    let (path, names) = place_and_names(&args.path, &args.names)?;
     let contacts = contacts::load()?;
     let role = Role::from(args.role);
     let mut people = Vec::new();
-    for name in &args.names {
+    for name in names {
         let unknown = || contacts::failed(crate::roster::ContactError::Unknown(name.clone()));
         let contact = contacts.get(name).ok_or_else(unknown)?;
         note(format_args!(
@@ -162,7 +183,7 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
         }
         people.push(Member { public: contact.public, role, name: name.clone() });
     }
-    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
+    let (door, info) = to_change(&path, &args.open, Purpose::Beside)?;
     let is_member =
         |person: &Member| info.members.iter().any(|member| member.public == person.public);
     let (present, new): (Vec<Member>, Vec<Member>) = people.into_iter().partition(is_member);
@@ -179,10 +200,11 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
     door.close()?;
     for Member { name, .. } in new.iter().chain(&present) {
         note(format_args!(
-            "{} is a {} of {}",
+            "{} is {} {} of {}",
             Shown(name.as_bytes()),
+            if role == Role::Admin { "an" } else { "a" },
             role.name(),
-            shown(&args.path)
+            shown(&path)
         ));
     }
     Ok(Exit::Ok)
@@ -190,17 +212,18 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
 
 fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
-    let (door, info) = to_change(&args.path, &args.open, purpose)?;
+    let (path, names) = place_and_names(&args.path, &args.names)?;
+    let (door, info) = to_change(&path, &args.open, purpose)?;
     let contacts = contacts::load()?;
-    let sign = |name: &String| sign_to_remove(&info, &contacts, name, &args.path);
-    let signs = args.names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
+    let sign = |name: &String| sign_to_remove(&info, &contacts, name, &path);
+    let signs = names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
     let unread = door.remove(&signs)?.unread;
     if unread > 0 {
         note(format_args!(
             "{unread} files or directories are not readable here: data in them that a removed member signed is refused from now on"
         ));
     }
-    for name in &args.names {
+    for name in names {
         note(format_args!(
             "removed {}. They may have kept copies of data that was readable until now",
             Shown(name.as_bytes())
@@ -266,7 +289,7 @@ fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicI
 }
 
 fn list(args: &ShareList) -> Result<Exit, Failure> {
-    let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
+    let door = Door::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
     let info = door.share()?;
     let members = rows(&info, &info.members)?;
     let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
@@ -326,7 +349,8 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 
 /// Prints the members with a key for a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
-    let info = Door::to(&args.path, &args.open, Purpose::Beside)?.share()?;
+    let path = place(&args.path, args.folder.as_deref());
+    let info = Door::to(&path, &args.open, Purpose::Beside)?.share()?;
     let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
     let mut out = Out::stdout();
     if args.json {
@@ -339,7 +363,7 @@ pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
 }
 
 fn log(args: &ShareLog) -> Result<Exit, Failure> {
-    let door = Door::to(&args.path, &args.open, Purpose::Beside)?;
+    let door = Door::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
     let log = door.log()?;
     let contacts = contacts::load()?;
     let me = door.share()?.me;
@@ -409,15 +433,16 @@ fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
 const HASH_MIN: usize = 8;
 
 fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
-    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
+    let path = place(&args.path, args.folder.as_deref());
+    let (door, info) = to_change(&path, &args.open, Purpose::Beside)?;
     let Some(keep) = &args.keep else {
         let heads: Vec<String> = info.heads.iter().map(|head| hex(&head.hash[..16])).collect();
-        return Err(Error::WhichHead { path: args.path.clone(), heads }.into());
+        return Err(Error::WhichHead { path, heads }.into());
     };
     let keep = keep.to_ascii_lowercase();
     let fits = |hash: &[u8; 32]| keep.len() >= HASH_MIN && hex(hash).starts_with(&keep);
     let Some(head) = info.heads.iter().find(|head| fits(&head.hash)) else {
-        return Err(Error::NoSuchHead { path: args.path.clone(), head: keep }.into());
+        return Err(Error::NoSuchHead { path, head: keep }.into());
     };
     door.settle(&head.hash)?;
     door.close()?;
@@ -442,8 +467,12 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
             source,
         })?;
     }
-    let (door, info) = to_change(&args.path, &args.open, Purpose::Beside)?;
-    let member = member(&info, &contacts::load()?, &args.name, &args.path)?;
+    let (path, names) = place_and_names(&args.path, &args.names)?;
+    let [name] = names else {
+        return Err(Error::Usage("an invitation is for one member".into()).into());
+    };
+    let (door, info) = to_change(&path, &args.open, Purpose::Beside)?;
+    let member = member(&info, &contacts::load()?, name, &path)?;
     let invitation = door.invite(&member.public.sign)?;
     if to_stdout {
         let mut out = Out::stdout();
@@ -468,7 +497,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     }
     note(format_args!(
         "invited {} ({}). They accept with: kithfs accept FILE. Tell them your fingerprint over another channel: {}",
-        Shown(args.name.as_bytes()),
+        Shown(name.as_bytes()),
         member.public.fingerprint(),
         info.me.fingerprint()
     ));

@@ -99,7 +99,8 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
         "what was sealed stays sealed; run the same command again, which continues (in a mounted vault, its daemon goes on by itself)",
     )?;
     let purpose = if args.status { Purpose::Beside } else { Purpose::Write };
-    let (door, _) = super::to_change(&args.path, &args.open, purpose)?;
+    let path = super::place(&args.path, args.folder.as_deref());
+    let (door, _) = super::to_change(&path, &args.open, purpose)?;
     let mut left = door.pending()?;
     if !args.status {
         if left.is_done(args.eager) {
@@ -134,11 +135,12 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
     )?;
     let name = own_name::or_chosen(args.name.as_deref());
     own_name::check(&name)?;
-    let door = Door::founding(&args.path, &args.open)?;
+    let path = super::place(&args.path, args.folder.as_deref());
+    let door = Door::founding(&path, &args.open)?;
     if door.path.is_empty() {
         return Err(Error::Usage(format!(
             "share create {}: name a folder in the vault",
-            shown(&args.path)
+            shown(&path)
         ))
         .into());
     }
@@ -152,7 +154,7 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
     }
     note(format_args!(
         "{} is a share: {} files, {}",
-        shown(&args.path),
+        shown(&path),
         done.files,
         display::size(done.bytes)
     ));
