@@ -153,7 +153,8 @@ impl<'de> Deserialize<'de> for JsonPath {
 
 /// Returns a number with a noun: `1 file`, `2 files`, `2 directories`.
 pub fn count(number: impl Into<u64>, one: &str) -> String {
-    match (number.into(), one.strip_suffix('y')) {
+    let is_vowel = |stem: &str| stem.ends_with(['a', 'e', 'i', 'o', 'u']);
+    match (number.into(), one.strip_suffix('y').filter(|stem| !is_vowel(stem))) {
         (1, _) => format!("1 {one}"),
         (number, Some(stem)) => format!("{number} {stem}ies"),
         (number, None) if one.ends_with('s') => format!("{number} {one}es"),
