@@ -74,7 +74,8 @@ pub fn create_store(system: System, home: &Path) {
         System::Plain => return fs::create_dir(&store).expect("create the plain directory"),
         System::Kithfs => {
             let mut command = Command::new(kithfs());
-            command.args(["init", "--kdf-memory", "32", "--kdf-passes", "1", "--passphrase-file"]);
+            command.args(["init", "--synced", "--kdf-memory", "32", "--kdf-passes", "1"]);
+            command.arg("--passphrase-file");
             command
         }
         System::Gocryptfs => {
