@@ -14,6 +14,7 @@ if [ "${1-}" = --tests ]; then
     needs=(
         fusermount3:fuse3 git:git mount:mount mountpoint:util-linux setfattr:attr setfacl:acl setcap:libcap2-bin rsync:rsync
         perl:perl make:make ps:procps sqlite3:sqlite3 mkfs.xfs:xfsprogs
+        age:age ssh-keygen:openssh-client python3:python3 dbus-daemon:dbus-daemon gnome-keyring-daemon:gnome-keyring
     )
     if command -v rustup >/dev/null && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
         rustup component add rustfmt clippy >&2

@@ -82,9 +82,10 @@ def frozen(vaults: str, work: str) -> int:
         copy = Path(work) / vault.name
         shutil.copytree(vault / "vault", copy, symlinks=True)
         lines = (vault / "expected.txt").read_text().splitlines()
-        secrets = dict(line.split(" ", 1) for line in lines[:6])
+        first = 6 if lines[3].startswith("share-id ") else 7  # with an age identity
+        secrets = dict(line.split(" ", 1) for line in lines[:first])
         expected = set()
-        for line in lines[6:]:
+        for line in lines[first:]:
             kind, _, rest = line.partition(" ")
             if kind == "store-fifo":
                 os.mkfifo(copy / rest)
@@ -97,10 +98,12 @@ def frozen(vaults: str, work: str) -> int:
         if reader.fingerprint(public) != secrets["fingerprint"]:
             print(f"{vault.name}: another fingerprint")
             bad += 1
-        for kind in ("passphrase", "recovery-code", "key-file"):
+        for kind in ("passphrase", "recovery-code", "key-file", "age-identity"):
+            if kind not in secrets:
+                continue
             file, out = Path(work) / "secret", Path(work) / "plain"
             file.write_bytes(bytes.fromhex(secrets[kind]) if kind == "key-file" else secrets[kind].encode())
-            option = {"passphrase": "--passphrase-file", "recovery-code": "--recovery-code-file", "key-file": "--key-file"}[kind]
+            option = f"--{kind}" if kind in ("key-file", "age-identity") else f"--{kind}-file"
             done = export(copy, out, option, str(file))
             found = facts(os.fsencode(out), reader.blake3)
             # The one entry that nothing explains is noted.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use crate::cli::display::{Shown, path as shown, size};
+use crate::cli::user::ssh_voucher::VoucherError;
 use crate::roster::{ContactError, InvitationError, PublicTextError};
 
 /// Variable that allows any cost of a passphrase.
@@ -148,6 +149,50 @@ pub enum Error {
     /// The background process ended before the mount could be used.
     #[error("mount: the background process ended: {0}")]
     DaemonEnded(String),
+    /// A file has no age identity that can be used.
+    #[error("read age identity {}: {why}", shown(path))]
+    AgeIdentity {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
+    /// A text is no age recipient. It is not quoted, as it may be a secret.
+    #[error("age recipient: {0}")]
+    AgeRecipient(String),
+    /// Age or one of its plugins failed.
+    #[error("{op}: {why}")]
+    Age {
+        /// Operation.
+        op: &'static str,
+        /// The cause.
+        why: String,
+    },
+    /// The keyring of the session failed.
+    #[error("the keyring of the session: {0}")]
+    Keyring(String),
+    /// An SSH key does not vouch for a contact's key.
+    #[error("verify {name} by an SSH key: {source}")]
+    Voucher {
+        /// The contact.
+        name: String,
+        /// The cause.
+        source: VoucherError,
+    },
+    /// No age identity opens a slot.
+    #[error("unlock {}: the age identity opens none of its {slots} age slots", shown(path))]
+    NoAgeSlotOpens {
+        /// The identity file.
+        path: PathBuf,
+        /// Number of its age slots.
+        slots: usize,
+    },
+    /// Only age slots would be left, and none of them was tried.
+    #[error("remove slot {slot}: only age slots would be left, and none of them has been opened")]
+    UntriedAgeSlots {
+        /// The slot to remove.
+        slot: u16,
+    },
     /// The secret opens no slot.
     #[error("unlock {}: {}", shown(path), if *by_code { "the recovery code does not match" } else { "wrong passphrase or key file" })]
     WrongSecret {

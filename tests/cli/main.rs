@@ -3,11 +3,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod age;
 mod bench;
 mod command_line;
 mod concurrent_people;
 mod first_hour;
 mod identity;
+mod keyring;
 mod named;
 mod people;
+mod prompt_programs;
 mod rollback;
+mod ssh_vouchers;

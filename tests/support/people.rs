@@ -107,7 +107,10 @@ impl Person {
         command
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_STATE_HOME")
-            .env_remove("XDG_RUNTIME_DIR");
+            .env_remove("XDG_RUNTIME_DIR")
+            .env_remove("DBUS_SESSION_BUS_ADDRESS")
+            .env_remove("KITHFS_AGE_IDENTITY")
+            .env_remove("KITHFS_PROMPT");
         command
     }
 
@@ -187,6 +190,16 @@ pub fn said(output: &Output) -> String {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Returns whether a program is installed; reports loudly that the test is skipped if it is not.
+pub fn has(program: &str) -> bool {
+    let is_there = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));
+    if !is_there {
+        eprintln!("SKIPPED: {program} is missing; scripts/tools.sh --tests installs it");
+    }
+    is_there
 }
 
 /// Asserts that the message or its hint says this, and that nothing was printed for a script to

@@ -207,13 +207,14 @@ pub enum Command {
 }
 
 /// The source of the passphrase, if it is not the terminal.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PassphraseArgs {
     /// Read the passphrase from a file (`-`: stdin); one newline at its end is ignored
     ///
     /// Without any of these options, the passphrase comes from the file in the variable
-    /// KITHFS_PASSPHRASE_FILE, else from the systemd credential `kithfs.passphrase`, else from a
-    /// prompt at the terminal.
+    /// KITHFS_PASSPHRASE_FILE, else from the systemd credential `kithfs.passphrase`, else from the
+    /// keyring of the session if it was stored there, else from a prompt at the terminal, or from
+    /// the program in the variable KITHFS_PROMPT if there is no terminal.
     #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
     pub passphrase_file: Option<PathBuf>,
     /// Read the passphrase from this file descriptor
@@ -236,6 +237,25 @@ pub struct PresentSecret {
     /// Read a recovery code from a file (at a prompt, it can be typed instead of the passphrase)
     #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
     pub recovery_code_file: Option<PathBuf>,
+    /// Age identities.
+    #[command(flatten)]
+    pub age: AgeArgs,
+    /// Store the passphrase in the keyring of your session, once it has unlocked
+    ///
+    /// Later commands take it from there, before they ask. `kithfs passphrase forget` removes it.
+    #[arg(long, help_heading = SECRET, conflicts_with_all = ["key_file", "recovery_code_file", "age_identity"])]
+    pub remember: bool,
+}
+
+/// Age identities that open a slot.
+#[derive(Args, Clone, Debug, Default)]
+pub struct AgeArgs {
+    /// Use this age identity: a file of age-keygen or of a plugin, or an SSH private key
+    ///
+    /// Can be repeated. The variable KITHFS_AGE_IDENTITY names one for all vaults; it is not used
+    /// for an identity without an age slot.
+    #[arg(long, value_name = "FILE", group = "secret", help_heading = SECRET)]
+    pub age_identity: Vec<PathBuf>,
 }
 
 /// How a vault is opened.
@@ -292,6 +312,9 @@ pub struct Init {
     /// The passphrase or key file of the new vault.
     #[command(flatten)]
     pub secret: PassphraseArgs,
+    /// What opens the given identity.
+    #[command(flatten)]
+    pub age: AgeArgs,
     /// Its costs.
     #[command(flatten)]
     pub kdf: KdfArgs,

@@ -183,6 +183,14 @@ pub struct ContactVerify {
     /// The answer to the question about the fingerprint.
     #[command(flatten)]
     pub comparison: Comparison,
+    /// Verify by an SSH key of theirs that you have known for long: a file with their public keys
+    ///
+    /// They sign their key with `kithfs identity export | ssh-keygen -Y sign -n kithfs -f KEY`.
+    #[arg(long, value_name = "KEYS", requires = "signature", conflicts_with_all = ["fingerprint", "yes"])]
+    pub ssh: Option<PathBuf>,
+    /// The signature that they made; `-` reads it from stdin
+    #[arg(long, value_name = "FILE", requires = "ssh")]
+    pub signature: Option<PathBuf>,
     /// The contact
     pub name: String,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{KdfArgs, PresentSecret};
+use super::{KdfArgs, PassphraseArgs, PresentSecret};
 
 /// A heading of the help, see [`super`].
 const NEW_SECRET: &str = "New secret";
@@ -29,6 +29,13 @@ pub enum PassphraseCommand<Of: Args = SlotsOf> {
     Remove(PassphraseRemove<Of>),
     /// List the slots
     List(PassphraseList<Of>),
+    /// Store the passphrase in the keyring of your session
+    ///
+    /// Commands that unlock take it from there, before they ask. Every program that runs as you can
+    /// ask the keyring while you are logged in.
+    Remember(PassphraseRemember<Of>),
+    /// Remove the passphrase from the keyring of your session
+    Forget(PassphraseForget<Of>),
 }
 
 /// The identity to change: a vault's own one, or an identity file.
@@ -74,6 +81,15 @@ pub struct PassphraseAdd<Of: Args = SlotsOf> {
     /// Add a slot for a new recovery code, which is printed once, instead of a passphrase
     #[arg(long, group = "new_secret", help_heading = NEW_SECRET)]
     pub new_recovery_code: bool,
+    /// Add a slot for an age recipient, instead of a passphrase: `age1...`, or an SSH public key
+    ///
+    /// Hardware tokens are recipients through their age plugins. A slot can be added without its
+    /// token; try it before you rely on it.
+    #[arg(long, value_name = "RECIPIENT", group = "new_secret", help_heading = NEW_SECRET)]
+    pub age: Option<String>,
+    /// A label for the slot, shown by `list`; the storage host can read it
+    #[arg(long, value_name = "TEXT", default_value = "", help_heading = NEW_SECRET)]
+    pub label: String,
     /// The cost of guessing it.
     #[command(flatten)]
     pub kdf: KdfArgs,
@@ -112,6 +128,25 @@ pub struct PassphraseRemove<Of: Args = SlotsOf> {
     /// The slot, as numbered by `list`
     #[arg(long, value_name = "N")]
     pub slot: u16,
+}
+
+/// `passphrase remember`
+#[derive(Args, Debug)]
+pub struct PassphraseRemember<Of: Args = SlotsOf> {
+    /// The identity.
+    #[command(flatten)]
+    pub of: Of,
+    /// The passphrase to store.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// `passphrase forget`
+#[derive(Args, Debug)]
+pub struct PassphraseForget<Of: Args = SlotsOf> {
+    /// The identity.
+    #[command(flatten)]
+    pub of: Of,
 }
 
 /// `passphrase list`

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::cli::args::{Cipher, Init};
+use crate::cli::args::{Cipher, Init, PresentSecret};
 use crate::cli::display::{path as shown, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
@@ -89,13 +89,16 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
 /// Returns the owner of the new vault, and the file of an existing one: the identity that was
 /// named, else the user's if there is one, else a new one inside the vault.
 fn owner(args: &Init, suite: Suite) -> Result<(Owner, Option<PathBuf>), Failure> {
-    let source = Source::choose(&args.secret, &Environment::of_process());
     let existing = match &args.identity {
         Some(path) => Some(path.clone()),
         None if args.own_identity => None,
         None => identity::users(),
     };
     let Some(path) = existing else {
+        if !args.age.age_identity.is_empty() {
+            return Err(Error::Usage("--age-identity opens an existing identity: name that with --identity, or add a slot afterwards with `kithfs passphrase add --age`".into()).into());
+        }
+        let source = Source::choose(&args.secret, &Environment::of_process());
         let secret = identity::new_secret(source.read_new(&Opens::Vault(args.vault.clone()))?)?;
         let path = args.vault.join(IDENTITY_FILE);
         let made = NewIdentity::make(suite, &secret, &args.kdf, &path)?;
@@ -105,8 +108,13 @@ fn owner(args: &Init, suite: Suite) -> Result<(Owner, Option<PathBuf>), Failure>
         return Err(Error::KdfOfExisting(path).into());
     }
     let locked = identity::read(&path)?;
-    let given = locked.ask(&source, &identity::opens(&path))?;
-    Ok((Owner::Other(locked.unlock(given)?.0), Some(path)))
+    let present = PresentSecret {
+        passphrase: args.secret.clone(),
+        age: args.age.clone(),
+        ..PresentSecret::default()
+    };
+    let asked = locked.ask(&present, &identity::opens(&path))?;
+    Ok((Owner::Other(locked.unlock(asked)?.0), Some(path)))
 }
 
 /// Returns the command that mounts the new vault, beside it on a directory that `mount` creates.

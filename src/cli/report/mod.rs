@@ -24,6 +24,7 @@ use crate::cli::error::{ALLOW_COST_VARIABLE, Error};
 use crate::cli::exit::Exit;
 use crate::cli::paths::split_vault;
 use crate::cli::terminal::color::{ERROR, HINT, NOTE};
+use crate::cli::user::ssh_voucher::{NAMESPACE, VoucherError};
 use crate::roster::{ContactError, InvitationError};
 
 /// A command that failed, ready to be printed.
@@ -112,6 +113,7 @@ impl From<Error> for Failure {
             | Error::NotHandedOver(_)
             | Error::NothingToAdopt(_)
             | Error::PublicKey(_)
+            | Error::AgeRecipient(_)
             | Error::IdentityExists(_)
             | Error::CannotAsk(_) => Exit::Usage,
             Error::EmptySecret(_)
@@ -120,6 +122,9 @@ impl From<Error> for Failure {
             | Error::PassphraseCommand(_)
             | Error::Secret { .. }
             | Error::WrongSecret { .. }
+            | Error::AgeIdentity { .. }
+            | Error::Age { .. }
+            | Error::NoAgeSlotOpens { .. }
             | Error::NoOwnIdentity(_) => Exit::WrongSecret,
             Error::VaultMissing(_) => Exit::VaultMissing,
             Error::MountPoint { .. }
@@ -151,6 +156,7 @@ impl From<Error> for Failure {
             Error::KeyChanged(_)
             | Error::ContactNotVerified(_)
             | Error::OtherFingerprint { .. }
+            | Error::Voucher { .. }
             | Error::Invitation { .. }
             | Error::InviterChanged { .. }
             | Error::WritableByOthers(_)
@@ -168,6 +174,8 @@ impl From<Error> for Failure {
             | Error::CodeUnread { .. }
             | Error::DaemonEnded(_)
             | Error::LastSlot(_)
+            | Error::UntriedAgeSlots { .. }
+            | Error::Keyring(_)
             | Error::NotVerified(_)
             | Error::IdentityChanged(_)
             | Error::CostlyIdentity { .. }
@@ -207,12 +215,33 @@ fn hint(error: &Error) -> Option<String> {
             "`kithfs info {}` shows its founder; an admin can add you: kithfs share add",
             word(vault.as_os_str().as_bytes())
         ),
-        Error::NoTerminal => "use --passphrase-file, --passphrase-fd or --passphrase-command, or set KITHFS_PASSPHRASE_FILE".to_owned(),
+        Error::NoTerminal => "use --passphrase-file, --passphrase-fd or --passphrase-command, or set KITHFS_PASSPHRASE_FILE, or KITHFS_PROMPT to a program that asks".to_owned(),
         Error::WrongSecret { by_code: false, .. } => {
             "check caps lock and keyboard layout; the recovery code that `init` printed also works".to_owned()
         }
         Error::WrongSecret { by_code: true, .. } => {
             "a recovery code belongs to one identity only; compare each group with your paper copy".to_owned()
+        }
+        Error::AgeIdentity { .. } => {
+            "an age identity is the file of `age-keygen`, an SSH private key, or what an age plugin printed".to_owned()
+        }
+        Error::AgeRecipient(_) => {
+            "a recipient begins with `age1`, as `age-keygen -y` and plugins print it, or is the line of an SSH public key".to_owned()
+        }
+        Error::Keyring(_) => {
+            "a keyring is a service of the desktop's session, such as gnome-keyring or KWallet; everything else works without it".to_owned()
+        }
+        Error::Voucher { source: VoucherError::Line(_), .. } => {
+            "give a file with their public keys alone, one a line as in a .pub file, without names and options".to_owned()
+        }
+        Error::Voucher { .. } => format!(
+            "they sign their key with: kithfs identity export | ssh-keygen -Y sign -n {NAMESPACE} -f KEY"
+        ),
+        Error::NoAgeSlotOpens { .. } => {
+            "`kithfs passphrase list` shows the slots; another way in, such as the passphrase, still works".to_owned()
+        }
+        Error::UntriedAgeSlots { .. } => {
+            "open the identity with one of them for this command: --age-identity FILE".to_owned()
         }
         Error::CostlyIdentity { .. } => format!("if you chose that cost yourself, allow it: {}=1", ALLOW_COST_VARIABLE),
         Error::NoOwnIdentity(_) => "name the identity of an owner or member with --identity FILE".to_owned(),

@@ -13,18 +13,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::cli::args::PresentSecret;
+use crate::cli::daemon::signals;
 use crate::cli::display::{self, short_path};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note, of_identity};
-use crate::cli::secrets::kdf;
-use crate::cli::secrets::source::{ATTEMPTS, Given, Opens, SecretBytes, Source};
+use crate::cli::secrets::age::AgeIdentities;
+use crate::cli::secrets::source::{
+    ATTEMPTS, Environment, Given, Opens, Prompt, SecretBytes, Source,
+};
+use crate::cli::secrets::{kdf, keyring};
 use crate::cli::terminal::progress::Busy;
 use crate::cli::user::{directories, own_name};
 use crate::crypto::Argon2Params;
 use crate::format::identity::{MAX_LEN, SlotKind};
 use crate::roster::{
-    Identity, IdentityFile, NewSlot, PublicIdentity, RecoveryCode, RecoveryTextError, Secret,
+    Identity, IdentityError, IdentityFile, NewSlot, PublicIdentity, RecoveryCode,
+    RecoveryTextError, Secret,
 };
 use crate::store::os::OsDir;
 use crate::store::{Access, Dir, Stat};
@@ -216,29 +222,56 @@ pub fn opens(path: &Path) -> Opens {
 }
 
 impl Locked {
-    /// Gets the secret that unlocks it; a prompt names it as `opens`.
+    /// Gets the secret that unlocks it; a prompt names it as `opens`. The keyring and tokens are
+    /// asked later, when it is unlocked: both may start threads.
     ///
     /// # Errors
     /// Those of [`Source::read`] and of [`kdf::allow`], before anything is stretched.
-    pub fn ask(&self, source: &Source, opens: &Opens) -> Result<Given, Failure> {
-        let given = source.read(opens)?;
-        if matches!(given, Given::Passphrase { .. }) {
+    pub fn ask(&self, present: &PresentSecret, opens: &Opens) -> Result<Asked, Failure> {
+        let environment = Environment::of_process();
+        let asked = |by| Asked { by, remember: present.remember.then(|| opens.clone()) };
+        if let Some(files) = Source::choose_age(present, &environment, self.age_slots() > 0) {
+            return Ok(asked(By::Age(AgeIdentities::read(&files)?)));
+        }
+        let by = match Source::choose_present(present, &environment) {
+            Source::Terminal if !present.remember && keyring::is_offered() => {
+                By::Keyring(Prompt::new(opens.clone()))
+            }
+            source => By::Secret(source.read(opens)?),
+        };
+        if matches!(by, By::Secret(Given::Passphrase { .. }) | By::Keyring(_)) {
             kdf::allow(&self.file, &self.place.path)?;
         }
-        Ok(given)
+        Ok(asked(by))
     }
 
     /// Unlocks it with the given secret; also returns the slot number. A secret that was typed is
     /// asked for again if it does not match, [`ATTEMPTS`] times in all.
     ///
     /// # Errors
-    /// The secret opens no slot; a mistyped recovery code is reported as one.
-    pub fn unlock(&self, given: Given) -> Result<(Identity, u16), Failure> {
-        let (mut given, mut left) = (given, ATTEMPTS);
+    /// The secret opens no slot; a mistyped recovery code is reported as one; the passphrase cannot
+    /// be remembered.
+    pub fn unlock(&self, Asked { by, remember }: Asked) -> Result<(Identity, u16), Failure> {
+        let mut given = match by {
+            By::Secret(given) => given,
+            By::Age(identities) => return self.unlock_by_age(&identities),
+            By::Keyring(prompt) => match self.unlock_by_keyring()? {
+                Some(opened) => return Ok(opened),
+                None => prompt.ask()?,
+            },
+        };
+        let mut left = ATTEMPTS;
         loop {
             left -= 1;
             let prompt = given.prompt().filter(|_| left > 0);
+            let kept = remember.as_ref().and_then(|opens| Some((opens, given.passphrase()?)));
             match (self.unlock_once(given), prompt) {
+                (Ok(opened), _) => {
+                    if let Some((opens, passphrase)) = kept {
+                        self.remember(&opened, &passphrase, opens)?;
+                    }
+                    return Ok(opened);
+                }
                 (Err(failure), Some(prompt)) if failure.exit == Exit::WrongSecret => {
                     failure.print();
                     note(display::left(left));
@@ -259,8 +292,8 @@ impl Locked {
     ///
     /// # Errors
     /// Those of [`Locked::unlock`]; the link does not hold.
-    pub fn unlock_vault(&self, given: Given) -> Result<Unlocked, Failure> {
-        let (identity, _) = self.unlock(given)?;
+    pub fn unlock_vault(&self, asked: Asked) -> Result<Unlocked, Failure> {
+        let (identity, _) = self.unlock(asked)?;
         match &self.linked {
             None => Ok(Unlocked { identity, person: None }),
             Some(own) => {
@@ -270,6 +303,72 @@ impl Locked {
                 Ok(Unlocked { identity: own, person: Some(identity) })
             }
         }
+    }
+
+    /// Unlocks it with the passphrase that the keyring has. `None` if it has none, or another one.
+    fn unlock_by_keyring(&self) -> Result<Option<(Identity, u16)>, Failure> {
+        let passphrase = match keyring::passphrase(&self.file.public()) {
+            Ok(Some(passphrase)) => passphrase,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                note(error);
+                return Ok(None);
+            }
+        };
+        let given = Given::Passphrase { bytes: SecretBytes::new(passphrase), typed: None };
+        match self.unlock_once(given) {
+            Err(failure) if failure.exit == Exit::WrongSecret => {
+                note(
+                    "the passphrase in the keyring does not match; `kithfs passphrase remember` replaces it, and `kithfs passphrase forget` removes it",
+                );
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+
+    fn remember(
+        &self,
+        (identity, slot): &(Identity, u16),
+        passphrase: &[u8],
+        opens: &Opens,
+    ) -> Result<(), Failure> {
+        let kind = self.file.slots().find(|info| info.id == *slot).map(|info| info.kind);
+        if !matches!(kind, Some(SlotKind::Passphrase(_))) {
+            return Err(Error::Usage(
+                "only a passphrase is remembered, not a recovery code".into(),
+            )
+            .into());
+        }
+        Ok(keyring::remember(&identity.public(), passphrase, &opens.to_string())?)
+    }
+
+    fn age_slots(&self) -> usize {
+        self.file.slots().filter(|slot| slot.kind == SlotKind::Age).count()
+    }
+
+    /// Decrypts the age slots one after the other until one of them unlocks the identity. A slot
+    /// that fails does not keep the others from being tried.
+    fn unlock_by_age(&self, identities: &AgeIdentities) -> Result<(Identity, u16), Failure> {
+        // A token may wait for its owner.
+        let _unblocked = signals::unblocked();
+        let path = &self.place.path;
+        let mut failed = match self.age_slots() {
+            0 => of_identity(IdentityError::NoSuchKind("age recipient"), path),
+            slots => Error::NoAgeSlotOpens { path: path.clone(), slots }.into(),
+        };
+        for slot in self.file.slots().filter(|slot| slot.kind == SlotKind::Age) {
+            match identities.open(slot.age_file) {
+                Ok(Some(secret)) => match self.file.unlock_with_slot(&secret) {
+                    Ok(opened) => return Ok(opened),
+                    Err(IdentityError::WrongSecret(_)) => {}
+                    Err(error) => return Err(of_identity(error, path)),
+                },
+                Ok(None) => {}
+                Err(error) => failed = error.into(),
+            }
+        }
+        Err(failed)
     }
 
     fn unlock_once(&self, given: Given) -> Result<(Identity, u16), Failure> {
@@ -291,6 +390,21 @@ impl Locked {
             )),
         }
     }
+}
+
+/// What unlocks an identity.
+enum By {
+    Secret(Given),
+    Age(AgeIdentities),
+    /// What the keyring has, or else what is typed at the prompt.
+    Keyring(Prompt),
+}
+
+/// What will unlock an identity, and what becomes of it.
+pub struct Asked {
+    by: By,
+    /// Whether the passphrase goes into the keyring, and how it is named there.
+    remember: Option<Opens>,
 }
 
 /// Returns the given secret in each way that it can be interpreted.
@@ -338,8 +452,8 @@ pub fn new_secret(given: Given) -> Result<Secret, Failure> {
 }
 
 /// Returns a new slot with the current time.
-pub fn new_slot(secret: &Secret, params: Argon2Params) -> NewSlot<'_> {
-    NewSlot { secret, params, label: "", created: now().try_into().unwrap_or(0) }
+pub fn new_slot<'a>(secret: &'a Secret, params: Argon2Params, label: &'a str) -> NewSlot<'a> {
+    NewSlot { secret, params, label, created: now().try_into().unwrap_or(0) }
 }
 
 /// Returns the seconds since 1970.

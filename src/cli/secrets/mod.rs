@@ -1,7 +1,9 @@
 //! Passphrases, recovery codes and key files, and the identity files that they open.
 
+pub mod age;
 pub mod identity;
 pub mod kdf;
+pub mod keyring;
 pub mod new_identity;
 pub mod source;
 pub mod strength;

@@ -54,11 +54,12 @@ impl NewIdentity {
             Default::default()
         };
         let mut file =
-            IdentityFile::new(suite, &owner, &identity::new_slot(secret, params), &OsRandom)
+            IdentityFile::new(suite, &owner, &identity::new_slot(secret, params, ""), &OsRandom)
                 .map_err(failed)?;
         let code = RecoveryCode::generate(&OsRandom);
         let recovery = Secret::RecoveryCode(RecoveryCode::parse(&code.text())?);
-        file.add_slot(&owner, &identity::new_slot(&recovery, params), &OsRandom).map_err(failed)?;
+        file.add_slot(&owner, &identity::new_slot(&recovery, params, ""), &OsRandom)
+            .map_err(failed)?;
         drop(busy);
         kdf::note_cost(&file);
         Ok(NewIdentity { identity: owner, file, code, was_typed: false })

@@ -5,8 +5,9 @@
 //!   included in an error.
 //! * One newline at the end of a passphrase is ignored, as editors and `echo` add it; every other
 //!   byte counts.
-//! * Order: options, then the variable KITHFS_PASSPHRASE_FILE, then the systemd credential
-//!   `kithfs.passphrase`, then the terminal.
+//! * Order: options, then the variable KITHFS_PASSPHRASE_FILE, then the variable
+//!   KITHFS_AGE_IDENTITY if the identity has age slots, then the systemd credential
+//!   `kithfs.passphrase`, then the keyring of the session, then a prompt.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::cli::args::slots::NewSecret;
 use crate::cli::args::{PassphraseArgs, PresentSecret};
@@ -25,12 +26,16 @@ use crate::cli::display::{self, short_path};
 use crate::cli::error::Error;
 use crate::cli::report::note;
 use crate::cli::secrets::strength;
+use crate::cli::terminal::ask;
 
 /// Length limit of a passphrase or key file, in bytes.
 pub const SECRET_MAX: usize = 64 * 1024;
 
 /// Variable with the path of a passphrase file.
 pub const PASSPHRASE_FILE_VARIABLE: &str = "KITHFS_PASSPHRASE_FILE";
+
+/// Variable with the path of an age identity.
+pub const AGE_IDENTITY_VARIABLE: &str = "KITHFS_AGE_IDENTITY";
 
 /// Name of the systemd credential (systemd.exec(5), LoadCredential=).
 pub const CREDENTIAL: &str = "kithfs.passphrase";
@@ -39,6 +44,11 @@ pub const CREDENTIAL: &str = "kithfs.passphrase";
 pub struct SecretBytes(Zeroizing<Vec<u8>>);
 
 impl SecretBytes {
+    /// Takes the bytes.
+    pub fn new(bytes: Zeroizing<Vec<u8>>) -> SecretBytes {
+        SecretBytes(bytes)
+    }
+
     /// The bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0
@@ -73,6 +83,14 @@ impl Given {
             Given::RecoveryCode(_) | Given::KeyFile(_) => None,
         }
     }
+
+    /// Returns a copy of the passphrase.
+    pub fn passphrase(&self) -> Option<Zeroizing<Vec<u8>>> {
+        match self {
+            Given::Passphrase { bytes, .. } => Some(bytes.0.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// What a secret opens, as a prompt names it.
@@ -96,17 +114,22 @@ impl fmt::Display for Opens {
     }
 }
 
-/// A question for a secret at the terminal.
+/// A question for a secret, at the terminal or by the user's prompt program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt(Opens);
 
 impl Prompt {
+    /// Returns the question for the secret that opens this.
+    pub fn new(opens: Opens) -> Prompt {
+        Prompt(opens)
+    }
+
     /// Asks for the passphrase, without echo.
     ///
     /// # Errors
-    /// Those of reading the terminal; nothing was typed.
+    /// Those of [`ask::secret`]; nothing was typed.
     pub fn ask(self) -> Result<Given, Error> {
-        let bytes = non_empty(ask(&format!("Passphrase of {}: ", self.0))?)?;
+        let bytes = non_empty(ask_secret(&format!("Passphrase of {}: ", self.0))?)?;
         Ok(Given::Passphrase { bytes, typed: Some(self) })
     }
 }
@@ -136,6 +159,8 @@ pub enum Source {
 pub struct Environment {
     /// KITHFS_PASSPHRASE_FILE.
     pub passphrase_file: Option<OsString>,
+    /// KITHFS_AGE_IDENTITY.
+    pub age_identity: Option<OsString>,
     /// CREDENTIALS_DIRECTORY.
     pub credentials_directory: Option<OsString>,
 }
@@ -146,6 +171,7 @@ impl Environment {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Environment {
             passphrase_file: variable(PASSPHRASE_FILE_VARIABLE),
+            age_identity: variable(AGE_IDENTITY_VARIABLE),
             credentials_directory: variable("CREDENTIALS_DIRECTORY"),
         }
     }
@@ -182,6 +208,25 @@ impl Source {
         }
     }
 
+    /// Returns the age identities to use for something that exists, if these come before every
+    /// other source.
+    pub fn choose_age(
+        args: &PresentSecret,
+        environment: &Environment,
+        has_age_slots: bool,
+    ) -> Option<Vec<PathBuf>> {
+        if !args.age.age_identity.is_empty() {
+            return Some(args.age.age_identity.clone());
+        }
+        let is_given = args.passphrase != PassphraseArgs::default()
+            || args.recovery_code_file.is_some()
+            || args.remember;
+        if is_given || !has_age_slots || environment.passphrase_file.is_some() {
+            return None;
+        }
+        environment.age_identity.as_ref().map(|file| vec![file.into()])
+    }
+
     /// Returns the source of a passphrase that replaces another one. The environment is ignored, as
     /// it names the old one.
     pub fn choose_new(args: &NewSecret) -> Source {
@@ -207,7 +252,7 @@ impl Source {
     /// Those of the source; the secret is empty; what was typed differed three times.
     pub fn read_new(&self, opens: &Opens) -> Result<Given, Error> {
         let given = self.read_with(|| {
-            let typed = ask_twice(&opens.to_string(), &mut ask, &mut strength::report)?;
+            let typed = ask_twice(&opens.to_string(), &mut ask_secret, &mut strength::report)?;
             Ok(Given::Passphrase { bytes: non_empty(typed)?, typed: Some(Prompt(opens.clone())) })
         })?;
         if let Given::Passphrase { bytes, typed: None } = &given {
@@ -283,7 +328,11 @@ fn non_empty(secret: SecretBytes) -> Result<SecretBytes, Error> {
     if secret.expose().is_empty() { Err(Error::EmptySecret("passphrase")) } else { Ok(secret) }
 }
 
-fn from_file(op: &'static str, file: &Path) -> Result<SecretBytes, Error> {
+/// Reads a file completely; `-` is stdin.
+///
+/// # Errors
+/// It cannot be read, or is longer than [`SECRET_MAX`].
+pub fn from_file(op: &'static str, file: &Path) -> Result<SecretBytes, Error> {
     let failed = |source| Error::Secret { op, path: file.to_owned(), source };
     if file == Path::new("-") {
         return read_all(&mut io::stdin().lock()).map_err(failed);
@@ -352,17 +401,8 @@ fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
     Ok(SecretBytes(bytes))
 }
 
-/// Asks at the terminal, without echo.
-fn ask(prompt: &str) -> Result<SecretBytes, Error> {
-    if File::options().read(true).write(true).open("/dev/tty").is_err() {
-        return Err(Error::NoTerminal);
-    }
-    let _unblocked = signals::unblocked();
-    let mut typed = rpassword::prompt_password(prompt)
-        .map_err(|source| Error::Os { op: "read passphrase from the terminal", source })?;
-    let bytes = Zeroizing::new(typed.as_bytes().to_vec());
-    typed.zeroize();
-    Ok(SecretBytes(bytes))
+fn ask_secret(prompt: &str) -> Result<SecretBytes, Error> {
+    ask::secret(prompt).map(SecretBytes)
 }
 
 #[cfg(test)]

@@ -1,10 +1,19 @@
-//! Questions that the user answers with yes or no.
+//! Questions to the user: yes or no, a line of text, a secret.
 //!
-//! Rule: a question that cannot be asked counts as a refusal, never as a yes.
+//! Rules that hold here
+//! * A question that cannot be asked counts as a refusal, never as a yes.
+//! * Without a terminal, a secret is asked for by the program in the variable KITHFS_PROMPT. A
+//!   program whose name begins with `pinentry` speaks the protocol of pinentry; every other one gets
+//!   the question as its argument and prints the secret, as systemd-ask-password and ssh-askpass do.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::cli::daemon::signals;
 use crate::cli::display::Line;
 use crate::cli::error::Error;
 
@@ -24,6 +33,11 @@ pub fn line(question: &str) -> Result<String, Error> {
 fn open() -> std::io::Result<File> {
     File::options().read(true).write(true).open("/dev/tty")
 }
+/// Variable with the program that asks for secrets where there is no terminal.
+pub const PROMPT_VARIABLE: &str = "KITHFS_PROMPT";
+
+/// Longest answer of a prompt program, in bytes.
+const ANSWER_MAX: usize = 64 << 10;
 
 /// Asks at the terminal; `yes` is an answer given in advance.
 ///
@@ -43,6 +57,118 @@ pub fn confirm(question: &str, yes: bool) -> Result<(), Error> {
     if is_yes(&answer) { Ok(()) } else { Err(Error::Declined) }
 }
 
+/// Asks for a secret, without echo.
+///
+/// # Errors
+/// [`Error::NoTerminal`] without a terminal and a prompt program; the program fails.
+pub fn secret(prompt: &str) -> Result<Zeroizing<Vec<u8>>, Error> {
+    if File::options().read(true).write(true).open("/dev/tty").is_err() {
+        return match std::env::var_os(PROMPT_VARIABLE).filter(|program| !program.is_empty()) {
+            Some(program) => by_program(Path::new(&program), &Line(prompt).to_string()),
+            None => Err(Error::NoTerminal),
+        };
+    }
+    let _unblocked = signals::unblocked();
+    let mut typed = rpassword::prompt_password(Line(prompt).to_string())
+        .map_err(|source| Error::Os { op: "read passphrase from the terminal", source })?;
+    let bytes = Zeroizing::new(typed.as_bytes().to_vec());
+    typed.zeroize();
+    Ok(bytes)
+}
+
+fn by_program(program: &Path, prompt: &str) -> Result<Zeroizing<Vec<u8>>, Error> {
+    let failed = |source| Error::Secret { op: "run prompt program", path: program.into(), source };
+    let is_pinentry =
+        program.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"pinentry"));
+    let mut command = Command::new(program);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    if !is_pinentry {
+        command.arg(prompt.trim_end_matches([' ', ':'])).stdin(Stdio::null());
+    }
+    let mut child = command.spawn().map_err(failed)?;
+    let mut output = BufReader::new(child.stdout.take().expect("was asked for"));
+    let secret = match child.stdin.take() {
+        Some(input) => by_pinentry(input, &mut output, prompt),
+        None => answer_line(&mut output),
+    };
+    drop(output);
+    let status = child.wait().map_err(failed)?;
+    let secret = secret.map_err(failed)?;
+    match secret {
+        Some(secret) if status.success() => Ok(secret),
+        _ => Err(Error::Declined),
+    }
+}
+
+/// Reads one line, which may be a secret, into memory that is wiped; without its line end.
+fn answer_line(output: &mut impl BufRead) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    // Longer than any answer, so that the buffer never moves and leaves no copy.
+    let mut line = Zeroizing::new(Vec::with_capacity(ANSWER_MAX));
+    if output.take(ANSWER_MAX as u64).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    while line.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
+        line.pop();
+    }
+    Ok(Some(line))
+}
+
+/// Asks by the protocol of pinentry (Assuan): each command is answered with lines up to `OK` or
+/// `ERR`, and a line `D` holds the secret, with `%`, line ends and other bytes as `%XX`.
+fn by_pinentry(
+    mut input: impl Write,
+    output: &mut impl BufRead,
+    prompt: &str,
+) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let mut secret = None;
+    let text: String = prompt
+        .trim_end_matches([' ', ':'])
+        .bytes()
+        .map(|byte| match byte {
+            b'%' | 0..b' ' => format!("%{byte:02X}"),
+            _ => (byte as char).to_string(),
+        })
+        .collect();
+    let commands =
+        ["", "SETTITLE kithfs", &format!("SETDESC {text}"), "SETPROMPT Passphrase:", "GETPIN"];
+    for command in commands {
+        if !command.is_empty() {
+            writeln!(input, "{command}")?;
+            input.flush()?;
+        }
+        loop {
+            let Some(line) = answer_line(output)? else { return Ok(None) };
+            match &line[..] {
+                [b'O', b'K', ..] => break,
+                [b'E', b'R', b'R', ..] => return Ok(None),
+                [b'D', b' ', data @ ..] => secret = Some(unescaped(data)),
+                _ => {}
+            }
+        }
+    }
+    writeln!(input, "BYE")?;
+    Ok(secret)
+}
+
+fn unescaped(data: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut plain = Zeroizing::new(Vec::with_capacity(data.len()));
+    let mut rest = data;
+    while let [first, tail @ ..] = rest {
+        let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) if *first == b'%' => {
+                plain.push(byte);
+                rest = &tail[2..];
+            }
+            _ => {
+                plain.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    plain
+}
+
 fn is_yes(answer: &str) -> bool {
     matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
@@ -55,6 +181,21 @@ mod tests {
     fn only_a_yes_is_one() {
         assert!(is_yes("y\n") && is_yes(" Yes \n"));
         assert!(!is_yes("") && !is_yes("\n") && !is_yes("no\n") && !is_yes("yesterday\n"));
+    }
+
+    #[test]
+    fn pinentry_is_spoken_to_line_by_line() {
+        let said = |answers: &str| {
+            let mut heard = Vec::new();
+            let secret = by_pinentry(&mut heard, &mut answers.as_bytes(), "Passphrase of 100%: ");
+            (secret.unwrap().map(|secret| secret.to_vec()), String::from_utf8(heard).unwrap())
+        };
+        let (secret, heard) = said("OK ready\nOK\nOK\nOK\nS FOO\nD a%25b%0Ac%zz\nOK\n");
+        assert_eq!(secret.as_deref(), Some(&b"a%b\nc%zz"[..]));
+        assert!(heard.contains("SETDESC Passphrase of 100%25\n"), "{heard}");
+        assert!(heard.ends_with("GETPIN\nBYE\n"), "{heard}");
+        assert_eq!(said("OK\nOK\nOK\nOK\nERR 83886179 cancelled\n").0, None);
+        assert_eq!(said("").0, None);
     }
 
     #[test]

@@ -7,3 +7,4 @@ pub mod named;
 pub mod own_name;
 pub mod rollback_memory;
 pub mod share_memory;
+pub mod ssh_voucher;

@@ -12,16 +12,16 @@ use std::path::Path;
 
 use super::nodes::{Node, names};
 use super::open::{self, Found, Open, Purpose};
-use crate::cli::args::{OpenArgs, PassphraseArgs};
+use crate::cli::args::{OpenArgs, PresentSecret};
 use crate::cli::display::{Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::local::replace::replace_in;
 use crate::cli::paths::join;
 use crate::cli::report::{Failure, in_vault, note, of_identity, warn};
 use crate::cli::secrets::identity::{self, Locked, Unlocked, link_label};
-use crate::cli::secrets::source::{Environment, Opens, Source};
+use crate::cli::secrets::source::Opens;
 use crate::cli::user::own_name;
-use crate::roster::{Identity, IdentityFile, Member, NewSlot, Role, Secret};
+use crate::roster::{Identity, IdentityFile, Member, Role, Secret};
 use crate::vault::{OsRandom, Vault};
 
 /// A vault with an identity of its own, and the person who takes it over; both are locked.
@@ -49,12 +49,12 @@ impl HandOver {
     ///
     /// # Errors
     /// A secret does not match; those of reading and writing the vault.
-    pub fn run(self, own: &Source, person: &Source) -> Result<Unlocked, Failure> {
+    pub fn run(self, own: &PresentSecret, person: &PresentSecret) -> Result<Unlocked, Failure> {
         let HandOver { found, own: file, person: locked } = self;
-        let given = file.ask(own, &Opens::Vault(found.dir.clone()))?;
-        let (owner, _) = file.unlock(given)?;
-        let given = locked.ask(person, &identity::opens(&locked.place.path))?;
-        let (person, _) = locked.unlock(given)?;
+        let asked = file.ask(own, &Opens::Vault(found.dir.clone()))?;
+        let (owner, _) = file.unlock(asked)?;
+        let asked = locked.ask(person, &identity::opens(&locked.place.path))?;
+        let (person, _) = locked.unlock(asked)?;
         let dir = found.dir.clone();
         if found.description.signed {
             replace_admin(&dir, &owner, &person, b"")?;
@@ -94,11 +94,7 @@ pub fn open_for_user(vault: &Path, args: &OpenArgs) -> Result<Open, Failure> {
     if hand_over.found.description.signed {
         return Err(Error::NotHandedOver(vault.to_owned()).into());
     }
-    let environment = Environment::of_process();
-    let unlocked = hand_over.run(
-        &Source::choose_present(&args.secret, &environment),
-        &Source::choose(&PassphraseArgs::default(), &environment),
-    )?;
+    let unlocked = hand_over.run(&args.secret, &PresentSecret::default())?;
     note(format_args!(
         "{} opens {} from now on; its former secrets still do",
         identity::opens(&person),
@@ -114,7 +110,7 @@ fn link(own: Locked, owner: &Identity, person: &Identity) -> Result<(), Failure>
     let before = file.encode();
     let secret = Secret::KeyFile(person.link_to(&owner.public()).to_vec().into());
     let label = link_label(&person.public());
-    let slot = NewSlot { label: &label, ..identity::new_slot(&secret, Default::default()) };
+    let slot = identity::new_slot(&secret, Default::default(), &label);
     file.add_slot(owner, &slot, &OsRandom).map_err(failed)?;
     replace_in(&*place.dir, &place.name, &place.path, &file.encode(), |written| {
         let opened = IdentityFile::decode(written).and_then(|file| file.unlock(&secret));

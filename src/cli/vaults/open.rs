@@ -10,8 +10,8 @@ use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::local::Object;
 use crate::cli::report::{Failure, in_vault, unopened};
-use crate::cli::secrets::identity::{self, Locked, Place, Unlocked};
-use crate::cli::secrets::source::{Environment, Given, Opens, Source};
+use crate::cli::secrets::identity::{self, Asked, Locked, Place, Unlocked};
+use crate::cli::secrets::source::Opens;
 use crate::cli::user::share_memory::Shares;
 use crate::cli::user::{directories, rollback_memory};
 use crate::store::Dir;
@@ -126,30 +126,29 @@ impl Found {
     ///
     /// # Errors
     /// There is no identity, or the secret is not available.
-    pub fn ask(&self, args: &OpenArgs) -> Result<(Locked, Given), Failure> {
+    pub fn ask(&self, args: &OpenArgs) -> Result<(Locked, Asked), Failure> {
         let locked = identity::find(args.choice(), &self.store, &self.dir)?;
-        let source = Source::choose_present(&args.secret, &Environment::of_process());
         // The prompt for a vault's own identity names the vault.
         let own = Place::in_vault(&self.store, &self.dir).path;
         let opens = match &locked.place.path {
             path if args.identity.is_none() && *path == own => Opens::Vault(self.dir.clone()),
             path => identity::opens(path),
         };
-        let given = locked.ask(&source, &opens)?;
-        Ok((locked, given))
+        let asked = locked.ask(&args.secret, &opens)?;
+        Ok((locked, asked))
     }
 
-    /// Unlocks the identity with `given` and opens the vault.
+    /// Unlocks the identity with what was asked for and opens the vault.
     ///
     /// # Errors
     /// The secret does not match, or the vault cannot be opened.
     pub fn unlock(
         self,
-        (locked, given): (Locked, Given),
+        (locked, asked): (Locked, Asked),
         args: &OpenArgs,
         purpose: Purpose,
     ) -> Result<Open, Failure> {
-        self.open_with(locked.unlock_vault(given)?, args, purpose)
+        self.open_with(locked.unlock_vault(asked)?, args, purpose)
     }
 
     /// Opens the vault with identities that were unlocked.

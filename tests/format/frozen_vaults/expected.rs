@@ -21,6 +21,8 @@ pub struct Expected {
     pub passphrase: String,
     pub recovery_code: String,
     pub key_file: Vec<u8>,
+    /// An age identity; empty in vaults that were made before age slots.
+    pub age_identity: String,
     pub share_id: String,
     pub identity: String,
     pub fingerprint: String,
@@ -41,6 +43,7 @@ impl Expected {
                 "passphrase" => expected.passphrase = rest.to_owned(),
                 "recovery-code" => expected.recovery_code = rest.to_owned(),
                 "key-file" => expected.key_file = hex::decode(rest).unwrap(),
+                "age-identity" => expected.age_identity = rest.to_owned(),
                 "share-id" => expected.share_id = rest.to_owned(),
                 "identity" => expected.identity = rest.to_owned(),
                 "fingerprint" => expected.fingerprint = rest.to_owned(),
@@ -78,10 +81,11 @@ impl Expected {
 
     pub fn text(&self) -> String {
         let mut text = format!(
-            "passphrase {}\nrecovery-code {}\nkey-file {}\nshare-id {}\nidentity {}\nfingerprint {}\n",
+            "passphrase {}\nrecovery-code {}\nkey-file {}\nage-identity {}\nshare-id {}\nidentity {}\nfingerprint {}\n",
             self.passphrase,
             self.recovery_code,
             hex::encode(&self.key_file),
+            self.age_identity,
             self.share_id,
             self.identity,
             self.fingerprint

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use age::secrecy::ExposeSecret;
 use kithfs::crypto::{Argon2Params, Random, Suite};
 use kithfs::roster::{Identity, IdentityFile, NewSlot, RecoveryCode, Secret};
 use kithfs::store::os::OsDir;
@@ -245,6 +246,11 @@ pub fn all(root: &Path) {
         OsRandom.fill(&mut expected.key_file);
         let code = RecoveryCode::generate(&OsRandom);
         expected.recovery_code = code.text().to_string();
+        let age_identity = age::x25519::Identity::generate();
+        expected.age_identity = age_identity.to_string().expose_secret().to_owned();
+        let mut contents = Zeroizing::new([0; 32]);
+        OsRandom.fill(&mut *contents);
+        let age_file = age::encrypt(&age_identity.to_public(), &*contents).unwrap();
         let secrets = [
             (
                 Secret::Passphrase(Zeroizing::new(expected.passphrase.clone().into_bytes())),
@@ -252,6 +258,7 @@ pub fn all(root: &Path) {
             ),
             (Secret::RecoveryCode(code), ""),
             (Secret::KeyFile(Zeroizing::new(expected.key_file.clone())), "stick, grün"),
+            (Secret::Age { file: age_file, secret: contents }, "token"),
         ];
         let slots = secrets.each_ref().map(|(secret, label)| NewSlot {
             secret,

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kithfs::format::identity::SlotKind;
 use kithfs::roster::{Identity, IdentityFile, RecoveryCode, Secret};
 use kithfs::store::os::OsDir;
 use kithfs::store::{Dir, Kind};
@@ -97,6 +98,18 @@ fn copy(frozen: &Path) -> Copy {
     Copy { _dir: dir, store, expected, attributes, identity }
 }
 
+/// The secret in the age slot, opened with the age identity.
+fn age_secret(copy: &Copy) -> Option<Secret> {
+    if copy.expected.age_identity.is_empty() {
+        return None;
+    }
+    let identity: age::x25519::Identity = copy.expected.age_identity.parse().unwrap();
+    let slot = copy.identity.slots().find(|slot| slot.kind == SlotKind::Age).unwrap();
+    let secret = age::decrypt(&identity, slot.age_file).unwrap();
+    let secret = Zeroizing::new(<[u8; 32]>::try_from(secret).unwrap());
+    Some(Secret::Age { file: slot.age_file.to_vec(), secret })
+}
+
 fn secrets(expected: &Expected) -> [Secret; 3] {
     [
         Secret::Passphrase(Zeroizing::new(expected.passphrase.clone().into_bytes())),
@@ -165,7 +178,7 @@ fn every_secret_unlocks_and_what_is_public_is_the_same() {
         assert_eq!(hex::encode(described.share_id), copy.expected.share_id);
         assert_eq!(described.founder.to_string(), copy.expected.identity);
         assert_eq!(described.founder.fingerprint(), copy.expected.fingerprint);
-        for secret in secrets(&copy.expected) {
+        for secret in secrets(&copy.expected).into_iter().chain(age_secret(&copy)) {
             assert_eq!(copy.identity.unlock(&secret).unwrap().public(), described.founder);
         }
         let name = frozen.file_name().unwrap().as_bytes();

@@ -25,8 +25,7 @@ use crate::cli::display::JsonPath;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, in_vault, note, warn};
-use crate::cli::secrets::identity::{self, Locked};
-use crate::cli::secrets::source::Given;
+use crate::cli::secrets::identity::{self, Asked, Locked};
 use crate::cli::user::directories;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{self, Found, Open, Purpose};
@@ -48,7 +47,7 @@ const READAHEAD_KIB: u32 = 1024;
 /// Everything known before the fork.
 struct Plan<'a> {
     found: Found,
-    secret: (Locked, Given),
+    secret: (Locked, Asked),
     point: MountPoint,
     options: MountOptions,
     serve: ServeOptions,

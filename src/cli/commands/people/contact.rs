@@ -4,6 +4,7 @@
 //! one, and the command fails.
 
 use std::io::Read;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -14,9 +15,11 @@ use crate::cli::display::{Shown, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note, warn};
+use crate::cli::secrets::source;
 use crate::cli::terminal::ask::confirm;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::user::contacts::{self, failed};
+use crate::cli::user::ssh_voucher;
 use crate::roster::contacts::{Added, Trust};
 use crate::roster::{Contact, ContactError, PublicIdentity, base32};
 
@@ -127,7 +130,13 @@ fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
             contact.public.fingerprint()
         ));
     }
-    compare(&asked, &args.name, &args.comparison)?;
+    match (&args.ssh, &args.signature) {
+        (Some(keys), Some(signature)) => {
+            let key = vouched(&asked, &args.name, keys, signature)?;
+            note(format_args!("{name} has signed this key with the SSH key {key}"));
+        }
+        _ => compare(&asked, &args.name, &args.comparison)?,
+    }
     contacts::update(|contacts| {
         // Another key may have been offered while the question was open.
         match contacts.get(&args.name) {
@@ -140,6 +149,21 @@ fn verify(args: &ContactVerify) -> Result<Exit, Failure> {
     })?;
     note(format_args!("{name} is verified, fingerprint {}", asked.fingerprint()));
     Ok(Exit::Ok)
+}
+
+/// Returns the fingerprint of the SSH key in `keys` that has signed the key of `name`.
+fn vouched(
+    public: &PublicIdentity,
+    name: &str,
+    keys: &Path,
+    signature: &Path,
+) -> Result<String, Error> {
+    let keys = source::from_file("read SSH keys", keys)?;
+    let signature = source::from_file("read signature", signature)?;
+    let keys = String::from_utf8_lossy(keys.expose());
+    ssh_voucher::vouching_key(&keys, signature.expose(), public)
+        .map(|key| key.to_string())
+        .map_err(|source| Error::Voucher { name: name.to_owned(), source })
 }
 
 /// Checks that the key belongs to `name`: by the given fingerprint, by `--yes`, else by asking.

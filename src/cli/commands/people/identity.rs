@@ -123,9 +123,8 @@ pub fn public(path: &Path, secret: &PresentSecret) -> Result<PublicIdentity, Fai
     if is_ours_alone(&locked) {
         return Ok(locked.file.public());
     }
-    let source = Source::choose_present(secret, &Environment::of_process());
-    let given = locked.ask(&source, &identity::opens(path))?;
-    Ok(locked.unlock(given)?.0.public())
+    let asked = locked.ask(secret, &identity::opens(path))?;
+    Ok(locked.unlock(asked)?.0.public())
 }
 
 /// Returns whether only this user could have written the file, as far as its resolved path and its

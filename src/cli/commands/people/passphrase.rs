@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use crate::cli::args::people::OwnIdentity;
 use crate::cli::args::slots::{
-    PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseList, PassphraseRemove, SlotsOf,
+    PassphraseAdd, PassphraseChange, PassphraseCommand, PassphraseForget, PassphraseList,
+    PassphraseRemember, PassphraseRemove, SlotsOf,
 };
 use crate::cli::args::{KdfArgs, PresentSecret};
 use crate::cli::display::{self, Shown, path as shown, utc};
@@ -23,9 +24,9 @@ use crate::cli::exit::Exit;
 use crate::cli::local::replace::replace_in;
 use crate::cli::report::{Failure, note, of_identity};
 use crate::cli::secrets::identity::{self, Locked, Place};
-use crate::cli::secrets::kdf;
 use crate::cli::secrets::new_identity::print_code;
-use crate::cli::secrets::source::{Environment, Opens, Source};
+use crate::cli::secrets::source::{Opens, Source};
+use crate::cli::secrets::{age, kdf, keyring};
 use crate::cli::terminal::progress::Busy;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open;
@@ -46,6 +47,8 @@ pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> 
         PassphraseCommand::Change(args) => change(args),
         PassphraseCommand::Remove(args) => remove(args),
         PassphraseCommand::List(args) => list(args),
+        PassphraseCommand::Remember(args) => remember(args),
+        PassphraseCommand::Forget(args) => forget(args),
     }
 }
 
@@ -104,9 +107,8 @@ struct Unlocked {
 impl Unlocked {
     fn open(of: &impl Owner, present: &PresentSecret) -> Result<Unlocked, Failure> {
         let locked = of.read()?;
-        let source = Source::choose_present(present, &Environment::of_process());
-        let given = locked.ask(&source, &of.opens(&locked.place.path))?;
-        let (identity, slot) = locked.unlock(given)?;
+        let asked = locked.ask(present, &of.opens(&locked.place.path))?;
+        let (identity, slot) = locked.unlock(asked)?;
         let Locked { place, file, .. } = locked;
         let before = file.encode();
         Ok(Unlocked { place, file, identity, slot, before })
@@ -184,6 +186,8 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
     let secret = if args.new_recovery_code {
         let code = code.insert(RecoveryCode::generate(&OsRandom));
         Secret::RecoveryCode(RecoveryCode::parse(&code.text())?)
+    } else if let Some(recipient) = &args.age {
+        age::wrap(recipient)?
     } else {
         let given = match key_file {
             Some(given) => given,
@@ -192,7 +196,7 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
         identity::new_secret(given)?
     };
     let busy = Busy::new("making a key of the secret");
-    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
+    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?, &args.label);
     let id = unlocked
         .file
         .add_slot(&unlocked.identity, &slot, &OsRandom)
@@ -200,6 +204,11 @@ fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
     unlocked.write(Some(&secret))?;
     drop(busy);
     note(format_args!("added slot {id} ({}) to {}", secret.kind_name(), shown(unlocked.path())));
+    if args.age.is_some() {
+        note(
+            "try the new slot before you rely on it: use --age-identity FILE with any command that unlocks",
+        );
+    }
     if let Some(code) = code {
         note("this recovery code is not shown again: write it down and keep it elsewhere");
         print_code(&code, unlocked.path())?;
@@ -213,7 +222,9 @@ fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     let opens = args.of.opens(unlocked.path());
     let secret = identity::new_secret(Source::choose_new(&args.new).read_new(&opens)?)?;
     let busy = Busy::new("making a key of the passphrase");
-    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?);
+    let label = unlocked.file.slots().find(|slot| slot.id == old).map_or("", |slot| slot.label);
+    let label = label.to_owned();
+    let slot = identity::new_slot(&secret, params(&secret, &args.kdf)?, &label);
     let changed = unlocked.file.change_passphrase(&unlocked.identity, old, &slot, &OsRandom);
     let id = changed.map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(Some(&secret))?;
@@ -253,6 +264,14 @@ fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
 
 fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
     let mut unlocked = Unlocked::open(&args.of, &args.present)?;
+    // An age slot can be added without its token, so it may be one that nothing opens.
+    let others = || unlocked.file.slots().filter(|slot| slot.id != args.slot);
+    if unlocked.slot == args.slot
+        && others().next().is_some()
+        && others().all(|slot| slot.kind == SlotKind::Age)
+    {
+        return Err(Error::UntriedAgeSlots { slot: args.slot }.into());
+    }
     unlocked.file.remove_slot(args.slot).map_err(|error| of_identity(error, unlocked.path()))?;
     unlocked.write(None)?;
     note(format_args!(
@@ -260,6 +279,33 @@ fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
         args.slot,
         shown(unlocked.path())
     ));
+    Ok(Exit::Ok)
+}
+
+fn remember(args: &PassphraseRemember<impl Owner>) -> Result<Exit, Failure> {
+    let locked = args.of.read()?;
+    let present = PresentSecret {
+        passphrase: args.passphrase.clone(),
+        remember: true,
+        ..PresentSecret::default()
+    };
+    if present.passphrase.key_file.is_some() {
+        return Err(Error::Usage("only a passphrase is remembered, not a key file".into()).into());
+    }
+    let opens = args.of.opens(&locked.place.path);
+    locked.unlock(locked.ask(&present, &opens)?)?;
+    note(format_args!("the passphrase of {opens} is in the keyring of your session"));
+    Ok(Exit::Ok)
+}
+
+fn forget(args: &PassphraseForget<impl Owner>) -> Result<Exit, Failure> {
+    let locked = args.of.read()?;
+    let opens = args.of.opens(&locked.place.path);
+    if keyring::forget(&locked.file.public())? {
+        note(format_args!("the passphrase of {opens} is no longer in the keyring of your session"));
+    } else {
+        note(format_args!("the keyring of your session has no passphrase of {opens}"));
+    }
     Ok(Exit::Ok)
 }
 

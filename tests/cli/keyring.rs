@@ -1,0 +1,187 @@
+//! Passphrases in the keyring of a session: a real gnome-keyring on a bus of its own.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::support::people::{Mounted, Person, has, refused, said, stderr, wait_until};
+
+/// A bus on which nothing is started by itself.
+struct Bus {
+    socket: PathBuf,
+    children: Vec<Child>,
+}
+
+impl Bus {
+    fn start(ann: &Person) -> Bus {
+        let socket = ann.home().join("bus");
+        let config = ann.write(
+            "bus.conf",
+            &format!(
+                r#"<busconfig><type>session</type><listen>unix:path={}</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>"#,
+                socket.display()
+            ),
+        );
+        let dbus = Command::new("dbus-daemon")
+            .args(["--nofork", "--nopidfile"])
+            .arg(format!("--config-file={}", config.display()))
+            .spawn()
+            .unwrap();
+        let bus = Bus { socket, children: vec![dbus] };
+        wait_until("the bus listens", || bus.socket.exists());
+        bus
+    }
+
+    fn address(&self) -> String {
+        format!("unix:path={}", self.socket.display())
+    }
+
+    /// Starts a keyring that is unlocked with a password.
+    fn start_keyring(&mut self, ann: &Person) {
+        let runtime = ann.home().join("run");
+        fs::create_dir_all(&runtime).unwrap();
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
+        let mut keyring = Command::new("gnome-keyring-daemon")
+            .args(["--foreground", "--components=secrets", "--unlock"])
+            .env("DBUS_SESSION_BUS_ADDRESS", self.address())
+            .env("HOME", ann.home())
+            .env("XDG_DATA_HOME", ann.home().join("data"))
+            .env("XDG_RUNTIME_DIR", &runtime)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        keyring.stdin.take().unwrap().write_all(b"login password").unwrap();
+        self.children.push(keyring);
+        wait_until("the keyring is on the bus", || self.has_keyring());
+    }
+
+    fn has_keyring(&self) -> bool {
+        let asked = async {
+            let bus = zbus::connection::Builder::address(self.address().as_str()).build().await?;
+            let reply = bus
+                .call_method(
+                    Some("org.freedesktop.DBus"),
+                    "/org/freedesktop/DBus",
+                    Some("org.freedesktop.DBus"),
+                    "NameHasOwner",
+                    &("org.freedesktop.secrets",),
+                )
+                .await?;
+            reply.body().deserialize::<bool>()
+        };
+        zbus::block_on(asked).unwrap()
+    }
+
+    /// Runs the program in the session, without any other source of the passphrase.
+    fn kithfs(&self, ann: &Person, args: &[&str]) -> Output {
+        ann.kithfs(args)
+            .env_remove("KITHFS_PASSPHRASE_FILE")
+            .env("DBUS_SESSION_BUS_ADDRESS", self.address())
+            .output()
+            .unwrap()
+    }
+
+    fn lists(&self, ann: &Person) -> bool {
+        let done = self.kithfs(ann, &["ls", "vault"]);
+        done.status.success() && said(&done) == "letters\n"
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn with_vault() -> Person {
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
+    ann.ok(&["mkdir", "vault", "letters"]);
+    ann
+}
+
+#[test]
+fn a_remembered_passphrase_unlocks_until_it_is_forgotten() {
+    if !has("dbus-daemon") || !has("gnome-keyring-daemon") {
+        return;
+    }
+    let ann = with_vault();
+    let mut bus = Bus::start(&ann);
+    bus.start_keyring(&ann);
+    refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
+    // Only a passphrase that unlocks is stored.
+    ann.write("wrong", "another one");
+    let wrong = ["passphrase", "remember", "vault", "--passphrase-file", "wrong"];
+    refused(&bus.kithfs(&ann, &wrong), "wrong passphrase");
+    refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
+    let done =
+        bus.kithfs(&ann, &["passphrase", "remember", "vault", "--passphrase-file", "passphrase"]);
+    assert!(stderr(&done).contains("in the keyring"), "{}", stderr(&done));
+    assert!(bus.lists(&ann));
+    // Also in a mount, whose daemon asks the keyring after the fork.
+    ann.shell("mkdir plain");
+    let done = bus.kithfs(&ann, &["mount", "vault", "plain"]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let mounted = Mounted::of(&ann);
+    assert!(ann.home().join("plain/letters").is_dir());
+    drop(mounted);
+    // The vault has moved: the item belongs to its keys, and not to its path.
+    fs::rename(ann.home().join("vault"), ann.home().join("moved")).unwrap();
+    assert_eq!(said(&bus.kithfs(&ann, &["ls", "moved"])), "letters\n");
+    fs::rename(ann.home().join("moved"), ann.home().join("vault")).unwrap();
+
+    let done = bus.kithfs(&ann, &["passphrase", "forget", "vault"]);
+    assert!(stderr(&done).contains("no longer"), "{}", stderr(&done));
+    refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
+    let done = bus.kithfs(&ann, &["passphrase", "forget", "vault"]);
+    assert!(stderr(&done).contains("has no passphrase"), "{}", stderr(&done));
+}
+
+#[test]
+fn a_changed_passphrase_is_asked_for_and_replaces_the_old_one() {
+    if !has("dbus-daemon") || !has("gnome-keyring-daemon") {
+        return;
+    }
+    let ann = with_vault();
+    let mut bus = Bus::start(&ann);
+    bus.start_keyring(&ann);
+    let done = bus.kithfs(&ann, &["ls", "vault", "--remember", "--passphrase-file", "passphrase"]);
+    assert_eq!(said(&done), "letters\n", "{}", stderr(&done));
+    assert!(bus.lists(&ann));
+    ann.write("second", "the second passphrase");
+    ann.ok(&["passphrase", "change", "vault", "--new-passphrase-file", "second"]);
+    let told = bus.kithfs(&ann, &["ls", "vault"]);
+    refused(&told, "the passphrase in the keyring does not match");
+    let done = bus.kithfs(&ann, &["ls", "vault", "--remember", "--passphrase-file", "second"]);
+    assert_eq!(said(&done), "letters\n", "{}", stderr(&done));
+    assert!(bus.lists(&ann));
+    for secret in ["--key-file", "--recovery-code-file", "--age-identity"] {
+        let told = bus.kithfs(&ann, &["ls", "vault", "--remember", secret, "second"]);
+        assert_eq!(told.status.code(), Some(2), "{}", stderr(&told));
+    }
+}
+
+#[test]
+fn without_a_keyring_everything_works_as_before() {
+    if !has("dbus-daemon") {
+        return;
+    }
+    let ann = with_vault();
+    let bus = Bus::start(&ann);
+    ann.ok(&["ls", "vault"]);
+    refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
+    let remember = ["passphrase", "remember", "vault", "--passphrase-file", "passphrase"];
+    let told = bus.kithfs(&ann, &remember);
+    assert_eq!(told.status.code(), Some(1));
+    refused(&told, "the keyring of the session");
+    let told = ann.fails(&["passphrase", "forget", "vault"], 1);
+    refused(&told, "the keyring of the session");
+}
