@@ -295,3 +295,36 @@ fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
     let vault = vaults::open(root).unwrap();
     assert_eq!(get(&vault, &[b'n'; 170]).unwrap(), b"");
 }
+
+/// An empty directory was renamed without evidence. What another machine had put into it before was
+/// delivered into the renamed directory, and stayed marked.
+#[test]
+fn an_empty_directory_renamed_in_a_synced_vault_explains_late_entries() {
+    for is_synced in [false, true] {
+        let store = MemStore::new();
+        vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+        if is_synced {
+            assert!(Vault::set_synced(&store.root()).unwrap());
+        }
+        let state = MemStore::new();
+        let open = |store: &MemStore| vaults::open_on(store, Some(&state)).unwrap();
+        let vault = open(&store);
+        mkdir(&vault, b"a").unwrap();
+        vault.close().unwrap();
+        let other = store.snapshot();
+        let vault = open(&store);
+        rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+        let renamed = vault.cipher_path(b"b").unwrap();
+        vault.close().unwrap();
+        let vault = open(&other);
+        put(&vault, b"a/late", b"late").unwrap();
+        let late = vault.cipher_path(b"a/late").unwrap();
+        vault.close().unwrap();
+        let (above, name) = vaults::split(&late);
+        let bytes = raw::read(&*raw::beneath(&other.root(), above), name);
+        raw::write(&*raw::beneath(&store.root(), &renamed), name, &bytes);
+        let vault = open(&store);
+        assert_eq!(get(&vault, b"b/late").is_ok(), is_synced);
+        vault.close().unwrap();
+    }
+}

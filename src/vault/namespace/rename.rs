@@ -20,8 +20,8 @@ impl Core {
     /// `destination` once it is renamed. Returns whether the directory has entries.
     fn record_rename(&self, from: &Folder, stored: &[u8], destination: &[u8]) -> Inner<bool> {
         let (_, bare) = Self::is_empty(&*from.dir.open_dir(stored)?)?;
-        // Only another daemon could be about to fill an empty one.
-        if bare && !self.mode.writers.share_names() {
+        // Only another daemon, or another machine, could be about to fill an empty one.
+        if bare && !self.mode.writers.share_names() && !self.mode.synced {
             return Ok(false);
         }
         let (Some(old), Some(new)) = (self.keys.tag_of(stored), self.keys.tag_of(destination))
