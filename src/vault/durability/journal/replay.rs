@@ -305,7 +305,8 @@ impl Journal {
             match all.iter_mut().find(|b| b.paths[0] == record.path) {
                 Some(broken) => broken.records.get_or_insert_default().push(record),
                 None => {
-                    let found = self.inode_of(&record.path).map_or(Found::Unseen, Found::Replayed);
+                    let origin =
+                        self.inode_of(&record.path).map_or(Origin::Unseen, Origin::Replayed);
                     let (file_id, paths) = (record.file_id, vec![record.path.clone()]);
                     all.push(Broken {
                         origin,
