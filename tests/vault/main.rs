@@ -16,5 +16,6 @@ mod naming_model;
 mod rollback;
 mod sizes;
 mod stores;
+mod strangers;
 mod synced;
 mod synced_names;

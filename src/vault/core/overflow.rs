@@ -23,6 +23,12 @@ use crate::vault::error::Inner;
 
 pub(crate) use crate::format::record::REFERENCE_LEN;
 
+/// The store's attribute that contains the attributes of a file or directory, or the reference to
+/// their list.
+pub(crate) const ATTRIBUTES: &[u8] = b"user.kithfs";
+/// The ACL of an object.
+pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
 /// The random name of a control file.
 pub(crate) type Reference = [u8; REFERENCE_LEN];
 

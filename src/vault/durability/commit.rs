@@ -79,8 +79,8 @@ impl Committer<'_> {
         let mut recorded = false;
         let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
         if result.is_err() {
-            state.note_refusal(&*open.file);
-            state.note_doubt(self.journal.is_doubtful(open.inode));
+            state.note_refusal(&*open.file());
+            state.note_doubt(self.journal.is_doubtful(open.inode()));
         }
         if let Err(fault) = &result
             && (recorded || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
@@ -99,13 +99,13 @@ impl Committer<'_> {
         durability: Durability,
         recorded: &mut bool,
     ) -> Inner<()> {
-        let file = &open.file;
+        let file = &open.file();
         let Some(changes) = state.changes else {
             if durability == Durability::Synced
                 && (state.phase.is_unflushed() || state.unflushed.inode || state.unflushed.mtime)
             {
                 // No replay may set the time of an earlier record again.
-                self.journal.settle(Some(open.inode))?;
+                self.journal.settle(Some(open.inode()))?;
                 // Chunks left by a failed write do not have the segments that the header refers to.
                 drop(state.take_dirty_from(0));
                 state.pending.punch.clear();
@@ -216,7 +216,7 @@ impl Committer<'_> {
 
     /// Flushes the inode: contents, times, mode, and on common stores its name.
     fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
-        self.flush(|| open.file.sync_all(), open, recorded)?;
+        self.flush(|| open.file().sync_all(), open, recorded)?;
         self.journal.created_is_durable(&state.file_id);
         state.phase = state.phase.after_flush();
         state.unflushed = Unflushed::default();
@@ -233,7 +233,7 @@ impl Committer<'_> {
     ) -> Inner<()> {
         // The error may have been reported to a checkpoint before, which can run between any two
         // steps of a commit, or to the background flush.
-        let flushed = self.journal.flush_all(open.inode, &open.file, flush);
+        let flushed = self.journal.flush_all(open.inode(), &open.file(), flush);
         *recorded |= flushed.is_err();
         flushed
     }
@@ -342,7 +342,7 @@ impl Committer<'_> {
         holes: &[(u64, u64)],
         recorded: &mut bool,
     ) -> Inner<()> {
-        let file = &open.file;
+        let file = &open.file();
         let layout = self.context.keys.layout;
         let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
             return Err(Fault::Corrupt(Corruption::Other("is durable but has no header")));
@@ -350,7 +350,7 @@ impl Committer<'_> {
         if state.pending.frees {
             // Places that earlier records write may become free with this commit, and may then be
             // filled without a record.
-            self.journal.settle(Some(open.inode))?;
+            self.journal.settle(Some(open.inode()))?;
         }
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
         // If fresh bytes have to be flushed anyway, fresh blocks are flushed with them; otherwise a
@@ -412,7 +412,7 @@ impl Committer<'_> {
             mtime: (mtime.secs, mtime.nanos),
             patches,
         };
-        let appended = self.journal.append(&record, open.inode, file);
+        let appended = self.journal.append(&record, open.inode(), file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
             Committed::begin_next(&mut state.committed);
@@ -451,7 +451,7 @@ impl Committer<'_> {
             }
             match &applied {
                 Ok(()) => self.journal.applied(ticket),
-                Err(_) => self.journal.not_applied(ticket, open.inode),
+                Err(_) => self.journal.not_applied(ticket, open.inode()),
             }
             applied
         });

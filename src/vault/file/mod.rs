@@ -152,11 +152,11 @@ pub(crate) struct Longer {
 /// An open file.
 pub(crate) struct OpenFile {
     pub node: NodeId,
-    pub file: Arc<dyn File>,
-    /// Device and inode number in the store.
-    pub inode: (u64, u64),
-    /// The file id when the file was opened, readable without the lock. With concurrent openers it
-    /// may have changed since.
+    /// The file in the store, with device and inode number. Another one takes its place only while
+    /// `state` is locked for writing.
+    stored: RwLock<(Arc<dyn File>, (u64, u64))>,
+    /// The file id when the file was opened, readable without the lock. It may have changed since:
+    /// with concurrent openers, or if changes are kept in a conflict copy.
     pub file_id: [u8; 32],
     pub state: RwLock<FileState>,
     /// Name or mode have changed; the next commit begins with a real flush.
@@ -206,8 +206,7 @@ impl OpenFile {
         };
         Arc::new(OpenFile {
             node,
-            file,
-            inode,
+            stored: RwLock::new((file, inode)),
             file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
@@ -301,14 +300,28 @@ impl OpenFile {
         };
         Ok(Arc::new(OpenFile {
             node,
-            file,
-            inode,
+            stored: RwLock::new((file, inode)),
             file_id: state.file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
             astray: AtomicBool::new(false),
             guard: Mutex::new(None),
         }))
+    }
+
+    /// Returns the file in the store.
+    pub fn file(&self) -> Arc<dyn File> {
+        self.stored.read().0.clone()
+    }
+
+    /// Returns device and inode number of the file in the store.
+    pub fn inode(&self) -> (u64, u64) {
+        self.stored.read().1
+    }
+
+    /// Continues in another file of the store.
+    pub fn continue_in(&self, file: Arc<dyn File>, inode: (u64, u64)) {
+        *self.stored.write() = (file, inode);
     }
 
     /// Returns what the kernel caches of this file once all writes have reached it. `None` if that
@@ -335,7 +348,7 @@ impl OpenFile {
     pub fn read(&self, context: &Context, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let state = self.state.read();
         state.check_astray(offset, offset.saturating_add(buf.len() as u64))?;
-        state.read(&*self.file, context, offset, buf)
+        state.read(&*self.file(), context, offset, buf)
     }
 }
 

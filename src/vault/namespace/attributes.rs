@@ -106,7 +106,7 @@ impl Core {
                     {
                         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                         return match (open, other) {
-                            (Some(open), _) => self.attr(node, &open.file.stat()?, None),
+                            (Some(open), _) => self.attr(node, &open.file().stat()?, None),
                             // The kernel repeats the lookup of a retired node's name.
                             (None, Err(e)) if !self.mode.writers.share_names() && !is_retired() => {
                                 Err(e.into())
@@ -146,7 +146,7 @@ impl Core {
             Err(fault) => {
                 let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                 match open {
-                    Some(open) => self.attr(node, &open.file.stat()?, None),
+                    Some(open) => self.attr(node, &open.file().stat()?, None),
                     None if self.nodes.link(node).is_ok() => Err(fault),
                     None => match (
                         self.known_dir(node).or_else(|| self.open.listed_dir(node)),

@@ -245,7 +245,7 @@ impl Core {
         // Its time is that of the header. The time of the name is set earlier, before the directory
         // gets its own; with that one, the kernel would see another time at the first write, and
         // send it at the close (see `store/os/attr.rs`).
-        let stat = match open.file.stat() {
+        let stat = match open.file().stat() {
             Ok(stat) => stat,
             Err(e) => {
                 let _ = self.release(&open, flags);

@@ -101,13 +101,13 @@ impl Core {
                     if set.atime != SetTime::Omit || times && open.state.read().changes.is_none() {
                         // A program sets both times; the kernel, for its cached writes, only the
                         // modification time. No replay may undo it.
-                        self.journal.settle(Some(open.inode))?;
+                        self.journal.settle(Some(open.inode()))?;
                     }
                     if owner {
-                        open.file.chown(set.uid, set.gid)?;
+                        open.file().chown(set.uid, set.gid)?;
                     }
                     if let Some(perm) = set.perm {
-                        open.file.chmod(perm)?;
+                        open.file().chmod(perm)?;
                     }
                     if times {
                         let mut state = open.state.write();
@@ -122,8 +122,8 @@ impl Core {
                                 state.mtime.defer(time);
                                 return Ok(());
                             }
-                            open.file.set_times(set.atime, set.mtime)?;
-                            state.mtime.note(&*open.file, set.mtime)
+                            open.file().set_times(set.atime, set.mtime)?;
+                            state.mtime.note(&*open.file(), set.mtime)
                         })();
                         if timed.is_err() && self.mode.caller_caches {
                             // An fsync in the kernel ends with this request, and the daemon does
@@ -185,7 +185,7 @@ impl Core {
             // A caller that maintains the times needs none in the reply, and this is on the path of
             // each fsync.
             Some(open) if self.mode.caller_caches && set.mtime != SetTime::Omit => {
-                self.attr(node, &open.file.stat_but_times()?, None)
+                self.attr(node, &open.file().stat_but_times()?, None)
             }
             _ => self.stat(node),
         }

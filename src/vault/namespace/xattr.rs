@@ -26,7 +26,7 @@ use crate::format::record::{
 use crate::store::{Access, Dir, File, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::overflow::{
-    Reference, control_name, drop_overflow, new_reference, reference_of,
+    ACL_ACCESS, ATTRIBUTES, Reference, control_name, drop_overflow, new_reference, reference_of,
 };
 use crate::vault::directory::folder::Folder;
 use crate::vault::durability::journal::Journal;
@@ -35,14 +35,12 @@ use crate::vault::file::OpenFile;
 use crate::vault::share::control_files::{list_at_most, read_control, write_control};
 use crate::vault::types::{Caller, NodeId, ROOT, SetXattr};
 
-/// The store's attribute that contains the blob.
-const KEY: &[u8] = b"user.kithfs";
 /// The same for symbolic links, FIFOs, sockets and devices, which cannot have `user.` attributes.
 /// Only root can use it.
 const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
 /// Returns the store's attribute that contains the blob of an object of this kind.
 pub(crate) fn key_of(kind: Kind) -> &'static [u8] {
-    if matches!(kind, Kind::File | Kind::Dir) { KEY } else { KEY_SPECIAL }
+    if matches!(kind, Kind::File | Kind::Dir) { ATTRIBUTES } else { KEY_SPECIAL }
 }
 
 /// Prefix of the name of a control file with attributes.
@@ -71,8 +69,6 @@ const LOOKED_MAX: usize = 1 << 16;
 
 /// Maximum length in bytes of the name of an attribute.
 const NAME_MAX: usize = 255;
-/// The ACL of an object.
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The ACL that new objects in a directory inherit.
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
@@ -110,7 +106,7 @@ impl Place {
     /// Returns `None` if there is none, or if the store has no such attributes for this object.
     fn get(&self, key: &[u8]) -> Inner<Option<Vec<u8>>> {
         let value = match self {
-            Place::File(open) => open.file.get_xattr(key),
+            Place::File(open) => open.file().get_xattr(key),
             Place::Dir(dir) => dir.get_xattr_self(key),
             Place::Entry(dir, stored) => dir.get_xattr(stored, key),
         };
@@ -122,7 +118,7 @@ impl Place {
 
     fn set(&self, key: &[u8], value: &[u8]) -> Inner<()> {
         match self {
-            Place::File(open) => open.file.set_xattr(key, value)?,
+            Place::File(open) => open.file().set_xattr(key, value)?,
             Place::Dir(dir) => dir.set_xattr_self(key, value)?,
             Place::Entry(dir, stored) => dir.set_xattr(stored, key, value)?,
         }
@@ -132,7 +128,7 @@ impl Place {
     /// Returns false if there was none.
     fn remove(&self, key: &[u8]) -> Inner<bool> {
         Ok(match self {
-            Place::File(open) => open.file.remove_xattr(key)?,
+            Place::File(open) => open.file().remove_xattr(key)?,
             Place::Dir(dir) => dir.remove_xattr_self(key)?,
             Place::Entry(dir, stored) => dir.remove_xattr(stored, key)?,
         })
@@ -142,7 +138,7 @@ impl Place {
     fn sync(&self, root: &dyn Dir, journal: &Journal) -> Inner<()> {
         let flush = |file: &Arc<dyn File>, inode| journal.flush(inode, file, || file.sync_all());
         match self {
-            Place::File(open) => flush(&open.file, open.inode)?,
+            Place::File(open) => flush(&open.file(), open.inode())?,
             Place::Dir(dir) => dir.sync()?,
             Place::Entry(dir, stored) => match dir.stat(stored)?.kind {
                 Kind::File => {
@@ -160,7 +156,7 @@ impl Place {
 
     fn stat(&self) -> Inner<Stat> {
         Ok(match self {
-            Place::File(open) => open.file.stat()?,
+            Place::File(open) => open.file().stat()?,
             Place::Dir(dir) => dir.stat_self()?,
             Place::Entry(dir, stored) => dir.stat(stored)?,
         })
@@ -174,7 +170,7 @@ impl Place {
         }
         let perm = perm & !0o2000;
         match self {
-            Place::File(open) => open.file.chmod(perm)?,
+            Place::File(open) => open.file().chmod(perm)?,
             Place::Dir(dir) => dir.chmod_self(perm)?,
             Place::Entry(dir, stored) => dir.chmod(stored, perm)?,
         }

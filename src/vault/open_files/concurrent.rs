@@ -101,7 +101,7 @@ impl Core {
             let link = self.nodes.link(open.node)?;
             let file = open_to_lock(&*self.dir(link.parent)?, &link.stored)?;
             let stat = file.stat()?;
-            if (stat.dev, stat.ino) != open.inode {
+            if (stat.dev, stat.ino) != open.inode() {
                 return Err(Fault::Os(libc::ESTALE));
             }
             if !file.try_lock(Lock::Exclusive)? {
@@ -127,7 +127,7 @@ impl Core {
     }
 
     fn header_in_store(&self, open: &OpenFile) -> Inner<[u8; 32]> {
-        self.header_in(&*open.file)
+        self.header_in(&*open.file())
     }
 
     pub fn header_in(&self, file: &dyn File) -> Inner<[u8; 32]> {
@@ -166,7 +166,7 @@ impl Core {
     fn reload(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         let fresh = OpenFile::load(
             open.node,
-            open.file.clone(),
+            open.file(),
             &self.context(),
             self.next_serial(),
             Load::Read,
@@ -215,7 +215,7 @@ impl Core {
             state.phase = Phase::Durable;
             state.unflushed.inode = true;
         }
-        self.journal.settle(Some(open.inode))
+        self.journal.settle(Some(open.inode()))
     }
 
     /// Returns whether the stored path of a file leads to it, in the store and not only in the node

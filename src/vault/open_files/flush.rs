@@ -78,8 +78,8 @@ impl Core {
         // Twice if the rest is flushed with the file locked: more data arrives during the first
         // flush, which takes seconds.
         let times = if due == Due::Durable { 2 } else { 1 };
-        let flush = || (0..times).try_for_each(|_| open.file.sync_data());
-        if let Err(e) = self.journal.flush(open.inode, &open.file, flush) {
+        let flush = || (0..times).try_for_each(|_| open.file().sync_data());
+        if let Err(e) = self.journal.flush(open.inode(), &open.file(), flush) {
             let fault = Fault::from(e);
             open.state.write().latched.get_or_insert(fault.errno());
             return Err(fault);

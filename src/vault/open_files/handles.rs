@@ -84,8 +84,9 @@ impl Core {
     /// requires: the next lookup returns it.
     pub fn note_size(&self, open: &OpenFile) {
         let state = open.state.read();
-        if state.changes.is_none() && self.shown_size(open.inode, state.backing_len) != state.size {
-            self.open.sizes.lock().put(open.inode, (state.backing_len, state.size));
+        if state.changes.is_none() && self.shown_size(open.inode(), state.backing_len) != state.size
+        {
+            self.open.sizes.lock().put(open.inode(), (state.backing_len, state.size));
         }
     }
 
@@ -149,7 +150,7 @@ impl Core {
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
             let written = state.write_ready(
-                &*open.file,
+                &*open.file(),
                 &context,
                 offset,
                 part,
@@ -188,7 +189,7 @@ impl Core {
             // The next commit flushes these bytes first. It does not wait if the disk has them by
             // then.
             let from = self.keys.layout.cipher_len(offset - data.len() as u64);
-            open.file.begin_flush(from, self.keys.layout.cipher_len(offset).saturating_sub(from));
+            open.file().begin_flush(from, self.keys.layout.cipher_len(offset).saturating_sub(from));
         }
         Ok(())
     }
@@ -265,7 +266,7 @@ impl Core {
         state.check_latched()?;
         if size > state.size {
             self.make_room(open, state, size)?;
-            return state.extend(&*open.file, &self.context(), size);
+            return state.extend(&*open.file(), &self.context(), size);
         }
         if size == state.size && !(size == 0 && state.committed.is_none()) {
             state.touch();
@@ -274,12 +275,12 @@ impl Core {
         if size == 0 {
             return self.throw_away(open, state);
         }
-        let longer = state.shorten(&*open.file, &self.context(), size)?;
+        let longer = state.shorten(&*open.file(), &self.context(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);
         if committed.is_err() && state.latched.is_none() {
             // Otherwise the next write would fill places to which the durable header refers, and
             // growth would restore old bytes.
-            state.restore(&*open.file, &self.context(), longer);
+            state.restore(&*open.file(), &self.context(), longer);
         }
         committed
     }
@@ -287,14 +288,14 @@ impl Core {
     /// Discards the contents of an open file.
     fn throw_away(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         // The journal's records of the file are applied first: no replay may restore them.
-        self.journal.settle(Some(open.inode))?;
+        self.journal.settle(Some(open.inode()))?;
         // The old contents are promised to no program any more: committed straight, and only then
         // is the space free.
         state.discard(self.next_serial());
         let committed = self.commit_state(open, state, Durability::Ordered);
         match &committed {
-            Ok(()) => self.journal.forget_repair(open.inode),
-            Err(_) => self.journal.keep_repair(open.inode),
+            Ok(()) => self.journal.forget_repair(open.inode()),
+            Err(_) => self.journal.keep_repair(open.inode()),
         }
         committed
     }
@@ -307,7 +308,7 @@ impl Core {
         }
         let len = self.keys.layout.cipher_len(size);
         if len > LARGE && len > state.backing_len {
-            open.file.set_len(len)?;
+            open.file().set_len(len)?;
             state.backing_len = len;
         }
         Ok(())
@@ -316,7 +317,7 @@ impl Core {
     pub fn seek_data_hole(&self, handle: Handle, offset: u64, what: Seek) -> Inner<u64> {
         let (open, _) = self.open.file_handle(handle)?;
         self.mode.writers.adopt_whole(self, &open)?;
-        open.state.read().seek(&*open.file, &self.context(), offset, what)
+        open.state.read().seek(&*open.file(), &self.context(), offset, what)
     }
 
     pub fn seek_under_cache(
@@ -332,7 +333,7 @@ impl Core {
             return self.seek_data_hole(handle, offset, what).map(Sought::At);
         }
         let state = open.state.read();
-        let seek = |from, what| match state.seek(&*open.file, &self.context(), from, what) {
+        let seek = |from, what| match state.seek(&*open.file(), &self.context(), from, what) {
             Err(Fault::Os(libc::ENXIO)) => Ok(None),
             found => found.map(Some),
         };
@@ -376,10 +377,10 @@ impl Core {
             Fallocate::Allocate { keep_size } => {
                 let layout = self.keys.layout;
                 let (from, to) = (layout.cipher_len(offset.min(SIZE_MAX)), layout.cipher_len(end));
-                open.file.allocate(Allocate::KeepSize, from, to - from)?;
+                open.file().allocate(Allocate::KeepSize, from, to - from)?;
                 if lengthens(keep_size, &state) {
                     self.make_room(&open, &mut state, end)?;
-                    state.extend(&*open.file, &context, end)?;
+                    state.extend(&*open.file(), &context, end)?;
                 }
             }
             Fallocate::PunchHole => self.punch(&open, &mut state, offset, end)?,
@@ -387,7 +388,7 @@ impl Core {
                 self.punch(&open, &mut state, offset, end)?;
                 if lengthens(keep_size, &state) {
                     self.make_room(&open, &mut state, end)?;
-                    state.extend(&*open.file, &context, end)?;
+                    state.extend(&*open.file(), &context, end)?;
                 }
             }
         }
@@ -406,7 +407,7 @@ impl Core {
         end: u64,
     ) -> Inner<()> {
         loop {
-            offset = state.punch(&*open.file, &self.context(), offset, end)?;
+            offset = state.punch(&*open.file(), &self.context(), offset, end)?;
             if offset >= end {
                 return Ok(());
             }
@@ -462,8 +463,8 @@ pub(in crate::vault) fn without_suid_sgid(perm: u32) -> Option<u32> {
 }
 
 pub(in crate::vault) fn kill_suid_sgid_bits(open: &OpenFile) -> Inner<()> {
-    if let Some(perm) = without_suid_sgid(open.file.stat()?.perm) {
-        open.file.chmod(perm)?;
+    if let Some(perm) = without_suid_sgid(open.file().stat()?.perm) {
+        open.file().chmod(perm)?;
         open.inode_changed.store(true, std::sync::atomic::Ordering::Release);
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! commits.
 
 pub(super) mod concurrent;
+mod conflict;
 mod flush;
 pub(super) mod handles;
 pub(super) mod space;
@@ -26,6 +27,7 @@ use crate::vault::error::{Fault, Inner, is_no_descriptor};
 use crate::vault::file::cached::Cached;
 use crate::vault::file::phase::Tail;
 use crate::vault::file::{FileState, OpenFile};
+use crate::vault::open_files::conflict::Stranger;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
 
@@ -190,6 +192,7 @@ impl Core {
         };
         state.unflushed.inode |= open.inode_changed.swap(false, Ordering::AcqRel);
         let _pinned = self.mode.writers.begin_commit(self, open, state)?;
+        let is_changed = state.changes.is_some();
         let committed =
             self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.context());
@@ -197,10 +200,11 @@ impl Core {
             self.note_lost(open, state);
         }
         committed?;
-        self.mode.writers.end_commit(self, open, state)
+        let is_promised = is_changed && durability == Durability::Synced;
+        self.mode.writers.end_commit(self, open, state, name.as_ref().filter(|_| is_promised))
     }
 
-    fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
+    pub(super) fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
         Committer {
             context: self.context(),
             journal: &self.journal,
@@ -297,7 +301,7 @@ impl Core {
         if open.state.try_read().is_none_or(|state| state.tail >= Tail::Surplus)
             && let Some(path) = self.nodes.stored_path(open.node)
         {
-            self.journal.refused.note(open.inode, path);
+            self.journal.refused.note(open.inode(), path);
         }
     }
 
@@ -344,22 +348,48 @@ impl Core {
     /// Fails with `ESTALE`, and retires the node, if an open file is not the object that its names
     /// lead to in the store. Another program has overwritten its header, or replaced the file at a
     /// name, or a directory above it. An open does not contain the name that it used, so one such
-    /// name is enough; the next lookup finds the present object.
+    /// name is enough; the next lookup finds the present object. If a name leads to a file with the
+    /// same header, the open file continues in that one.
     pub fn check_still_there(&self, open: &OpenFile) -> Inner<()> {
         let state = open.state.read();
         if state.latched.is_some() {
             return Ok(()); // a caller that uses the handle gets the error
         }
+        let paths = self.namespace.paths.read();
+        let has_own_header = self.has_own_header(&*open.file(), &state)?;
+        let links = self.nodes.links(open.node);
+        let mut is_there = has_own_header;
+        for link in &links {
+            is_there = is_there && self.names_open_file(link, open)?;
+        }
+        if is_there {
+            return Ok(());
+        }
+        drop(paths);
+        drop(state);
+        if has_own_header
+            && let [link] = &links[..]
+            && self.has_adopted(open, link).unwrap_or(false)
+        {
+            return Ok(());
+        }
+        self.nodes.retire(open.node);
+        Err(Fault::Os(libc::ESTALE))
+    }
+
+    /// Returns whether an open file continues in the file that `link` leads to.
+    fn has_adopted(&self, open: &OpenFile, link: &Link) -> Inner<bool> {
+        let mut state = open.state.write();
         let _paths = self.namespace.paths.read();
-        let mut is_there = self.has_own_header(&*open.file, &state)?;
-        for link in self.nodes.links(open.node) {
-            is_there = is_there && self.names_open_file(&link, open)?;
+        let is_same = |file: &dyn File| self.has_own_header(file, &state);
+        let dir = self.dir(link.parent)?;
+        if !self.is_in_place(link.parent)?
+            || !is_same(&*dir.open_file(&link.stored, Access::Read)?)?
+        {
+            return Ok(false);
         }
-        if !is_there {
-            self.nodes.retire(open.node);
-            return Err(Fault::Os(libc::ESTALE));
-        }
-        Ok(())
+        self.journal.settle(Some(open.inode()))?;
+        self.adopt(open, &mut state, link, &open.file().stat()?)
     }
 
     /// Returns whether the header in `file` is the one that was last committed through `state`.
@@ -376,32 +406,19 @@ impl Core {
     /// Returns whether the name `link` leads to the open file, from the root of the share on. The
     /// caller has locked paths. Several stores change inode numbers, but not while a file is open.
     /// A copy of the same bytes is another file: writes to the open one would not reach it.
-    fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
+    pub fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
         let is_it = |stat: &Stat| {
-            (stat.dev, stat.ino) == open.inode
+            (stat.dev, stat.ino) == open.inode()
                 || open
-                    .file
+                    .file()
                     .stat_but_times()
                     .is_ok_and(|now| (stat.dev, stat.ino) == (now.dev, now.ino))
         };
-        if !self.names(link, is_it)? {
-            return Ok(false);
-        }
-        let mut above = link.parent;
-        while above != ROOT {
-            let Ok(link) = self.nodes.link(above) else { return Ok(false) };
-            if !self.names(&link, |stat| self.nodes.is(above, stat))? {
-                // Another directory is there now.
-                self.forget_dir(above);
-                return Ok(false);
-            }
-            above = link.parent;
-        }
-        Ok(true)
+        Ok(self.names(link, is_it)? && self.is_in_place(link.parent)?)
     }
 
     /// Returns whether `link` leads to an object for which `is_it` is true.
-    fn names(&self, link: &Link, is_it: impl Fn(&Stat) -> bool) -> Inner<bool> {
+    pub(super) fn names(&self, link: &Link, is_it: impl Fn(&Stat) -> bool) -> Inner<bool> {
         let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
         match stat {
             Ok(stat) => Ok(is_it(&stat)),
@@ -412,23 +429,24 @@ impl Core {
         }
     }
 
-    /// Called before a commit without concurrent openers. Returns a name of the vault that leads to
-    /// the file; `None` if programs have removed all of them. Fails with `ESTALE`, permanently, if
+    /// Called before a commit without concurrent openers, and with `committed` after one. Returns a
+    /// name of the vault that leads to the file; `None` if programs have removed all of them. If
     /// another program has removed or replaced the file in the store, or has overwritten its
-    /// header: the commit would go to an inode without a name, or mix two versions.
+    /// header, changes are kept elsewhere: see [`crate::vault::open_files::conflict`].
     pub fn check_not_replaced(
         &self,
         open: &OpenFile,
         state: &mut FileState,
+        committed: bool,
     ) -> Inner<Option<Link>> {
         // A newly created file is checked from its second commit on.
         if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
             return Ok(self.nodes.link(open.node).ok());
         }
-        let what = if !self.has_own_header(&*open.file, state)? {
-            "overwritten"
+        let links = self.nodes.links(open.node);
+        let what = if !self.has_own_header(&*open.file(), state)? {
+            Stranger::Overwrote
         } else {
-            let links = self.nodes.links(open.node);
             for link in links.iter().rev() {
                 if self.names_open_file(link, open)? {
                     return Ok(Some(link.clone()));
@@ -440,7 +458,7 @@ impl Core {
             if !links.is_empty() {
                 self.nodes.retire(open.node); // the kernel may resolve those names to it
             }
-            if open.file.stat_but_times()?.nlink > 0
+            if open.file().stat_but_times()?.nlink > 0
                 && let Some(found) = self.search_name(open)?
             {
                 links
@@ -448,22 +466,19 @@ impl Core {
                     .for_each(|link| self.nodes.drop_link(open.node, link.parent, &link.stored));
                 return Ok(Some(found));
             }
-            "removed or replaced"
+            Stranger::Replaced
         };
-        tracing::error!(
-            path = %self.shown_path(open.node).display(),
-            "another program has {what} an open file in the store: writes since its last commit are lost"
-        );
-        self.nodes.retire(open.node);
-        state.latched = Some(libc::ESTALE);
-        Err(Fault::Os(libc::ESTALE))
+        if state.changes.is_none() && !committed {
+            return Ok(links.last().cloned()); // the store has had all that was written
+        }
+        self.keep_changes(open, state, &links, what).map(Some)
     }
 
     /// Searches the vault for a name that leads to an open file, and records it: a hard link
     /// without a lookup, or a name that another program gave the file in the store. Store names
     /// that are not valid in the vault do not count.
     fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
-        let now = open.file.stat_but_times()?;
+        let now = open.file().stat_but_times()?;
         let mut left = vec![ROOT];
         let mut found = None;
         while let Some(node) = left.pop() {

@@ -96,10 +96,10 @@ impl Core {
         if from >= to {
             return Ok(());
         }
-        match open.file.allocate(Allocate::KeepSize, from, to - from) {
+        match open.file().allocate(Allocate::KeepSize, from, to - from) {
             Err(e) if !matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                 if self.may_be_cut(state) {
-                    let _ = open.file.set_len(state.backing_len); // frees the partial allocation
+                    let _ = open.file().set_len(state.backing_len); // frees the partial allocation
                 }
                 Err(e.into())
             }
@@ -115,7 +115,7 @@ impl Core {
             // Index blocks are between the segments of the previous chunk and the table.
             let from =
                 if k == 0 { DATA_START } else { layout.chunk_offset(k - 1) + layout.chunk() };
-            match open.file.allocate(Allocate::KeepSize, from, layout.chunk_offset(k) - from) {
+            match open.file().allocate(Allocate::KeepSize, from, layout.chunk_offset(k) - from) {
                 Err(e) if !matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                     return Err(e.into());
                 }
@@ -131,7 +131,7 @@ impl Core {
             return Ok(());
         }
         let frees = state.pending.frees;
-        state.shorten(&*open.file, &self.context(), size)?;
+        state.shorten(&*open.file(), &self.context(), size)?;
         state.mark().cut = false;
         state.pending.frees = frees;
         state.reserved = state.reserved.min(state.chunks(&self.keys.layout));
@@ -141,7 +141,7 @@ impl Core {
             .cipher_len(size)
             .max(state.committed.as_ref().map_or(0, |committed| committed.len));
         if self.may_be_cut(state) && state.backing_len > len {
-            open.file.set_len(len)?;
+            open.file().set_len(len)?;
             state.backing_len = len;
         }
         Ok(())
@@ -280,14 +280,10 @@ impl Core {
         if !self.mode.caller_caches {
             return;
         }
-        let _ = self.journal.repair(open.inode, &|| self.nodes.stored_path(open.node));
-        if let Ok(stored) = OpenFile::load(
-            open.node,
-            open.file.clone(),
-            &self.context(),
-            self.next_serial(),
-            Load::Read,
-        ) {
+        let _ = self.journal.repair(open.inode(), &|| self.nodes.stored_path(open.node));
+        if let Ok(stored) =
+            OpenFile::load(open.node, open.file(), &self.context(), self.next_serial(), Load::Read)
+        {
             self.note_size(&stored);
         }
     }

@@ -126,7 +126,7 @@ impl Writers {
     ) -> Inner<Option<Link>> {
         match self {
             Writers::Exclusive if state.changes.is_some() || durability == Durability::Synced => {
-                core.check_not_replaced(open, state)
+                core.check_not_replaced(open, state, false)
             }
             _ => Ok(core.nodes.link(open.node).ok()),
         }
@@ -145,11 +145,21 @@ impl Writers {
         }
     }
 
-    /// Called after a commit.
-    pub fn end_commit(self, core: &Core, open: &OpenFile, state: &mut FileState) -> Inner<()> {
-        match self {
-            Writers::Exclusive => Ok(()),
-            Writers::Concurrent => core.end_shared_commit(open, state),
+    /// Called after a commit. If the caller is promised that a changed file is durable, `promised`
+    /// is its name: another program may have replaced the file during the commit.
+    pub fn end_commit(
+        self,
+        core: &Core,
+        open: &OpenFile,
+        state: &mut FileState,
+        promised: Option<&Link>,
+    ) -> Inner<()> {
+        match (self, promised) {
+            (Writers::Exclusive, Some(link)) if !core.names_open_file(link, open)? => {
+                core.check_not_replaced(open, state, true).map(drop)
+            }
+            (Writers::Exclusive, _) => Ok(()),
+            (Writers::Concurrent, _) => core.end_shared_commit(open, state),
         }
     }
 
@@ -158,12 +168,12 @@ impl Writers {
     pub fn trust_path(self, core: &Core, path: &[u8], open: &OpenFile) -> bool {
         match self {
             Writers::Exclusive => true,
-            Writers::Concurrent => core.leads_to(path, open.inode),
+            Writers::Concurrent => core.leads_to(path, open.inode()),
         }
     }
 
     /// Returns whether another daemon may have removed the file's last name.
     pub fn removed(self, open: &OpenFile) -> bool {
-        self == Writers::Concurrent && open.file.stat().is_ok_and(|stat| stat.nlink == 0)
+        self == Writers::Concurrent && open.file().stat().is_ok_and(|stat| stat.nlink == 0)
     }
 }

@@ -69,6 +69,17 @@ impl Host {
         self.scratch.point().join("f")
     }
 
+    /// Contents of `f`, and of all other files, in the mount.
+    fn files(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let others = fs::read_dir(self.scratch.point())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| *path != self.plain())
+            .map(|path| fs::read(path).unwrap())
+            .collect();
+        (fs::read(self.plain()).unwrap(), others)
+    }
+
     /// Contents of `f` by a command, once nothing is mounted.
     fn cat(&self) -> Vec<u8> {
         expect_code(self.scratch.kithfs("cat").arg(self.scratch.vault()).arg("f"), 0).stdout

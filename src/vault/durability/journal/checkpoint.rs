@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
-use super::state::{Inode, Running, State};
+use super::state::{Inode, Origin, Running, State};
 use super::{Journal, PREFIX};
 use crate::format::journal::{ALIGN, JournalRecord, RECORDS_AT};
 use crate::store::RenameMode;
@@ -37,13 +37,9 @@ impl Journal {
 
     fn checkpoint_drained(&self, state: &mut State) -> Inner<()> {
         state.unclean = true;
-        if state
-            .running
-            .as_ref()
-            .is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0))
-        {
-            let acknowledged = state.sequence;
-            state.old.extend(state.running.take().map(|running| running.retire(acknowledged)));
+        if let Some(removed) = state.running.take_if(|r| r.is_removed()) {
+            let acknowledged = removed.sequence;
+            state.old.push(removed.retire(acknowledged));
         }
         for (inode, tracked) in std::mem::take(&mut state.unflushed) {
             // Flushes metadata too: a record carries the file's times, and is gone afterwards.
@@ -65,8 +61,8 @@ impl Journal {
             return self.carry(state);
         }
         self.remove_old(state)?;
-        if (state.sequence > 0 || !state.doubtful.is_empty())
-            && let Some(running) = &state.running
+        if let Some(running) = &state.running
+            && (running.sequence > 0 || !state.doubtful.is_empty())
             && let Err(e) = running
                 .file
                 .write_at(&[0; ALIGN], RECORDS_AT)
@@ -74,15 +70,14 @@ impl Journal {
         {
             // The first record may or may not be on the disk, and without it no replay reads the
             // records that would follow.
-            state.old.extend(state.running.take().map(|running| running.retire(0)));
+            state.old.extend(state.running.take().map(|r| r.retire(0)));
             return Err(e.into());
         }
         state.doubtful.clear();
         state.unclean = false;
-        state.generation += 1;
-        state.sequence = 0;
-        state.carried = 0;
-        state.tail = RECORDS_AT;
+        if let Some(running) = &mut state.running {
+            running.begin_anew();
+        }
         Ok(())
     }
 
@@ -91,7 +86,7 @@ impl Journal {
         if state.broken.iter().all(|b| b.records.is_some()) {
             return Ok(());
         }
-        let running = state.running.iter().map(|r| (&r.file, &r.head, state.sequence));
+        let running = state.running.iter().map(|r| (&r.file, &r.head, r.sequence));
         let old = state.old.iter().map(|o| (&o.file, &o.head, o.acknowledged));
         let mut all = Vec::new();
         for (file, head, acknowledged) in old.chain(running) {
@@ -126,11 +121,11 @@ impl Journal {
             if records.is_empty() {
                 continue;
             }
-            let mended = match &broken.file {
-                Some(file) => {
+            let mended = match &broken.origin {
+                Origin::Open(_, file) => {
                     self.redo(&**file, &records, true).map(|outcome| outcome == Outcome::Refused)
                 }
-                None => self.redo_file(&records, true).map(|redone| redone.refused > 0),
+                _ => self.redo_file(&records, true).map(|redone| redone.refused > 0),
             };
             let mended =
                 mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
@@ -153,7 +148,7 @@ impl Journal {
         tracing::warn!(
             "a file does not match the journal records made for it; the records are kept under another name"
         );
-        let (aside, _) = self.begin_from(records)?;
+        let aside = self.begin_from(records)?;
         let name = [REFUSED, &aside.name[PREFIX.len()..]].concat();
         let dir = &self.home.dir;
         let renamed = dir.rename(&aside.name, &**dir, &name, RenameMode::Replace);
@@ -164,32 +159,40 @@ impl Journal {
         Ok(dir.sync()?)
     }
 
-    /// Creates a journal that contains `records`, durably. Returns it and the offset behind them.
-    fn begin_from(&self, records: &[&JournalRecord<'_>]) -> Inner<(Running, u64)> {
-        let next = self.begin(records.iter().map(|r| r.encoded_len() as u64).sum())?;
-        let mut tail = RECORDS_AT;
+    /// Creates a journal that contains `records`, durably.
+    fn begin_from(&self, records: &[&JournalRecord<'_>]) -> Inner<Running> {
+        let mut next = self.begin(records.iter().map(|r| r.encoded_len() as u64).sum())?;
         let mut buffer = Vec::new();
         let written = (|| {
-            for (record, sequence) in records.iter().zip(0..) {
-                record.seal(&mut buffer, &next.head, &self.cipher, 1, sequence, &*self.random);
-                next.file.write_at(&buffer, tail)?;
-                tail += buffer.len() as u64;
+            for record in records {
+                let (generation, sequence) = (next.generation, next.sequence);
+                record.seal(
+                    &mut buffer,
+                    &next.head,
+                    &self.cipher,
+                    generation,
+                    sequence,
+                    &*self.random,
+                );
+                next.file.write_at(&buffer, next.tail)?;
+                next.sequence += 1;
+                next.tail += buffer.len() as u64;
             }
+            next.carried = next.sequence;
             next.file.sync_data()
         })();
         if let Err(e) = written {
             let _ = self.home.dir.unlink(&next.name);
             return Err(e.into());
         }
-        Ok((next, tail))
+        Ok(next)
     }
 
     /// Begins a journal that contains the records of broken files, and only then removes the
     /// journals that contained them.
     fn carry(&self, state: &mut State) -> Inner<()> {
         if state.old.is_empty()
-            && state.running.is_some()
-            && state.sequence == state.carried
+            && state.running.as_ref().is_some_and(|r| r.sequence == r.carried)
             && state.doubtful.is_empty()
         {
             state.unclean = false;
@@ -197,12 +200,10 @@ impl Journal {
         }
         let records: Vec<&JournalRecord<'static>> =
             state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
-        let (next, tail) = self.begin_from(&records)?;
-        let count = records.len() as u64;
+        let next = self.begin_from(&records)?;
         let before = state.running.replace(next);
-        state.old.extend(before.map(|running| running.retire(0)));
+        state.old.extend(before.map(|r| r.retire(0)));
         state.old.iter_mut().for_each(|old| old.acknowledged = 0);
-        (state.generation, state.sequence, state.carried, state.tail) = (1, count, count, tail);
         self.remove_old(state)?;
         state.doubtful.clear();
         state.unclean = false;

@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::made::{Files, Log, Made};
+use super::state::Running;
 use super::{CREATED, Journal, write_zeros};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use crate::store::{Access, Lock, SetTime, Timestamp};
@@ -124,7 +125,7 @@ impl Journal {
         }
         if self.created.is_idle() {
             let mut log = self.created.log.lock();
-            if log.sequence > 0 {
+            if log.running.as_ref().is_some_and(|r| r.sequence > 0) {
                 // All of these files are durable.
                 let emptied = self.begin_anew(&mut log);
                 self.keep_going(&mut log, emptied);
@@ -156,9 +157,9 @@ impl Journal {
     }
 
     fn write_noted(&self, log: &mut Log) -> Inner<()> {
-        let gone =
-            log.running.as_ref().is_some_and(|r| r.file.stat().is_ok_and(|stat| stat.nlink == 0));
-        let full = self.created.stale.swap(false, Ordering::AcqRel) || log.tail > LIMIT;
+        let gone = log.running.as_ref().is_some_and(Running::is_removed);
+        let full = self.created.stale.swap(false, Ordering::AcqRel)
+            || log.running.as_ref().is_some_and(|r| r.tail > LIMIT);
         if gone || full {
             // All records that are still valid are written again.
             let mut files = self.created.files.lock();
@@ -184,11 +185,10 @@ impl Journal {
         if log.running.is_none() {
             let capacity = INITIAL.max((RECORDS_AT + needed).next_multiple_of(RECORDS_AT));
             log.running = Some(self.begin_with(CREATED, capacity)?);
-            (log.generation, log.sequence, log.tail) = (1, 0, RECORDS_AT);
         }
         let running = log.running.as_mut().expect("begun above");
-        if log.tail + needed > running.capacity {
-            let capacity = (log.tail + needed).max(running.capacity * 2);
+        if running.tail + needed > running.capacity {
+            let capacity = (running.tail + needed).max(running.capacity * 2);
             write_zeros(&*running.file, running.capacity, capacity)?;
             running.capacity = capacity;
         }
@@ -198,16 +198,16 @@ impl Journal {
                 &mut sealed,
                 &running.head,
                 &self.cipher,
-                log.generation,
-                log.sequence,
+                running.generation,
+                running.sequence,
                 &*self.random,
             );
             all.extend_from_slice(&sealed);
-            log.sequence += 1;
+            running.sequence += 1;
         }
-        running.file.write_at(&all, log.tail)?;
+        running.file.write_at(&all, running.tail)?;
         running.file.sync_data()?;
-        log.tail += all.len() as u64;
+        running.tail += all.len() as u64;
         self.created.counted(|files| {
             for void in files.void.drain(..records.len() - numbers.len()) {
                 files.stale.remove(&void.path);
@@ -251,8 +251,8 @@ impl Journal {
                 running.file.set_len(INITIAL)?;
                 running.capacity = INITIAL;
             }
+            running.begin_anew();
         }
-        (log.generation, log.sequence, log.tail) = (log.generation + 1, 0, RECORDS_AT);
         Ok(())
     }
 

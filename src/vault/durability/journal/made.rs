@@ -36,9 +36,6 @@ pub(super) struct Files {
 #[derive(Default)]
 pub(super) struct Log {
     pub(super) running: Option<Running>,
-    pub(super) generation: u64,
-    pub(super) sequence: u64,
-    pub(super) tail: u64,
     pub(super) failed: Option<Instant>,
 }
 

@@ -134,9 +134,6 @@ impl Journal {
         let cipher = RecordCipher::new(keys.suite, key.expose());
         let state = State {
             running: None,
-            generation: 1,
-            sequence: 0,
-            tail: RECORDS_AT,
             appended: 0,
             synced: 0,
             syncing: false,
@@ -144,7 +141,6 @@ impl Journal {
             unflushed: HashMap::new(),
             failures: 0,
             broken: Vec::new(),
-            carried: 0,
             old: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
@@ -215,7 +211,9 @@ impl Journal {
             let _ = self.home.dir.unlink(&name);
             return Err(fault);
         }
-        Ok(Running { file, dir: self.home.dir.clone(), name, head, capacity })
+        let (dir, generation, sequence) = (self.home.dir.clone(), 1, 0);
+        let (tail, carried) = (RECORDS_AT, 0);
+        Ok(Running { file, dir, name, head, capacity, generation, sequence, tail, carried })
     }
 
     /// Makes all created and removed directory entries durable.
@@ -235,10 +233,6 @@ impl Journal {
 
     fn install(&self, state: &mut State, needed: u64) -> Inner<()> {
         state.running = Some(self.begin(needed)?);
-        state.generation = 1;
-        state.sequence = 0;
-        state.carried = 0;
-        state.tail = RECORDS_AT;
         Ok(())
     }
 
@@ -258,15 +252,12 @@ impl Journal {
         if len > RECORD_MAX as u64 {
             return Err(Fault::Os(libc::EFBIG)); // no replay reads a record of this length
         }
-        let full = state.tail + len > LIMIT || state.unflushed.len() >= FILES_MAX;
-        if state.running.is_some() && full || !state.old.is_empty() {
+        let has_many = state.unflushed.len() >= FILES_MAX;
+        let is_full = |r: &Running| r.tail + len > LIMIT || has_many;
+        if state.running.as_ref().is_some_and(is_full) || !state.old.is_empty() {
             self.checkpoint_locked(&mut state)?;
         }
-        if state
-            .running
-            .as_ref()
-            .is_some_and(|r| r.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0))
-        {
+        if state.running.as_ref().is_some_and(Running::is_removed) {
             // Another program has removed the file, perhaps a sync tool: a record in it would not
             // be found after a crash.
             tracing::warn!("another program has removed the journal; it is replaced by a new one");
@@ -275,23 +266,23 @@ impl Journal {
         if state.broken_at(inode, Some(&record.path)).is_some() {
             return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
         }
-        if state.running.as_ref().is_some_and(|r| state.tail + len > r.capacity) {
+        if state.running.as_ref().is_some_and(|r| r.tail + len > r.capacity) {
             self.lengthen(&mut state, len)?;
         }
         if state.running.is_none() {
             self.install(&mut state, len)?;
         }
-        let (generation, sequence, tail) = (state.generation, state.sequence, state.tail);
-        let running = state.running.as_ref().expect("begun above");
-        let (file_of_journal, head) = (running.file.clone(), running.head.clone());
-        record.seal(&mut state.buffer, &head, &self.cipher, generation, sequence, &*self.random);
-        debug_assert!(state.buffer.len() as u64 <= len);
-        if let Err(e) = file_of_journal.write_at(&state.buffer, tail) {
-            state.doubtful.insert(inode);
+        let State { running, buffer, doubtful, .. } = &mut *state;
+        let running = running.as_mut().expect("begun above");
+        let (generation, sequence) = (running.generation, running.sequence);
+        record.seal(buffer, &running.head, &self.cipher, generation, sequence, &*self.random);
+        debug_assert!(buffer.len() as u64 <= len);
+        if let Err(e) = running.file.write_at(buffer, running.tail) {
+            doubtful.insert(inode);
             return Err(e.into());
         }
-        state.sequence += 1;
-        state.tail += state.buffer.len() as u64;
+        running.sequence += 1;
+        running.tail += buffer.len() as u64;
         state.appended += 1;
         state.last_append = Instant::now();
         let (mine, failures) = (state.appended, state.failures);
@@ -396,7 +387,7 @@ impl Journal {
 
     /// Drops the repair of an inode whose contents were discarded.
     pub fn forget_repair(&self, inode: Inode) {
-        self.state.lock().broken.retain(|b| b.inode != Some(inode));
+        self.state.lock().broken.retain(|b| b.inode() != Some(inode));
         self.lost.forget(inode);
     }
 
@@ -416,7 +407,7 @@ impl Journal {
             .lock()
             .broken
             .iter_mut()
-            .filter(|b| b.inode == Some(inode))
+            .filter(|b| b.inode() == Some(inode))
             .for_each(|b| b.doomed = doomed);
     }
 
@@ -428,8 +419,8 @@ impl Journal {
     }
 
     fn give_unused(state: &mut State) -> bool {
-        let tail = state.tail.next_multiple_of(RECORDS_AT);
         let Some(running) = &mut state.running else { return false };
+        let tail = running.tail.next_multiple_of(RECORDS_AT);
         if running.capacity <= tail || running.file.set_len(tail).is_err() {
             return false;
         }
@@ -440,8 +431,8 @@ impl Journal {
     /// Makes room for a record of `len` bytes behind the tail: by allocation, or if the store has
     /// no space, by a checkpoint.
     fn lengthen(&self, state: &mut MutexGuard<State>, len: u64) -> Inner<()> {
-        let tail = state.tail;
         let running = state.running.as_mut().expect("the caller has one");
+        let tail = running.tail;
         // A large record fills its space itself; the extra cost of its flush is small beside its
         // own bytes.
         let (capacity, grown) = if len >= LARGE {
@@ -468,7 +459,7 @@ impl Journal {
                 // A partial write would only hold space.
                 let _ = running.file.set_len(running.capacity);
                 self.checkpoint_locked(state)?;
-                let fits = state.running.as_ref().is_some_and(|r| state.tail + len <= r.capacity);
+                let fits = state.running.as_ref().is_some_and(|r| r.tail + len <= r.capacity);
                 if !fits && !state.broken.is_empty() {
                     return Err(e.into());
                 }

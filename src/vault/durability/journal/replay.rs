@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
-use super::state::{Broken, Inode, Old};
+use super::state::{Broken, Inode, Old, Origin};
 use super::{CREATED, Found, Journal, PREFIX, RESTS, rested};
 use crate::format::error::FormatErrorKind;
 use crate::format::journal::{
@@ -305,11 +305,11 @@ impl Journal {
             match all.iter_mut().find(|b| b.paths[0] == record.path) {
                 Some(broken) => broken.records.get_or_insert_default().push(record),
                 None => {
-                    let inode = self.inode_of(&record.path).ok();
+                    let origin =
+                        self.inode_of(&record.path).map_or(Origin::Unseen, Origin::Replayed);
                     let (file_id, paths) = (record.file_id, vec![record.path.clone()]);
                     all.push(Broken {
-                        inode,
-                        file: None,
+                        origin,
                         file_id,
                         paths,
                         records: Some(vec![record]),

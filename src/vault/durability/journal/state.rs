@@ -4,18 +4,39 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::format::journal::{JournalHead, JournalRecord};
+use crate::format::journal::{JournalHead, JournalRecord, RECORDS_AT};
 use crate::store::{Dir, File};
 
 /// Device and inode number.
 pub(super) type Inode = (u64, u64);
 
+/// A journal that records are appended to.
 pub(super) struct Running {
     pub(super) file: Arc<dyn File>,
     pub(super) dir: Arc<dyn Dir>,
     pub(super) name: Vec<u8>,
     pub(super) head: JournalHead,
     pub(super) capacity: u64,
+    pub(super) generation: u64,
+    /// Number of records of this generation.
+    pub(super) sequence: u64,
+    /// Offset of the next record.
+    pub(super) tail: u64,
+    /// Number of records at its beginning that were carried over.
+    pub(super) carried: u64,
+}
+
+impl Running {
+    /// Begins a new generation: no record is valid any more.
+    pub(super) fn begin_anew(&mut self) {
+        (self.generation, self.sequence) = (self.generation + 1, 0);
+        (self.tail, self.carried) = (RECORDS_AT, 0);
+    }
+
+    /// Returns whether another program has removed the file.
+    pub(super) fn is_removed(&self) -> bool {
+        self.file.stat_but_times().is_ok_and(|stat| stat.nlink == 0)
+    }
 }
 
 impl Running {
@@ -48,12 +69,19 @@ pub(super) struct Tracked {
     pub(super) paths: Vec<Vec<u8>>,
 }
 
+/// How a broken file was found.
+pub(super) enum Origin {
+    /// By a commit or a checkpoint.
+    Open(Inode, Arc<dyn File>),
+    /// By a replay.
+    Replayed(Inode),
+    /// By a replay in which not even a `stat` succeeded.
+    Unseen,
+}
+
 /// A file whose records could not be applied or flushed.
 pub(super) struct Broken {
-    /// `None` if not even a `stat` succeeded during a replay.
-    pub(super) inode: Option<Inode>,
-    /// `None` if a replay found the records.
-    pub(super) file: Option<Arc<dyn File>>,
+    pub(super) origin: Origin,
     pub(super) file_id: [u8; 32],
     pub(super) paths: Vec<Vec<u8>>,
     /// `None` until they are read from the journal.
@@ -62,11 +90,17 @@ pub(super) struct Broken {
     pub(super) doomed: bool,
 }
 
+impl Broken {
+    pub(super) fn inode(&self) -> Option<Inode> {
+        match self.origin {
+            Origin::Open(inode, _) | Origin::Replayed(inode) => Some(inode),
+            Origin::Unseen => None,
+        }
+    }
+}
+
 pub(super) struct State {
     pub(super) running: Option<Running>,
-    pub(super) generation: u64,
-    pub(super) sequence: u64,
-    pub(super) tail: u64,
     /// Numbers of records appended and records covered by a flush, over the journal's life.
     pub(super) appended: u64,
     pub(super) synced: u64,
@@ -77,8 +111,6 @@ pub(super) struct State {
     /// Number of abandoned journals: tells a caller waiting for a flush that it will not come.
     pub(super) failures: u64,
     pub(super) broken: Vec<Broken>,
-    /// Number of records at the beginning of the running journal that were carried over.
-    pub(super) carried: u64,
     pub(super) old: Vec<Old>,
     pub(super) last_append: Instant,
     /// Reused from record to record: see [`JournalRecord::seal`].
@@ -96,14 +128,17 @@ impl State {
     /// Abandons the journal file after a failed flush; the callers waiting for it fail.
     pub(super) fn abandon(&mut self) {
         self.failures += 1;
-        let acknowledged = self.sequence.saturating_sub(self.appended - self.synced);
-        self.old.extend(self.running.take().map(|running| running.retire(acknowledged)));
+        let unsynced = self.appended - self.synced;
+        self.old.extend(self.running.take().map(|r| {
+            let acknowledged = r.sequence.saturating_sub(unsynced);
+            r.retire(acknowledged)
+        }));
     }
 
     pub(super) fn broken_at(&self, inode: Inode, path: Option<&[u8]>) -> Option<usize> {
         self.broken.iter().position(|b| {
-            b.inode == Some(inode)
-                || b.inode.is_none() && path.is_some_and(|p| b.paths.iter().any(|q| q == p))
+            b.inode() == Some(inode)
+                || b.inode().is_none() && path.is_some_and(|p| b.paths.iter().any(|q| q == p))
         })
     }
 
@@ -111,8 +146,7 @@ impl State {
         if self.broken_at(inode, None).is_none() {
             let Tracked { file, file_id, paths } = tracked;
             self.broken.push(Broken {
-                inode: Some(inode),
-                file: Some(file),
+                origin: Origin::Open(inode, file),
                 file_id,
                 paths,
                 records: None,

@@ -68,7 +68,7 @@ pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64
         while at < jobs[i].size {
             // Skips a hole if the tree has one here; if the tree is damaged, the read reports it.
             let open = &jobs[i].open;
-            match open.state.read().seek(&*open.file, &core.context(), at, Seek::Data) {
+            match open.state.read().seek(&*open.file(), &core.context(), at, Seek::Data) {
                 Ok(data) => at = data.max(at),
                 Err(Fault::Os(libc::ENXIO)) => break,
                 Err(_) => {}
@@ -165,7 +165,8 @@ fn narrow(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> Ve
 fn lost_chunks(core: &Core, open: &OpenFile, k: u64) -> Option<Range<u64>> {
     let state = open.state.read();
     let context = core.context();
-    let tree = state.tree(&*open.file, &context);
+    let file = open.file();
+    let tree = state.tree(&*file, &context);
     // From the top: a block is read by the hash in the block above it.
     for level in (1..=Layout::levels(tree.root.chunks)).rev() {
         let span = FANOUT.pow(level.into());
@@ -173,7 +174,7 @@ fn lost_chunks(core: &Core, open: &OpenFile, k: u64) -> Option<Range<u64>> {
             return Some(k / span * span..(k / span + 1).saturating_mul(span));
         }
     }
-    match state.is_chunk_readable(&*open.file, &context, k) {
+    match state.is_chunk_readable(&*open.file(), &context, k) {
         Ok(()) => None,
         Err(_) => Some(k..k + 1),
     }
@@ -195,7 +196,7 @@ fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 pub(crate) fn surplus(core: &Core, open: &OpenFile) -> Inner<Option<u64>> {
     let state = open.state.read();
     let expected = core.keys.layout.cipher_len(state.size);
-    Ok((state.changes.is_none() && open.file.stat()?.size > expected).then_some(expected))
+    Ok((state.changes.is_none() && open.file().stat()?.size > expected).then_some(expected))
 }
 
 #[cfg(test)]

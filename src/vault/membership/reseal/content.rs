@@ -66,7 +66,7 @@ impl Pass<'_> {
             // Under the lock, so not in the middle of a commit.
             Some(open) => {
                 let _state = open.state.read();
-                core.header_bytes(&*open.file)?
+                core.header_bytes(&*open.file())?
             }
             None => {
                 core.header_bytes(&*core.journal.overlay(dir.open_file(stored, Access::Read)?)?)?
@@ -141,7 +141,7 @@ impl Pass<'_> {
             if k >= state.chunks(&context.keys.layout) {
                 return Ok((older, total));
             }
-            let look = state.look_at(&*open.file, &context, k)?;
+            let look = state.look_at(&*open.file(), &context, k)?;
             total += look.bytes;
             older += if look.older { look.bytes } else { 0 };
             k = look.next;
@@ -211,12 +211,12 @@ impl Pass<'_> {
         loop {
             let step = self.step()?;
             let mut state = open.state.write();
-            state.mtime.hold(&*open.file)?; // the contents do not change
+            state.mtime.hold(&*open.file())?; // the contents do not change
             let chunks =
                 if self.work == Work::Eager { state.chunks(&context.keys.layout) } else { 0 };
             let before = bytes;
             while k < chunks && !state.is_full() {
-                let look = state.renew(&*open.file, &context, k)?;
+                let look = state.renew(&*open.file(), &context, k)?;
                 bytes += if look.older { look.bytes } else { 0 };
                 k = look.next;
             }

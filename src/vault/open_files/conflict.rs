@@ -1,0 +1,369 @@
+//! Changes to an open file that another program has replaced, overwritten or removed in the store.
+//!
+//! Rules that hold here
+//! * A file is identified by its authenticated header, not by its inode. A file under its name with
+//!   the header of the last commit is the same file; the open file continues there.
+//! * Only changes that the store does not have yet are kept. A file that was removed is written
+//!   back under its name, as a plain file would stay. If another file has the name, the contents
+//!   become a conflict copy beside it, unless they equal those of that file.
+//! * The copy is complete and durable, with its name, before the commit succeeds. Open handles
+//!   continue in the copy.
+//! * A copy gets one suffix, also if the name has one already. A name has a limited number of
+//!   copies.
+//! * Nothing is created in a directory that is not in its place any more: it may have left the
+//!   vault.
+//! * The lock of names is not taken, because a commit may not wait for it. Stored paths are locked,
+//!   so no directory is renamed or removed meanwhile, and the copy's name is new.
+
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use crate::format::name::without_suffix;
+use crate::store::{Access, File, Kind, Seek, Stat};
+use crate::vault::core::Core;
+use crate::vault::core::inodes::Link;
+use crate::vault::core::overflow::{ACL_ACCESS, ATTRIBUTES};
+use crate::vault::durability::commit::Durability;
+use crate::vault::error::{Fault, Inner, is_no_descriptor, is_no_space};
+use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::share::control_files::entries;
+use crate::vault::types::ROOT;
+
+/// Conflict copies that a name may have before further changes to its file are refused.
+const COPIES_MAX: usize = 50;
+
+/// Number of bytes that are copied or compared at a time.
+const PART: usize = 1 << 20;
+
+/// What another program has done to an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stranger {
+    /// The file at its place has another header.
+    Overwrote,
+    /// None of its names leads to it.
+    Replaced,
+}
+
+impl Core {
+    /// Keeps the changes of an open file that are not in the store, where they would be lost
+    /// otherwise. Returns the name that leads to the file from now on. After a failure other than a
+    /// lack of space, the file returns `EIO`.
+    pub(super) fn keep_changes(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        links: &[Link],
+        what: Stranger,
+    ) -> Inner<Link> {
+        let kept = self.kept(open, state, links);
+        if let Err(fault) = &kept
+            && !is_no_space(fault.errno())
+            && !is_no_descriptor(fault.errno())
+        {
+            tracing::error!(
+                path = %self.shown_path(open.node).display(),
+                errno = fault.errno(),
+                "another program has changed an open file in the store ({what:?}), and the writes since its last commit cannot be kept"
+            );
+            self.nodes.retire(open.node);
+            state.latched = Some(libc::EIO);
+            return Err(Fault::Os(libc::EIO));
+        }
+        kept
+    }
+
+    fn kept(&self, open: &OpenFile, state: &mut FileState, links: &[Link]) -> Inner<Link> {
+        let mut place = None;
+        for link in links.iter().rev() {
+            if place.is_none() && self.is_in_place(link.parent)? {
+                place = Some(link);
+            }
+        }
+        let link = place.ok_or(Fault::Os(libc::ESTALE))?;
+        // The name leads to another file, to which no replay may apply the records of this one.
+        self.journal.settle(Some(open.inode()))?;
+        let dir = self.dir(link.parent)?;
+        let before = open.file().stat()?;
+        match dir.stat(&link.stored) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                self.remember_name(link.parent, &link.name);
+                self.copy_to(open, state, link, &before)?;
+                tracing::warn!(
+                    path = %self.shown_path(open.node).display(),
+                    "another program has removed a file in the store that was changed here; it is written back"
+                );
+                self.nodes.replaced(&before, &open.file().stat()?);
+                Ok(link.clone())
+            }
+            Err(e) => Err(e.into()),
+            Ok(there) if there.kind == Kind::File && self.adopt(open, state, link, &before)? => {
+                Ok(link.clone())
+            }
+            Ok(_) => {
+                let copy = self.name_of_copy(link)?;
+                self.remember_name(copy.parent, &copy.name);
+                self.copy_to(open, state, &copy, &before)?;
+                tracing::warn!(
+                    path = %self.shown_path(open.node).display(),
+                    copy = %String::from_utf8_lossy(&copy.stored),
+                    "another program has replaced a file in the store that was changed here; the changes are kept in a conflict copy"
+                );
+                // The kernel may resolve the previous names to it.
+                self.nodes.retire(open.node);
+                self.nodes.add_link(open.node, copy.clone());
+                for link in links {
+                    self.nodes.drop_link(open.node, link.parent, &link.stored);
+                }
+                Ok(copy)
+            }
+        }
+    }
+
+    /// Returns whether a directory is where its names in the table of nodes say, up to the root of
+    /// the share. The caller has locked paths.
+    pub(super) fn is_in_place(&self, mut directory: u64) -> Inner<bool> {
+        while directory != ROOT {
+            let Ok(link) = self.nodes.link(directory) else { return Ok(false) };
+            if !self.names(&link, |stat| self.nodes.is(directory, stat))? {
+                // Another directory is there now.
+                self.forget_dir(directory);
+                return Ok(false);
+            }
+            directory = link.parent;
+        }
+        Ok(true)
+    }
+
+    /// Continues an open file in the file that its name `link` leads to, if that has the same
+    /// header, or equal contents. Returns false otherwise.
+    pub(super) fn adopt(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        link: &Link,
+        before: &Stat,
+    ) -> Inner<bool> {
+        let dir = self.dir(link.parent)?;
+        let Ok(file) = dir.open_file(&link.stored, Access::ReadWrite) else { return Ok(false) };
+        let context = self.context();
+        let loaded = OpenFile::load(open.node, file, &context, self.next_serial(), Load::Read);
+        let Some(there) = loaded.ok().and_then(Arc::into_inner) else { return Ok(false) };
+        let (file, inode) = (there.file(), there.inode());
+        let mut theirs = there.state.into_inner();
+        let is_echo = state
+            .committed
+            .as_ref()
+            .zip(theirs.committed.as_ref())
+            .is_some_and(|(ours, theirs)| !ours.is_being_replaced && ours.hash == theirs.hash);
+        if is_echo && state.changes.is_some() {
+            self.transfer(state, &*open.file(), &mut theirs, &*file)?;
+        } else if !is_echo && !self.is_equal(state, &*open.file(), &theirs, &*file)? {
+            return Ok(false);
+        }
+        // The program that has put it there may not have flushed it.
+        file.sync_all()?;
+        dir.sync()?;
+        let now = file.stat()?;
+        continue_in(open, state, theirs, file, inode);
+        match self.nodes.find(&now) {
+            Some(other) if other != open.node => self.nodes.retire(open.node),
+            _ => self.nodes.replaced(before, &now),
+        }
+        tracing::info!(
+            path = %self.shown_path(open.node).display(),
+            "another program has replaced an open file in the store by the same contents"
+        );
+        Ok(true)
+    }
+
+    /// Makes the changes of `ours` in `theirs`, which has the state that `ours` was based on.
+    fn transfer(
+        &self,
+        ours: &FileState,
+        from: &dyn File,
+        theirs: &mut FileState,
+        to: &dyn File,
+    ) -> Inner<()> {
+        let context = self.context();
+        let chunk = self.keys.layout.chunk();
+        if ours.size < theirs.size {
+            theirs.shorten(to, &context, ours.size)?;
+        }
+        let mut buf = Zeroizing::new(vec![0; chunk as usize]);
+        let whole = ours.small.is_some().then_some(0);
+        for k in whole.into_iter().chain(ours.dirty.keys().copied()) {
+            let read = ours.read(from, &context, k * chunk, &mut buf)?;
+            theirs.write(to, &context, k * chunk, &buf[..read])?;
+        }
+        if theirs.size < ours.size {
+            theirs.extend(to, &context, ours.size)?;
+        }
+        theirs.mark();
+        theirs.mtime = ours.mtime;
+        Ok(())
+    }
+
+    /// Returns whether two files have the same contents. If the second one cannot be read, they
+    /// have not.
+    fn is_equal(
+        &self,
+        ours: &FileState,
+        our_file: &dyn File,
+        theirs: &FileState,
+        their_file: &dyn File,
+    ) -> Inner<bool> {
+        if ours.size != theirs.size {
+            return Ok(false);
+        }
+        let context = self.context();
+        let [mut one, mut other] = [(); 2].map(|()| Zeroizing::new(vec![0; PART]));
+        let mut at = 0;
+        while at < ours.size {
+            let read = ours.read(our_file, &context, at, &mut one)?;
+            if !theirs
+                .read(their_file, &context, at, &mut other)
+                .is_ok_and(|theirs| theirs == read && one[..read] == other[..read])
+            {
+                return Ok(false);
+            }
+            at += read as u64;
+        }
+        Ok(true)
+    }
+
+    /// Returns a new name for a conflict copy of the file that has the name `link`.
+    fn name_of_copy(&self, link: &Link) -> Inner<Link> {
+        let folder = self.folder(link.parent)?;
+        let original = without_suffix(&link.stored);
+        let mut copies = 0;
+        for entry in entries(folder.dir())? {
+            let name = entry?.name;
+            copies += usize::from(name.len() > original.len() && without_suffix(&name) == original);
+        }
+        if copies >= COPIES_MAX {
+            return Err(Fault::Os(libc::EMLINK));
+        }
+        let mut id = [0; 4];
+        self.random.fill(&mut id);
+        let suffix = format!(" (conflict {:08x})", u32::from_be_bytes(id));
+        let stored: Box<[u8]> = [original, suffix.as_bytes()].concat().into();
+        let name = folder.decode(&stored)?.map_or_else(|| stored.clone(), Into::into);
+        Ok(Link { parent: link.parent, stored, name })
+    }
+
+    /// Writes the contents of an open file to a new file with the name `link`, makes both durable,
+    /// and continues the open file there.
+    fn copy_to(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        link: &Link,
+        before: &Stat,
+    ) -> Inner<()> {
+        let folder = self.folder(link.parent)?;
+        let dir = folder.dir();
+        if let Ok(stored) = folder.encode(&link.name)
+            && stored.entry() == &*link.stored
+        {
+            self.prepare(&stored)?; // the program may have removed more than the file
+        }
+        let file = dir.create_file(&link.stored, before.perm & 0o7777)?;
+        let made = (|| {
+            let stat = file.stat()?;
+            self.copy_attributes(&*open.file(), &*file, before, &stat)?;
+            let context = self.context();
+            let copy = OpenFile::fresh(
+                open.node,
+                file.clone(),
+                (stat.dev, stat.ino),
+                &context,
+                self.next_serial(),
+                state.hint.clone(),
+            );
+            self.copy_contents(open, state, &copy)?;
+            dir.sync()?;
+            Ok(copy)
+        })();
+        let copy = made.inspect_err(|_: &Fault| drop(dir.unlink(&link.stored)))?;
+        let inode = copy.inode();
+        let copied = Arc::into_inner(copy).ok_or(Fault::Os(libc::EIO))?.state.into_inner();
+        continue_in(open, state, copied, file, inode);
+        Ok(())
+    }
+
+    fn copy_contents(&self, open: &OpenFile, state: &FileState, copy: &OpenFile) -> Inner<()> {
+        let context = self.context();
+        let (from, to) = (open.file(), copy.file());
+        let mut made = copy.state.write();
+        let no_path = || Ok(None);
+        let mut buf = Zeroizing::new(vec![0; PART]);
+        let mut at = 0;
+        while at < state.size {
+            at = match state.seek(&*from, &context, at, Seek::Data) {
+                Err(Fault::Os(libc::ENXIO)) => break, // the rest is a hole
+                found => found?,
+            };
+            let end = state.seek(&*from, &context, at, Seek::Hole)?;
+            let len = end.saturating_sub(at).clamp(1, PART as u64) as usize;
+            let read = state.read(&*from, &context, at, &mut buf[..len])?;
+            made.write(&*to, &context, at, &buf[..read])?;
+            at += read as u64;
+            if made.is_full() || made.count(&context) {
+                self.committer(&|| self.next_serial()).commit(
+                    &mut made,
+                    copy,
+                    &no_path,
+                    Durability::Ordered,
+                )?;
+            }
+        }
+        if made.size < state.size {
+            made.extend(&*to, &context, state.size)?;
+        }
+        made.mtime = state.mtime;
+        made.mtime.hold(&*from)?;
+        self.committer(&|| self.next_serial()).commit(&mut made, copy, &no_path, Durability::Synced)
+    }
+
+    /// Gives a new file owner, attributes and ACL of another one, as far as this process may.
+    fn copy_attributes(
+        &self,
+        from: &dyn File,
+        to: &dyn File,
+        before: &Stat,
+        now: &Stat,
+    ) -> Inner<()> {
+        if self.mode.is_root_user && (now.uid, now.gid) != (before.uid, before.gid) {
+            to.chown(Some(before.uid), Some(before.gid))?;
+        }
+        for key in [ATTRIBUTES, ACL_ACCESS] {
+            match from.get_xattr(key) {
+                Ok(Some(value)) => to.set_xattr(key, &value)?,
+                Ok(None) => {}
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        // Two entries have the reference to the list of attributes now.
+        self.namespace.young_lists.forget_all();
+        if to.stat()?.perm != before.perm {
+            to.chmod(before.perm)?;
+        }
+        Ok(())
+    }
+}
+
+/// Continues an open file in another file of the store, which has the state `stored`.
+fn continue_in(
+    open: &OpenFile,
+    state: &mut FileState,
+    stored: FileState,
+    file: Arc<dyn File>,
+    inode: (u64, u64),
+) {
+    let (kernel, hint) = (state.kernel, state.hint.clone());
+    *state = stored;
+    (state.kernel, state.hint) = (kernel, hint);
+    open.continue_in(file, inode);
+}
