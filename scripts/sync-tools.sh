@@ -48,7 +48,7 @@ apart() {
     unshare --net sh -c 'ip link set lo up; exec sleep infinity' &
     network=$!
 }
-# in_network COMMAND...: there.
+# in_network COMMAND...: there. Not for servers in the background: the process id would be that of a shell.
 in_network() { nsenter --target "$network" --net "$@"; }
 
 # Plain contents of the vault as a machine has it.
@@ -119,7 +119,7 @@ syncthing_start() {
   </options>
 </configuration>
 CONFIG
-        in_network syncthing serve --home="$work/config-$machine" --no-browser --no-restart >"$work/syncthing-$machine.log" 2>&1 &
+        nsenter --target "$network" --net syncthing serve --home="$work/config-$machine" --no-browser --no-restart >"$work/syncthing-$machine.log" 2>&1 &
         synced+=($!)
     done
 }
@@ -142,7 +142,7 @@ nextcloud_start() {
     need nextcloudcmd python3 curl
     apart
     mkdir -p "$work/nextcloud-one" "$work/nextcloud-two"
-    in_network python3 "$here/scripts/sync-tools/nextcloud-server.py" 8403 >"$work/nextcloud.log" 2>&1 &
+    nsenter --target "$network" --net python3 "$here/scripts/sync-tools/nextcloud-server.py" 8403 >"$work/nextcloud.log" 2>&1 &
     synced+=($!)
     until in_network curl -sf http://127.0.0.1:8403/status.php >/dev/null; do kill -0 "${synced[-1]}"; sleep 0.05; done
 }
