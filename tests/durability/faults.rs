@@ -13,6 +13,7 @@ use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{Error, Fallocate, ROOT, RenameMode, SetAttr, Vault};
 
+use crate::support::raw;
 use crate::support::vaults::{
     self, Item, READ_WRITE, at, mkdir, pattern, rename, set_xattr, split,
 };
@@ -468,10 +469,10 @@ fn a_directory_rename_that_gets_enospc_changes_nothing() {
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);
         let plan = FaultPlan::new();
         let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
-        mkdir(&vault, b"was").unwrap();
-        vaults::put(&vault, b"was/file", b"keeps the id of the directory").unwrap();
-        rename(&vault, b"was", b"to", RenameMode::Replace).unwrap();
-        at(&vault, b"to", |to| vault.unlink(to, b"file")).unwrap();
+        mkdir(&vault, b"to").unwrap();
+        // It is empty for programs, and the store cannot rename over it.
+        let to = vault.cipher_path(b"to").unwrap();
+        raw::write(&*raw::beneath(&store.root(), &to), b".of-others", b"a file manager's");
         mkdir(&vault, b"from").unwrap();
         let handle = vaults::open_or_create(&vault, b"from/file", READ_WRITE).unwrap();
         vault.write(handle, 0, b"first", false).unwrap();

@@ -277,9 +277,16 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
                 .iter()
                 .any(|path| path.starts_with(&fault.cipher) || fault.cipher.starts_with(path))
         });
-        // Without evidence entries are marked, which is no fault.
-        let is_evidence = |path: &Vec<u8>| path.starts_with(b"+moved");
-        let named = named || damaged.iter().any(is_evidence) && !report.notes.is_empty();
+        // Without evidence entries are marked, which is no fault; so are those of a directory that
+        // has the name of another one.
+        let directories: Vec<_> = places(store)
+            .into_iter()
+            .filter(|(_, kind)| *kind == Kind::Dir)
+            .map(|(place, _)| place.path())
+            .collect();
+        let may_be_marked =
+            |path: &Vec<u8>| path.starts_with(b"+moved") || directories.contains(path);
+        let named = named || damaged.iter().any(may_be_marked) && !report.notes.is_empty();
         assert!(
             named,
             "{what}: the check does not name it: {:?}",

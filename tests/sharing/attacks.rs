@@ -297,11 +297,13 @@ fn a_folder_with_unreadable_entries_is_not_converted() {
     mkdir(&vault, b"projects").unwrap();
     put(&vault, b"projects/one", b"1").unwrap();
     put(&vault, b"elsewhere", b"2").unwrap();
-    let (folder, strange) =
+    let (folder, elsewhere) =
         (vault.cipher_path(b"projects").unwrap(), vault.cipher_path(b"elsewhere").unwrap());
     vault.close().unwrap();
     let inside = root.open_dir(&folder).unwrap();
-    root.rename(&strange, &*inside, &strange, StoreRename::NoReplace).unwrap();
+    // A name that no key opens; an entry that was only moved would be copied with its mark.
+    let strange = vec![b'A'; elsewhere.len()];
+    root.rename(&elsewhere, &*inside, &strange, StoreRename::NoReplace).unwrap();
     let vault = open_as(&store, &ann).unwrap();
     let options = CreateShare { isolated: false, name: "Ann".into(), others: vec![] };
     assert_eq!(
@@ -310,7 +312,7 @@ fn a_folder_with_unreadable_entries_is_not_converted() {
     );
     assert!(inside.stat(&strange).is_ok() && inside.stat(b"+share").is_err());
     assert_eq!(get(&vault, b"projects/one").unwrap(), b"1");
-    inside.rename(&strange, &*root, &strange, StoreRename::NoReplace).unwrap();
+    inside.rename(&strange, &*root, &elsewhere, StoreRename::NoReplace).unwrap();
     vault.create_share(b"projects", &options, &mut quiet()).unwrap();
     assert_eq!(
         (get(&vault, b"projects/one").unwrap(), get(&vault, b"elsewhere").unwrap()),

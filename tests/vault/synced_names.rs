@@ -148,7 +148,7 @@ fn contents<const N: usize>(files: [(&[u8], &[u8]); N]) -> BTreeMap<Vec<u8>, Vec
 /// A directory's record disappeared with a rename on one machine, while the other created a file in
 /// the directory, which nobody could list from then on.
 #[test]
-fn a_file_created_in_a_directory_renamed_elsewhere_is_reachable() {
+fn a_file_made_in_a_directory_renamed_elsewhere_is_reachable() {
     let mut machines = Machines::new(|vault| {
         mkdir(vault, b"a").unwrap();
         put(vault, b"a/one", b"1").unwrap();

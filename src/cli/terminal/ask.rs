@@ -91,6 +91,8 @@ fn by_program(program: &Path, prompt: &str) -> Result<Zeroizing<Vec<u8>>, Error>
         Some(input) => by_pinentry(input, &mut output, prompt),
         None => answer_line(&mut output),
     };
+    // A pinentry answers the last command too, and would be ended by a signal if nobody read that.
+    io::copy(&mut output, &mut io::sink()).map_err(failed)?;
     drop(output);
     let status = child.wait().map_err(failed)?;
     let secret = secret.map_err(failed)?;

@@ -102,6 +102,22 @@ impl Vault {
         progress: &mut dyn FnMut(&ShareProgress),
     ) -> Result<ShareMade> {
         self.put_back(path)?;
+        // The node of the folder's directory is used after the folder has lost its name, and would
+        // be forgotten with it.
+        let mut parts: Vec<&[u8]> = components(path).collect();
+        parts.pop();
+        let parent = self.resolve(&parts.join(&b'/'))?.node;
+        let made = self.create_share_at(path, options, progress);
+        self.forget(parent, 1);
+        made
+    }
+
+    fn create_share_at(
+        &self,
+        path: &[u8],
+        options: &CreateShare,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> Result<ShareMade> {
         let attr = self.resolve(path)?;
         let made = (|| {
             if attr.node == ROOT {

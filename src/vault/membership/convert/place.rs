@@ -201,15 +201,21 @@ impl Place {
                 Err(fault) if fault.errno() != libc::ENOENT => return Err(fault),
                 _ => continue,
             };
-            // Evidence leads there from the folder's place, and the directory has nothing or holds
-            // entries of another one: a user's own directory of that name does not.
+            // Evidence leads there from the folder's place, and the directory holds entries of
+            // another one: a user's own directory of that name does not. One that is empty can only
+            // be the folder if nothing is in its place.
             let tag = core.keys.tag_of(&stored).ok_or(Fault::Os(libc::ESTALE))?;
             let explained = core.explained(&tag)?;
             let was_moved =
                 beside.tags_at(&self.name)?.iter().any(|place| explained.contains(place));
             let inside = core.folder_at(self.parent.open_dir(&stored)?, tag);
             let tags = &inside.census()?.tags;
-            if was_moved && (tags.is_empty() || explained.iter().any(|tag| tags.contains(tag))) {
+            let is_folder = if tags.is_empty() {
+                !beside.exists(&self.name)?
+            } else {
+                explained.iter().any(|tag| tags.contains(tag))
+            };
+            if was_moved && is_folder {
                 return Ok(Some(Aside { name, stored }));
             }
         }
