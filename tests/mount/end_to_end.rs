@@ -203,6 +203,13 @@ fn a_freed_name_stays_free_until_the_next_mount() {
             &format!("cp -r -- '{}' '{copy}'", copy.strip_suffix(" (1)").unwrap()),
         );
     }
+    // The names belong to the files that are really named so; the copies have marks.
+    let marked = |name: &str, stored: &str| {
+        let mark = kithfs::format::suffix::mark_of(stored.as_bytes());
+        let shown = kithfs::format::suffix::marked(name.as_bytes(), &mark);
+        String::from_utf8(shown).unwrap()
+    };
+    let (file, dir) = (marked("x (1)", &file), marked("dx (1)", &dir));
     let mount = scratch.mount(&[]);
     let listed = || {
         let mut names: Vec<String> = fs::read_dir(&m)

@@ -447,11 +447,11 @@ impl Player {
         }
         match (&plain, &tested) {
             (_, Ok(())) => self.acknowledge(machine, op),
-            (_, Err(error)) if error.raw_os_error().is_some_and(|e| IO_ERRORS.contains(&e)) => {
-                if !self.torn {
-                    self.outcome.counts.io_errors += 1;
-                    self.note(format!("{machine} {op}: {error}"));
-                }
+            (_, Err(error))
+                if !self.torn && error.raw_os_error().is_some_and(|e| IO_ERRORS.contains(&e)) =>
+            {
+                self.outcome.counts.io_errors += 1;
+                self.note(format!("{machine} {op}: {error}"));
             }
             _ => {}
         }

@@ -20,6 +20,9 @@ use crate::support::vaults::{
     self, CALLER, READ_WRITE, Seeded, at, faults, get, mkdir, put, rename, write_at,
 };
 
+/// Epoch and tag of an entry that was made, its plain name, and its suffix.
+type Made = ((usize, usize), Vec<u8>, &'static str);
+
 const LONG: [u8; 190] = [b'l'; 190];
 
 fn with(name: &[u8], suffix: &str) -> Vec<u8> {
@@ -252,7 +255,7 @@ fn every_entry_is_listed_once_under_a_name_that_opens_it() {
                 (0..n).map(|_| random.below(all.len() as u64) as usize).collect::<Vec<_>>()
             };
             let plain = pick(2 + random.below(4) as usize);
-            let mut made: BTreeMap<Vec<u8>, ((usize, usize), Vec<u8>, &str)> = BTreeMap::new();
+            let mut made: BTreeMap<Vec<u8>, Made> = BTreeMap::new();
             for suffix in SUFFIXES {
                 if random.below(2) == 0 {
                     continue;

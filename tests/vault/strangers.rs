@@ -404,7 +404,7 @@ fn each_call_of_a_conflict_fails_once() {
             let (there, copies) = scene.files_after_a_crash();
             if synced.is_ok() {
                 let kept =
-                    if removed { &there == &Some(ours.clone()) } else { copies == [ours.clone()] };
+                    if removed { there == Some(ours.clone()) } else { copies == [ours.clone()] };
                 assert!(kept, "removed: {removed}, call {nth}");
             }
             if !removed {

@@ -94,7 +94,9 @@ fn cuts() -> (Vec<Cut>, [Vec<u8>; 2]) {
     (cuts, states.into_inner())
 }
 
-fn files(vault: &Vault) -> Vec<(Vec<u8>, Result<Vec<u8>, String>)> {
+type Contents = Result<Vec<u8>, String>;
+
+fn files(vault: &Vault) -> Vec<(Vec<u8>, Contents)> {
     let mut files = Vec::new();
     vaults::walk(vault, ROOT, b"", &mut |path, item| {
         files.push((

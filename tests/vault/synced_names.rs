@@ -198,7 +198,7 @@ fn two_directories_renamed_to_one_name_are_merged() {
 /// One machine renamed a directory to the name under which the other created one with a file in it;
 /// and entries of a renamed directory arrived before what said that they belong there.
 #[test]
-fn a_directory_renamed_onto_one_created_elsewhere_hides_nothing() {
+fn a_directory_renamed_onto_a_new_one_hides_nothing() {
     let mut machines = Machines::new(|vault| {
         mkdir(vault, b"a").unwrap();
         put(vault, b"a/one", b"1").unwrap();
@@ -299,7 +299,7 @@ fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
 /// An empty directory was renamed without evidence. What another machine had put into it before was
 /// delivered into the renamed directory, and stayed marked.
 #[test]
-fn an_empty_directory_renamed_in_a_synced_vault_explains_late_entries() {
+fn an_empty_renamed_directory_explains_late_entries() {
     for is_synced in [false, true] {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);

@@ -77,7 +77,7 @@ mod tests {
         let store = dir.path().join("store");
         fs::create_dir(&store).unwrap();
         fs::write(store.join("file"), "").unwrap();
-        fs::set_permissions(store.join("file"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(store.join("file"), fs::Permissions::from_mode(0o000)).unwrap();
         let found = missing(&store.join("file"));
         if rustix::process::geteuid().is_root() {
             return assert_eq!(found, None);

@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn a_new_passphrase_is_typed_twice() {
         let typed = |lines: &[&'static str]| {
-            let (mut lines, mut judged) = (lines.to_vec().into_iter(), Vec::new());
+            let (mut lines, mut judged) = (lines.iter().copied(), Vec::new());
             let outcome = ask_twice(
                 "the vault v",
                 &mut |_| Ok(SecretBytes(Zeroizing::new(lines.next().expect("a line").into()))),

@@ -141,7 +141,7 @@ fn replace_admin(
         let is = |identity: &Identity| {
             info.members.iter().find(|member| member.public == identity.public())
         };
-        if !info.signed || !is(owner).is_some_and(|member| member.role == Role::Admin) {
+        if !info.signed || is(owner).is_none_or(|member| member.role != Role::Admin) {
             continue;
         }
         if is(person).is_none() {

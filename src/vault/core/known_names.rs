@@ -124,8 +124,11 @@ pub(crate) struct Census {
 /// A directory of the store, its tag, and the generation of the keys.
 type Key = (u64, u64, Tag, u64);
 
+/// A census, and when the directory was listed.
+type Taken = (Freshness<Times>, Arc<Census>);
+
 /// The directories that were listed.
-pub(crate) struct Censuses(pub Mutex<LruCache<Key, (Freshness<Times>, Arc<Census>)>>);
+pub(crate) struct Censuses(pub Mutex<LruCache<Key, Taken>>);
 
 impl Default for Censuses {
     fn default() -> Self {

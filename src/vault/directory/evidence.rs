@@ -156,7 +156,7 @@ impl Core {
     pub fn each_file(
         &self,
         of: &[u8],
-        act: &mut dyn FnMut(&dyn Dir, &[u8], &[u8]) -> Inner<()>,
+        mut act: impl FnMut(&dyn Dir, &[u8], &[u8]) -> Inner<()>,
     ) -> Inner<()> {
         let all = self.root.open_dir(of);
         if is_absent(&all) {
@@ -179,9 +179,9 @@ impl Core {
     /// Calls `act` with each valid record of evidence, and its file.
     pub fn each_evidence(
         &self,
-        act: &mut dyn FnMut(Record, &dyn Dir, &[u8]) -> Inner<()>,
+        mut act: impl FnMut(Record, &dyn Dir, &[u8]) -> Inner<()>,
     ) -> Inner<()> {
-        self.each_file(DIRECTORY, &mut |dir, _, file| match self.evidence_in(dir, file)? {
+        self.each_file(DIRECTORY, |dir, _, file| match self.evidence_in(dir, file)? {
             Some(found) => act(found, dir, file),
             None => Ok(()),
         })

@@ -161,7 +161,7 @@ impl Folder<'_> {
     /// Returns the entries that claim `name` as their first one, in the order of their claims: the
     /// whole name under the directory's own tag and then under the explained ones, each under every
     /// epoch's key; then split before each possible suffix.
-    fn claims<'n>(&self, tags: &[Tag], name: &'n [u8]) -> impl Iterator<Item = Vec<u8>> {
+    fn claims(&self, tags: &[Tag], name: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         let whole = std::iter::once((name, &b""[..]));
         let epochs: Vec<&Epoch> = self.keys().all_epochs().collect();
         whole.chain(suffix::splits(name)).flat_map(move |(plain, suffix)| {

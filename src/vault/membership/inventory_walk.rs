@@ -146,7 +146,7 @@ impl Walk<'_> {
     /// directories that they renamed would be marked.
     fn evidence(&mut self) -> Inner<()> {
         let (of, hashes) = (self.of, &mut self.found.hashes);
-        let walked = self.core.each_evidence(&mut |found, _, _| {
+        let walked = self.core.each_evidence(|found, _, _| {
             if found.by.is_some_and(|by| of.contains(&by.signer)) {
                 hashes.insert(found.hash);
             }

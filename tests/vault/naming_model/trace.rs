@@ -281,7 +281,7 @@ impl World {
                 name = (*pick(&names, step.c).expect("something was there")).clone();
                 to = path[..path.len() - 1].to_vec();
             }
-            Do::HostRenames if step.c % 3 == 0 => {
+            Do::HostRenames if step.c.is_multiple_of(3) => {
                 to = path[..path.len() - 1].to_vec();
                 name.suffix += &SUFFIXES[step.c as usize % SUFFIXES.len()].replace('#', "7");
             }

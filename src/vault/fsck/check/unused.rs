@@ -74,7 +74,7 @@ impl Core {
     }
 
     fn unused_long_names(&self, used: &Used, unused: &mut Unused) -> Inner<()> {
-        self.each_file(LONG_DIRECTORY, &mut |dir, group, file| match long_hash(group, file) {
+        self.each_file(LONG_DIRECTORY, |dir, group, file| match long_hash(group, file) {
             Some(hash) if !used.long_names.contains(&hash) => unused.add(dir, file),
             _ => Ok(()),
         })
@@ -83,7 +83,7 @@ impl Core {
     /// Evidence is used if it leads to a directory, be it through other evidence.
     fn unused_evidence(&self, used: &Used, unused: &mut Unused) -> Inner<()> {
         let mut tags: Option<HashSet<Tag>> = None;
-        self.each_evidence(&mut |found, dir, file| {
+        self.each_evidence(|found, dir, file| {
             if tags.is_none() {
                 let mut all = used.tags.clone();
                 for tag in &used.tags {

@@ -568,7 +568,7 @@ impl<'a> Walk<'a> {
         let core = self.core;
         let is_long = name == LONG_DIRECTORY;
         let mut found = Vec::new();
-        let looked = core.each_file(name, &mut |dir, group, file| {
+        let looked = core.each_file(name, |dir, group, file| {
             let is_valid = || {
                 Ok::<_, Fault>(match long_hash(group, file) {
                     Some(hash) if is_long => core.stored_long_name(&hash)?.is_some(),
