@@ -627,6 +627,7 @@ impl Player {
             hidden = entries.count().saturating_sub(view.names.len());
             wanted.is_subset(&view.records)
                 && hidden == 0
+                && view.names.iter().all(|path| self.has_a_name(tool::name_of(path)))
                 && view.failed.is_empty()
                 && view.wrong.is_empty()
         });
