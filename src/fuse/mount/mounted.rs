@@ -37,7 +37,7 @@ impl Mounted {
     /// Unmounts it, and nothing else that may be mounted there by now.
     ///
     /// # Errors
-    /// Those of [`unmount`].
+    /// Those of [`unmount()`].
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         unmount(&self.mountpoint, Some(self.device), lazy)
     }
@@ -47,7 +47,7 @@ impl Mounted {
     /// this process. What the kernel has cached and not handed over is lost.
     ///
     /// # Errors
-    /// Those of [`unmount`], except that it is not mounted any more.
+    /// Those of [`unmount()`], except that it is not mounted any more.
     pub fn take_away(&self) -> Result<bool, MountError> {
         let is_ended = match unmount::force(&self.mountpoint, self.device) {
             Ok(()) => rustix::process::geteuid().is_root(),
