@@ -106,6 +106,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[("kithfs passphrase change ~/vault", "asks for the old and the new one")],
     ),
     ("passphrase remove", &[("kithfs passphrase remove ~/vault --slot 3", "as `list` numbers it")]),
+    ("passphrase remember", &[("kithfs passphrase remember ~/vault", "in the session's keyring")]),
+    ("passphrase forget", &[("kithfs passphrase forget ~/vault", "from the session's keyring")]),
     ("passphrase list", &[("kithfs passphrase list ~/vault", "passphrases, codes, key files")]),
     (
         "identity",

@@ -559,9 +559,17 @@ mod tests {
                 let name = arg
                     .get_long()
                     .unwrap_or_else(|| panic!("{}: an operand has a heading", command.get_name()));
-                let about_secrets = ["passphrase", "key-file", "recovery-code", "identity"]
-                    .iter()
-                    .any(|word| name.contains(word));
+                let about_secrets = [
+                    "passphrase",
+                    "key-file",
+                    "recovery-code",
+                    "identity",
+                    "remember",
+                    "age",
+                    "label",
+                ]
+                .iter()
+                .any(|word| name.contains(word));
                 assert!(
                     about_secrets,
                     "{}: --{name} is below {:?}",
