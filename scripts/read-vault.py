@@ -2164,7 +2164,7 @@ class Vault:
         share, file = directory.share, letters(name_hash)
         fd = os.dup(share.fd)
         try:
-            for part in (b"+long", file[:2]):
+            for part in (b"+long", name_hash[:1].hex().encode()):
                 fd, above = open_directory(fd, part), fd
                 os.close(above)
             sealed = read_control(fd, file, 1 << 16)

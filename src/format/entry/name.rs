@@ -25,8 +25,6 @@ pub const SEALED_MAX: usize = TAG_LEN + NAME_MAX + ZEROS;
 pub const LONG: u8 = b'=';
 /// The directory of the sealed long names, at the root of a share.
 pub const LONG_DIRECTORY: &[u8] = b"+long";
-/// Letters of a hash that name the sub-directory of [`LONG_DIRECTORY`].
-const LONG_GROUP: usize = 2;
 
 /// How a plain name is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,15 +178,17 @@ pub fn is_long(sealed: &[u8], hash: &[u8; 32], longest: usize) -> bool {
         && blake3::hash(sealed).as_bytes() == hash
 }
 
-/// Returns where the sealed name with this hash is, in [`LONG_DIRECTORY`]: directory and file.
+/// Returns where the sealed name with this hash is, in [`LONG_DIRECTORY`]: directory and file. The
+/// directory is the first byte in hexadecimal and not the first letters of the text: stores that
+/// ignore case (exFAT, macOS) would make one directory of `Ab` and `aB`, under either name.
 pub fn long_path(hash: &[u8; 32]) -> (Vec<u8>, Vec<u8>) {
-    let file = text::encode(hash);
-    (file[..LONG_GROUP].to_vec(), file)
+    (format!("{:02x}", hash[0]).into_bytes(), text::encode(hash))
 }
 
-/// Returns whether a file of [`LONG_DIRECTORY`] is in the right directory, and its hash.
+/// Returns the hash that names a file of [`LONG_DIRECTORY`]; `None` if it is not in the directory
+/// `group` or has no such name.
 pub fn long_hash(group: &[u8], file: &[u8]) -> Option<[u8; 32]> {
-    text::decode_hash(file).filter(|_| file.starts_with(group) && group.len() == LONG_GROUP)
+    text::decode_hash(file).filter(|hash| long_path(hash).0 == group)
 }
 
 /// Returns whether `name` is allowed as the name of a directory entry.
@@ -331,8 +331,28 @@ mod tests {
         assert_eq!(parse(&entry, LONGEST), Parts::Long { hash: [9; 32], suffix: b" (1)" });
         let (group, file) = long_path(&[9; 32]);
         assert_eq!(long_hash(&group, &file), Some([9; 32]));
-        assert_eq!(long_hash(b"AA", &file), None);
+        assert_eq!(group, b"09");
+        assert_eq!(long_hash(b"9", &file), None);
+        assert_eq!(long_hash(b"08", &file), None);
         assert_eq!(long_hash(&group[..1], &file), None);
+    }
+
+    /// The directories in `+long` were once the first two letters of the text. exFAT made one of
+    /// `UI` and `ui`, and the check took every second long name for a changed one.
+    #[test]
+    fn directories_of_long_names_do_not_differ_in_case_alone() {
+        let groups: std::collections::BTreeSet<Vec<u8>> =
+            (0..=u8::MAX).map(|first| long_path(&[first; 32]).0.to_ascii_lowercase()).collect();
+        assert_eq!(groups.len(), 256);
+        assert!(
+            groups
+                .iter()
+                .all(|group| long_hash(group, &text::encode(&[group_byte(group); 32])).is_some())
+        );
+    }
+
+    fn group_byte(group: &[u8]) -> u8 {
+        u8::from_str_radix(std::str::from_utf8(group).unwrap(), 16).unwrap()
     }
 
     proptest! {

@@ -21,7 +21,7 @@ pub struct Expected {
     pub passphrase: String,
     pub recovery_code: String,
     pub key_file: Vec<u8>,
-    /// An age identity; empty in vaults that were made before age slots.
+    /// An age identity, in its text form.
     pub age_identity: String,
     pub share_id: String,
     pub identity: String,
@@ -57,7 +57,7 @@ impl Expected {
                     let entry = expected
                         .entries
                         .get_mut(parts[0])
-                        .expect("the entry stands before its attributes");
+                        .expect("the entry comes before its attributes");
                     entry.attributes.insert(parts[1].to_owned(), parts[2].to_owned());
                 }
                 kind => {
@@ -71,7 +71,7 @@ impl Expected {
                     };
                     assert!(
                         expected.entries.insert(path.to_owned(), entry).is_none(),
-                        "{path} stands twice"
+                        "{path} is listed twice"
                     );
                 }
             }
