@@ -36,12 +36,6 @@ impl Suite {
         }
     }
 
-    /// Returns the suite with this name on the command line, or `None` if it is unknown.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Suite> {
-        Suite::ALL.into_iter().find(|suite| suite.name() == name)
-    }
-
     /// Returns the suite for a new vault. Without hardware support AES is slow, or leaks its key
     /// through the cache.
     #[must_use]
@@ -74,14 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_names_stand_for_one_suite_each() {
+    fn each_byte_means_one_suite() {
         let known: Vec<u8> = (0..=255).filter(|byte| Suite::from_byte(*byte).is_some()).collect();
         assert_eq!(known, [1, 2]);
         for suite in Suite::ALL {
             assert_eq!(Suite::from_byte(suite.as_byte()), Some(suite));
-            assert_eq!(Suite::from_name(suite.name()), Some(suite));
         }
-        assert_eq!(Suite::from_name("AES"), None);
         assert_eq!(
             (Suite::preferred(true), Suite::preferred(false)),
             (Suite::Aes256Gcm, Suite::ChaCha20Poly1305)

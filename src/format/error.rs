@@ -82,11 +82,6 @@ impl FormatError {
         Self { what, kind }
     }
 
-    /// Returns the structure that was expected.
-    pub fn what(&self) -> &'static str {
-        self.what
-    }
-
     /// Returns how it failed.
     pub fn kind(&self) -> FormatErrorKind {
         self.kind

@@ -100,11 +100,6 @@ impl Invitation {
     pub fn admin(&self) -> &PublicIdentity {
         &self.record.admin
     }
-
-    /// Returns when it was signed, in seconds since 1970, as the admin states.
-    pub fn time(&self) -> u64 {
-        self.record.time
-    }
 }
 
 #[cfg(test)]
@@ -138,7 +133,7 @@ mod tests {
         let bytes = Invitation::sign(&descriptor(true), &HEAD, &ann, &bob.public(), 7).unwrap();
         let invitation = Invitation::verify(&bytes, &bob.public()).unwrap();
         assert_eq!(
-            (invitation.share_id(), invitation.head(), invitation.time()),
+            (invitation.share_id(), invitation.head(), invitation.record.time),
             (descriptor(true).share_id(), HEAD, 7)
         );
         assert_eq!(

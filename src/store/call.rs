@@ -13,10 +13,6 @@ pub enum Call {
     OpenFile,
     /// `create_file`
     CreateFile,
-    /// `create_unnamed`
-    CreateUnnamed,
-    /// `link_unnamed`
-    LinkUnnamed,
     /// `mkdir`
     Mkdir,
     /// `mknod`
@@ -73,13 +69,11 @@ pub enum Call {
 
 impl Call {
     /// Every call.
-    pub const ALL: [Call; 32] = [
+    pub const ALL: [Call; 30] = [
         Call::OpenDir,
         Call::Reopen,
         Call::OpenFile,
         Call::CreateFile,
-        Call::CreateUnnamed,
-        Call::LinkUnnamed,
         Call::Mkdir,
         Call::Mknod,
         Call::Symlink,

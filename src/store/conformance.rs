@@ -16,7 +16,7 @@ macro_rules! conformance {
     ($name:ident, $store:expr) => {
         $crate::store::conformance::conformance!(@each $name, $store;
             names, files, modes, directories, listings, many_entries, listing_while_entries_go, links, symlinks, special_files, renames,
-            rename_replaces, rename_no_replace, rename_exchanges, rename_into_itself, sparse, unnamed, times, owners, xattrs, locks, directory_locks,
+            rename_replaces, rename_no_replace, rename_exchanges, rename_into_itself, sparse, times, owners, xattrs, locks, directory_locks,
             unlinked_but_open, spaces);
     };
     (@each $name:ident, $store:expr; $($check:ident),*) => {
@@ -472,23 +472,6 @@ pub(super) fn sparse(root: Root) {
     file.set_len(8 * MIB + 40).unwrap();
     file.read_at(&mut bytes, 8 * MIB).unwrap();
     assert!(bytes[..5].iter().all(|&byte| byte == 2) && bytes[5..].iter().all(|&byte| byte == 0));
-}
-
-pub(super) fn unnamed(root: Root) {
-    let file = match root.create_unnamed(0o640) {
-        Ok(file) => file,
-        Err(error) => return assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),
-    };
-    file.write_at(b"text", 0).unwrap();
-    assert_eq!(
-        (file.stat().unwrap().nlink, file.stat().unwrap().perm, list(&root)),
-        (0, 0o640, vec![])
-    );
-    write_file(&root, b"taken", b"");
-    fails(root.link_unnamed(&*file, b"taken"), &[libc::EEXIST]);
-    fails(root.link_unnamed(&*file, b".."), &[libc::EINVAL]);
-    root.link_unnamed(&*file, b"name").unwrap();
-    assert_eq!((content(&root, b"name"), file.stat().unwrap().nlink), (b"text".to_vec(), 1));
 }
 
 pub(super) fn times(root: Root) {

@@ -199,12 +199,6 @@ pub trait Dir: Send + Sync {
     /// Creates the regular file `name` for reading and writing with exactly the permission bits
     /// `perm` (no umask), on a store that has permission bits; `EEXIST` if the name exists.
     fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;
-    /// Creates an unnamed file in this directory's filesystem (`O_TMPFILE`); `EOPNOTSUPP` if the
-    /// store does not support it.
-    fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>>;
-    /// Links the unnamed `file` to a name (`linkat` of its descriptor); `EEXIST` if the name
-    /// exists.
-    fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()>;
     /// Creates a directory with exactly the permission bits `perm`.
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()>;
     /// Creates a FIFO, socket or device with exactly the permission bits `perm`.

@@ -103,12 +103,6 @@ pub enum Error {
         /// The process that has it open.
         holder: LockHolder,
     },
-    /// A change of a vault that is open read-only.
-    #[error("{op}: the vault is open read-only")]
-    ReadOnly {
-        /// Operation.
-        op: &'static str,
-    },
     /// An operation that fails by POSIX rules, with its errno.
     #[error("{op}: {}", io::Error::from_raw_os_error(*errno))]
     Os {
@@ -137,7 +131,6 @@ impl Error {
             Error::NoAccess { .. } | Error::Untrusted { .. } => libc::EACCES,
             Error::Members { .. } => libc::EPERM,
             Error::InUse { .. } => libc::EBUSY,
-            Error::ReadOnly { .. } => libc::EROFS,
             Error::Os { errno, .. } => *errno,
         }
     }

@@ -102,16 +102,6 @@ fn is_dead(stat: &[u8]) -> bool {
         .is_some_and(|state| matches!(state, b"Z" | b"X" | b"x"))
 }
 
-/// Returns the name of a process's command (at most 15 bytes), or an empty name if it cannot be
-/// read.
-pub fn command(pid: u32) -> Vec<u8> {
-    let mut name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    if name.last() == Some(&b'\n') {
-        name.pop();
-    }
-    name
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +136,6 @@ mod tests {
             !ProcessId { start_ticks: me.start_ticks + 1, ..me }.is_running(),
             "the same number with another start is another process"
         );
-        assert!(!command(me.pid).is_empty());
     }
 
     #[test]

@@ -59,7 +59,6 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         )
         .hint("the storage host may have planted it: accept an invitation first (`kithfs accept`), or accept it unverified with --trust-on-first-use"),
         Error::InUse { path, holder } => in_use(&place(&path), &holder),
-        Error::ReadOnly { op } => Failure::new(Exit::ReadOnly, format_args!("{op} {}: it is open read-only", place(Path::new("")))),
         Error::Os { op, errno } => {
             let source = std::io::Error::from_raw_os_error(errno);
             let path = plain.map_or_else(|| place(Path::new("")), |plain| Shown(plain).to_string());

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use unicode_security::MixedScript;
 use unicode_security::confusable_detection::skeleton;
@@ -123,11 +123,6 @@ pub fn failed(error: ContactError) -> Error {
         Ok(path) => Error::Contacts { path, source: error },
         Err(error) => error,
     }
-}
-
-/// Returns the path of the contacts file, for messages.
-pub fn place() -> PathBuf {
-    directories::contacts().unwrap_or_else(|_| PathBuf::from("contacts"))
 }
 
 #[cfg(test)]

@@ -14,9 +14,6 @@ use crate::roster::PublicIdentity;
 /// Namespace of the signature (`ssh-keygen -n`).
 pub const NAMESPACE: &str = "kithfs";
 
-/// Most bytes of a file of keys, and of a signature.
-pub const MAX_LEN: usize = 64 << 10;
-
 /// Why an SSH key does not vouch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VoucherError {

@@ -122,19 +122,11 @@ pub fn caller() -> Caller {
     }
 }
 
-/// Calls `each` with every entry of a directory, in the order of the store.
+/// Calls `each` with every entry of a directory, in the order of the store. Returns whether there are
+/// further entries with unreadable names.
 ///
 /// # Errors
 /// Those of the listing and of `each`.
-pub fn for_each_entry<E: From<vault::Error>>(
-    vault: &Vault,
-    dir: NodeId,
-    each: impl FnMut(&Entry) -> Result<(), E>,
-) -> Result<(), E> {
-    list(vault, dir, each).map(drop)
-}
-
-/// Does [`for_each_entry`] and returns whether there are further entries with unreadable names.
 fn list<E: From<vault::Error>>(
     vault: &Vault,
     dir: NodeId,

@@ -53,8 +53,6 @@ pub const TAG_AT: usize = PUBLIC;
 pub const BODY_AT: usize = TAG_AT + 16;
 /// Bytes of the body.
 pub const BODY: usize = 400;
-/// Longest name.
-pub const NAME_MAX: usize = 255;
 
 const FLAG_SIGNED: u8 = 1;
 const FLAG_SMALL: u8 = 2;

@@ -41,16 +41,6 @@ impl InventoryList {
         &self.0
     }
 
-    /// Number of hashes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The file's bytes.
     pub fn encode(&self) -> Vec<u8> {
         self.0.as_flattened().to_vec()
@@ -126,7 +116,7 @@ mod tests {
     #[test]
     fn lists_come_back_sorted_and_deviations_have_their_kind() {
         let list = InventoryList::new(vec![[9; 32], [1; 32], [9; 32]]);
-        assert_eq!(list.len(), 2);
+        assert_eq!(list.hashes().len(), 2);
         assert!(list.contains(&[9; 32]) && !list.contains(&[2; 32]));
         let bytes = list.encode();
         assert_eq!(InventoryList::decode(&bytes).unwrap(), list);

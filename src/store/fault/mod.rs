@@ -99,17 +99,6 @@ impl Dir for FaultDir {
         Ok(self.wrap_file(self.dir.create_file(name, perm)?, Access::ReadWrite))
     }
 
-    fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>> {
-        self.plan.pass(Call::CreateUnnamed)?;
-        Ok(self.wrap_file(self.dir.create_unnamed(perm)?, Access::ReadWrite))
-    }
-
-    fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
-        self.plan.pass(Call::LinkUnnamed)?;
-        let file = file.as_any().downcast_ref::<FaultFile>().map_or(file, |wrapped| &*wrapped.file);
-        self.dir.link_unnamed(file, name)
-    }
-
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
         self.plan.pass(Call::Mkdir)?;
         self.dir.mkdir(name, perm)
@@ -495,6 +484,5 @@ mod tests {
         one.create_file(b"f", 0o644).unwrap();
         fails(one.rename(b"f", &*other, b"f", RenameMode::Replace), libc::EXDEV);
         fails(one.link(b"f", &*other, b"f"), libc::EXDEV);
-        fails(one.link_unnamed(&*other.create_unnamed(0o600).unwrap(), b"g"), libc::EXDEV);
     }
 }

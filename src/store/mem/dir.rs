@@ -202,33 +202,6 @@ impl Dir for MemDir {
         })
     }
 
-    fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>> {
-        self.change_self(Call::CreateUnnamed, |state| {
-            if state.get(self.ino)?.links == 0 {
-                return Err(Errno::NOENT);
-            }
-            let (ino, handle) = state.make(state.inode(Kind::File, perm), None)?;
-            Ok(Arc::new(MemFile::new(&self.shared, ino, handle, true)) as Arc<dyn File>)
-        })
-    }
-
-    fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
-        self.change(Call::LinkUnnamed, name, |state| {
-            let file = file.as_any().downcast_ref::<MemFile>().ok_or(Errno::XDEV)?;
-            if !file.is_of(&self.shared) {
-                return Err(Errno::XDEV);
-            }
-            state.vacant(self.ino, name)?;
-            state.commit(vec![Change::Put {
-                dir: self.ino,
-                name: name.into(),
-                ino: file.ino(),
-                displaced: None,
-            }]);
-            Ok(())
-        })
-    }
-
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
         self.make(Call::Mkdir, name, Kind::Dir, perm, |_| {})
     }

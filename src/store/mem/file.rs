@@ -30,17 +30,9 @@ impl MemFile {
         MemFile { shared: shared.clone(), ino, handle, writable }
     }
 
-    pub(super) fn ino(&self) -> Ino {
-        self.ino
-    }
-
     /// Records that a flush of the file failed and that the store dropped the data.
     pub(super) fn lose(&self) {
         self.shared.state.lock().lose(self.ino);
-    }
-
-    pub(super) fn is_of(&self, shared: &Arc<Shared>) -> bool {
-        Arc::ptr_eq(&self.shared, shared)
     }
 
     fn change<T>(&self, call: Call, op: impl FnOnce(&mut State) -> Result<T>) -> io::Result<T> {

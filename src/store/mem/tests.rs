@@ -301,7 +301,7 @@ fn events_tell_what_is_about_to_happen() {
     root.mkdir(b"d", 0o755).unwrap();
     root.mkdir(b"d", 0o755).unwrap_err();
     root.stat(b"d").unwrap();
-    let file = root.open_dir(b"d").unwrap().create_unnamed(0o600).unwrap();
+    let file = root.open_dir(b"d").unwrap().create_file(b"f", 0o600).unwrap();
     file.set_len(3).unwrap();
     file.read_at(&mut [0], 0).unwrap();
     let (dir, file) = (root.stat(b"d").unwrap().ino, file.stat().unwrap().ino);
@@ -309,19 +309,20 @@ fn events_tell_what_is_about_to_happen() {
     let expected = [
         event(Call::Mkdir, ROOT, Some(b"d")),
         event(Call::Mkdir, ROOT, Some(b"d")),
-        event(Call::CreateUnnamed, dir, None),
+        event(Call::CreateFile, dir, Some(b"f")),
         event(Call::SetLen, file, None),
     ];
     assert_eq!(events.lock()[..], expected);
 }
 
 #[test]
-fn unnamed_files_free_their_space_and_are_gone_after_a_crash() {
+fn unlinked_files_free_their_space_and_are_gone_after_a_crash() {
     let store = MemStore::with_capacity(40960);
     let root = store.root();
     let free = || root.space().unwrap().free;
-    let unnamed = root.create_unnamed(0o600).unwrap();
-    unnamed.write_at(&[1; 8192], 0).unwrap();
+    let unlinked_at_once = root.create_file(b"g", 0o600).unwrap();
+    root.unlink(b"g").unwrap();
+    unlinked_at_once.write_at(&[1; 8192], 0).unwrap();
     let unlinked = root.create_file(b"f", 0o600).unwrap();
     unlinked.write_at(&[2; 4096], 0).unwrap();
     unlinked.sync_all().unwrap();
@@ -334,7 +335,7 @@ fn unnamed_files_free_their_space_and_are_gone_after_a_crash() {
         (see(&store.snapshot()), store.snapshot().root().space().unwrap().free),
         (Seen::new(), 10)
     );
-    drop((unnamed, unlinked));
+    drop((unlinked_at_once, unlinked));
     assert_eq!(free(), 10);
     assert_eq!(read(&harshest(&store).root(), b"f").unwrap(), [2; 4096]);
     root.sync().unwrap();

@@ -353,26 +353,6 @@ impl Dir for OsDir {
         Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
     }
 
-    fn create_unnamed(&self, perm: u32) -> io::Result<Arc<dyn File>> {
-        let perm = perm & 0o7777;
-        let flags = OFlags::RDWR | OFlags::TMPFILE | FILE_FLAGS;
-        let fd =
-            self.attempt(|| match sys::open(self.fd(), b".", flags, Mode::from_raw_mode(perm)) {
-                // How a filesystem or kernel without O_TMPFILE fails: as for a directory that is
-                // opened for writing.
-                Err(Errno::ISDIR) => Err(Errno::OPNOTSUPP),
-                other => other,
-            })?;
-        Self::settle_file(fd.as_fd(), perm)?;
-        Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
-    }
-
-    fn link_unnamed(&self, file: &dyn File, name: &[u8]) -> io::Result<()> {
-        name::check(name)?;
-        let file = file.as_any().downcast_ref::<OsFile>().ok_or(Errno::XDEV)?;
-        self.attempt(|| sys::link(file.fd.as_fd(), self.fd(), name))
-    }
-
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
         name::check(name)?;
         let perm = perm & 0o7777;

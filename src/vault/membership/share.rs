@@ -7,7 +7,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::crypto::Suite;
 use crate::format::share::ShareDescriptor;
 use crate::roster::{Invitation, Member, Pin, PublicIdentity, Role, RosterError};
 use crate::vault::core::Core;
@@ -35,12 +34,6 @@ pub struct ShareInfo {
     pub signed: bool,
     /// Whether the parent's admins are excluded.
     pub isolated: bool,
-    /// Cipher suite.
-    pub suite: Suite,
-    /// Size of a chunk in bytes.
-    pub chunk_size: u32,
-    /// Identity that created the share.
-    pub founder: PublicIdentity,
     /// Number of the current folder key.
     pub epoch: u32,
     /// Heads of the roster; more than one is a fork.
@@ -68,10 +61,6 @@ pub struct LogEntry {
     pub signer: [u8; 32],
     /// Number of the folder key from this step on.
     pub epoch: u32,
-    /// Signing keys of the admins from this step on.
-    pub admins: Vec<[u8; 32]>,
-    /// Number of members from this step on.
-    pub members: u64,
     /// Kind of the step.
     pub what: LogKind,
     /// Members added, removed and changed; `None` if the list of members before or after can no
@@ -224,9 +213,6 @@ impl Share {
             path: self.vault.plain_path(&stored)?,
             signed: descriptor.signed,
             isolated: descriptor.isolated,
-            suite: descriptor.suite,
-            chunk_size: descriptor.chunk_size(),
-            founder: descriptor.founder,
             epoch: manifest.epoch,
             heads: heads.iter().map(|head| head.roster.head()).collect(),
             signer: manifest.signer,
@@ -269,8 +255,6 @@ impl Share {
                 time: manifest.time,
                 signer: manifest.signer,
                 epoch: manifest.epoch,
-                admins: manifest.admins.clone(),
-                members: manifest.blocks.iter().map(|block| u64::from(block.count)).sum(),
                 what,
                 changes,
             });
