@@ -6,6 +6,8 @@
 //! value. Argon2 parameters out of bounds are rejected here, before a passphrase is stretched with
 //! them, and so is a file whose slots *together* would stall an unlock.
 
+use serde::{Deserialize, Serialize};
+
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, FormatErrorKind};
 use crate::crypto::labels;
@@ -49,7 +51,7 @@ pub const MAX_AGE_FILE: usize = 8192;
 pub const MAX_LEN: usize = HEADER_LEN + MAX_SLOTS * (SLOT_LEN + MAX_LABEL + MAX_AGE_FILE);
 
 /// The public half of an identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PublicIdentity {
     /// Ed25519 public key: verifies what this identity signs.
     pub sign: [u8; 32],

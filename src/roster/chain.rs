@@ -19,6 +19,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::error::RosterError;
 use super::public::verify_labelled;
 use crate::crypto::labels;
@@ -35,7 +37,7 @@ const MAX_HEADS: usize = 64;
 const MAX_BYTES: usize = 256 << 20;
 
 /// A head that was seen: a client stores it to detect a rollback of the share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pin {
     /// The manifest's number.
     pub sequence: u32,

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::store::{Kind, SetTime, Timestamp};
 
 /// Number of a node of an open vault. The root is [`ROOT`]; a number is never reused while the
@@ -194,7 +196,7 @@ pub enum SetXattr {
 }
 
 /// Progress of the creation of a share, or of a pass over it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareProgress {
     /// Files done.
     pub files: u64,

@@ -1,7 +1,7 @@
 //! The command line as types. The spellings are fixed, as scripts depend on them.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub mod share;
 pub mod size;
 pub mod slots;
 
-use crate::cli::secrets::identity::Choice;
+use crate::cli::terminal::color::Color;
 use crate::fuse::options::parse_idle;
 use check::{AcceptRollback, Fsck, Rollback};
 use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
@@ -48,17 +48,6 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// When colours are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    /// On a terminal
-    Auto,
-    /// Also elsewhere
-    Always,
-    /// Never
-    Never,
 }
 
 /// How much is logged.
@@ -282,6 +271,17 @@ pub struct OpenArgs {
     /// Limit of the in-memory caches
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
+}
+
+/// Which identity opens a vault.
+#[derive(Clone, Copy, Debug)]
+pub enum Choice<'a> {
+    /// This file.
+    File(&'a Path),
+    /// The vault's own one, although it may have been handed over.
+    Own,
+    /// The vault's own one, unless it was handed over to the user; else the user's.
+    Usual,
 }
 
 impl OpenArgs {

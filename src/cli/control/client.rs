@@ -4,25 +4,24 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use super::message::{self, Answer, Known, Past, Question, Reply, Request, Status, VERSION, What};
+use super::message::{self, Answer, Question, Reply, Request, Status, VERSION, What};
 use super::perform::perform;
 use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::args::OpenArgs;
-use crate::cli::args::share::Role;
 use crate::cli::daemon::registry::{Entry, Registry};
 use crate::cli::error::Error;
 use crate::cli::paths;
 use crate::cli::report::Failure;
 use crate::cli::vaults::hand_over;
 use crate::cli::vaults::open::{self, Open, Purpose};
-use crate::roster::{Member, Role as SharingRole};
-use crate::vault::{Pending, ShareProgress};
+use crate::roster::{Member, Role};
+use crate::vault::{LogEntry, Pending, ShareInfo, ShareProgress};
 
 /// Receives the progress of an operation.
 pub type Progressed<'a> = &'a mut dyn FnMut(&ShareProgress);
 
 /// A connection to a vault, for operations on a path in it.
-pub struct Door {
+pub struct Connection {
     way: Way,
     /// The vault's directory.
     pub vault: PathBuf,
@@ -107,14 +106,14 @@ fn ask_mount(entry: &Entry, what: What) -> Result<Reply, Failure> {
     over(&registry.socket_of(entry.process), request, &mut |_| {})
 }
 
-impl Door {
+impl Connection {
     /// Connects to the vault that `given` names. If the vault is mounted for writing, its daemon is
     /// asked, unless another identity than the mount's was named. Otherwise the vault is opened for
     /// `purpose`.
     ///
     /// # Errors
     /// Those of finding and opening the vault.
-    pub fn to(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Door, Failure> {
+    pub fn to(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Connection, Failure> {
         let (vault, path, mount) = locate(given)?;
         let daemon = if args.identity.is_none() && !args.own_identity {
             mount.as_ref().and_then(socket)
@@ -125,24 +124,24 @@ impl Door {
             Some(socket) => Way::Daemon(socket),
             None => Way::Here(open::open(&vault, args, purpose)?),
         };
-        Ok(Door { way, vault, path })
+        Ok(Connection { way, vault, path })
     }
 
-    /// Does [`Door::to`] for the founder of a share. If the vault has an identity of its own and the
+    /// Does [`Connection::to`] for the founder of a share. If the vault has an identity of its own and the
     /// user has another one, the vault is handed over first, so that members see the user.
     ///
     /// # Errors
-    /// Those of [`Door::to`] and of handing over, which is not possible while the vault is mounted.
-    pub fn founding(given: &Path, args: &OpenArgs) -> Result<Door, Failure> {
+    /// Those of [`Connection::to`] and of handing over, which is not possible while the vault is mounted.
+    pub fn founding(given: &Path, args: &OpenArgs) -> Result<Connection, Failure> {
         let (vault, path, mount) = locate(given)?;
         if args.identity.is_some() || args.own_identity || !hand_over::is_due(&vault)? {
-            return Door::to(given, args, Purpose::Write);
+            return Connection::to(given, args, Purpose::Write);
         }
         if mount.is_some() {
             return Err(Error::NotHandedOver(vault).into());
         }
         let open = hand_over::open_for_user(&vault, args)?;
-        Ok(Door { way: Way::Here(open), vault, path })
+        Ok(Connection { way: Way::Here(open), vault, path })
     }
 
     /// Performs an operation on the path.
@@ -162,24 +161,24 @@ impl Door {
     /// # Errors
     /// Those of the vault, as messages for people; the daemon has ended. The same holds for the
     /// following functions.
-    pub fn share(&self) -> Result<Known, Failure> {
+    pub fn share(&self) -> Result<ShareInfo, Failure> {
         match self.ask(What::Info, &mut |_| {})? {
-            Reply::Info(info) => Ok(info.into()),
+            Reply::Info(info) => Ok(info),
             _ => Err(other()),
         }
     }
 
     /// Returns its history.
-    pub fn log(&self) -> Result<Vec<Past>, Failure> {
+    pub fn log(&self) -> Result<Vec<LogEntry>, Failure> {
         match self.ask(What::Log, &mut |_| {})? {
-            Reply::Log(steps) => Ok(steps.into_iter().map(Past::from).collect()),
+            Reply::Log(steps) => Ok(steps),
             _ => Err(other()),
         }
     }
 
     fn left(&self, what: What, progress: Progressed<'_>) -> Result<Pending, Failure> {
         match self.ask(what, progress)? {
-            Reply::Pending(left) => Ok(left.into()),
+            Reply::Pending(left) => Ok(left),
             _ => Err(other()),
         }
     }
@@ -201,13 +200,12 @@ impl Door {
 
     /// Adds members.
     pub fn add(&self, members: &[Member]) -> Result<(), Failure> {
-        self.ask(What::Add(members.iter().map(message::Person::from).collect()), &mut |_| {})
-            .map(drop)
+        self.ask(What::Add(members.to_vec()), &mut |_| {}).map(drop)
     }
 
     /// Gives a member another role.
-    pub fn set_role(&self, sign: &[u8; 32], role: SharingRole) -> Result<(), Failure> {
-        self.ask(What::SetRole(*sign, Role::from(role)), &mut |_| {}).map(drop)
+    pub fn set_role(&self, sign: &[u8; 32], role: Role) -> Result<(), Failure> {
+        self.ask(What::SetRole(*sign, role), &mut |_| {}).map(drop)
     }
 
     /// Removes members; the returned progress counts what could not be read.
@@ -225,14 +223,14 @@ impl Door {
         progress: Progressed<'_>,
     ) -> Result<(ShareProgress, Option<Vec<u8>>), Failure> {
         match self.ask(What::Create { isolated, name: name.to_owned(), mode }, progress)? {
-            Reply::Made(progress, former) => Ok((progress.into(), former)),
+            Reply::Made(progress, former) => Ok((progress, former)),
             _ => Err(other()),
         }
     }
 
     fn end(&self, what: What, progress: Progressed<'_>) -> Result<ShareProgress, Failure> {
         match self.ask(what, progress)? {
-            Reply::Progress(progress) => Ok(progress.into()),
+            Reply::Progress(progress) => Ok(progress),
             _ => Err(other()),
         }
     }
@@ -285,7 +283,7 @@ fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Rep
     send(&mut stream, &Question { version: VERSION, request }).map_err(ended)?;
     loop {
         match receive(&mut stream).map_err(ended)? {
-            Answer::Progress(done) => progress(&done.into()),
+            Answer::Progress(done) => progress(&done),
             Answer::Done(reply) => return Ok(reply),
             Answer::Failed { exit, message, hint } => {
                 return Err(message::failure(exit, message, hint));

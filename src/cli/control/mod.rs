@@ -16,6 +16,6 @@ mod perform;
 mod server;
 mod wire;
 
-pub use self::client::{Door, Progressed, is_unsigned_vault, lock, status};
-pub use self::message::{Known, Past, Status};
+pub use self::client::{Connection, Progressed, is_unsigned_vault, lock, status};
+pub use self::message::Status;
 pub use self::server::{Control, Offer, Working, serve};

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use super::message::{Info, Reply, Request, Step, What};
+use super::message::{Reply, Request, What};
 use crate::cli::report::{Failure, in_vault};
 use crate::cli::vaults::nodes::make_path;
-use crate::roster::Member;
 use crate::vault::{self, CreateShare, ShareProgress, Vault};
 
 /// Performs a request in `vault`, whose directory is `dir`.
@@ -39,24 +38,22 @@ fn done(
         let options =
             CreateShare { isolated: *isolated, name: name.clone(), ..CreateShare::default() };
         let made = vault.create_share(path, &options, &mut progress)?;
-        return Ok(Reply::Made((&last).into(), made.former));
+        return Ok(Reply::Made(last, made.former));
     }
     let share = vault.share_at(path)?;
     Ok(match what {
-        What::Info => Reply::Info(Info::of(&share)?),
-        What::Log => Reply::Log(share.log()?.iter().map(Step::from).collect()),
-        What::Pending => Reply::Pending(share.pending(&mut progress)?.into()),
-        What::Reseal { eager } => Reply::Pending(share.reseal(*eager, &mut progress)?.into()),
+        What::Info => Reply::Info(share.info()?),
+        What::Log => Reply::Log(share.log()?),
+        What::Pending => Reply::Pending(share.pending(&mut progress)?),
+        What::Reseal { eager } => Reply::Pending(share.reseal(*eager, &mut progress)?),
         What::Rekey => share.rekey().map(|_| Reply::Done)?,
-        What::Add(people) => {
-            share.add(&people.iter().map(Member::from).collect::<Vec<_>>()).map(|_| Reply::Done)?
-        }
+        What::Add(members) => share.add(members).map(|_| Reply::Done)?,
         What::SetRole(sign, role) => {
-            share.set_role(sign, (*role).into(), &mut progress).map(|_| Reply::Done)?
+            share.set_role(sign, *role, &mut progress).map(|_| Reply::Done)?
         }
         What::Remove(signs) => {
             share.remove(signs, &mut progress)?;
-            Reply::Progress((&last).into())
+            Reply::Progress(last)
         }
         What::Settle(keep) => share.settle(keep, &[]).map(|_| Reply::Done)?,
         What::Invite(sign) => Reply::Invitation(share.invite(sign)?),

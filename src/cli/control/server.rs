@@ -232,7 +232,7 @@ impl Served {
         let (mut told, mut listens) = (Instant::now(), true);
         let mut tell = |progress: &ShareProgress| {
             if listens && told.elapsed() >= TOLD_EVERY {
-                listens = send(client, &Answer::Progress(progress.into())).is_ok();
+                listens = send(client, &Answer::Progress(*progress)).is_ok();
                 told = Instant::now();
             }
         };

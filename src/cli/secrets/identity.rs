@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cli::args::PresentSecret;
+use crate::cli::args::{Choice, PresentSecret};
 use crate::cli::daemon::signals;
 use crate::cli::display::{self, short_path};
 use crate::cli::error::Error;
@@ -65,17 +65,6 @@ pub struct Unlocked {
     pub identity: Identity,
     /// The person to whom the vault was handed over, if that is another one.
     pub person: Option<Identity>,
-}
-
-/// Which identity opens a vault.
-#[derive(Clone, Copy, Debug)]
-pub enum Choice<'a> {
-    /// This file.
-    File(&'a Path),
-    /// The vault's own one, although it may have been handed over.
-    Own,
-    /// The vault's own one, unless it was handed over to the user; else the user's.
-    Usual,
 }
 
 impl Place {

@@ -5,8 +5,18 @@ use std::ffi::OsString;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
 
-use crate::cli::args::Color;
+/// When colours are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal
+    Auto,
+    /// Also elsewhere
+    Always,
+    /// Never
+    Never,
+}
 
 /// The name of the program before an error.
 pub const ERROR: Style = AnsiColor::Red.on_default().bold();

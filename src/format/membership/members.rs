@@ -3,6 +3,8 @@
 //! Rules: sorted by signing key, each key once; one encoding for each list; the count is bounded
 //! before anything is allocated.
 
+use serde::{Deserialize, Serialize};
+
 use crate::format::cursor::{Reader, Writer};
 use crate::format::error::{FormatError, FormatErrorKind};
 use crate::format::identity::{PUBLIC_LEN, PublicIdentity, label_allowed};
@@ -17,7 +19,7 @@ pub const LIST_HEADER_LEN: usize = 4;
 pub const MEMBER_LEN: usize = PUBLIC_LEN + 1 + 1;
 
 /// A member's permissions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Role {
     /// Reads; honest clients reject anything that this member writes.
@@ -55,7 +57,7 @@ impl Role {
 }
 
 /// One member of a share.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Both public keys.
     pub public: PublicIdentity,

@@ -5,8 +5,8 @@
 //!   tests for them. Those that need an open share are in [`crate::vault::open_files`].
 
 use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::journal::{RESTS, rested};
 use crate::store::{File, Lock};
 use crate::vault::error::Inner;
 
@@ -96,4 +96,15 @@ impl Writers {
     pub fn leave_journals_only_by_crashes(self) -> bool {
         self == Writers::Exclusive
     }
+}
+
+/// How long a journal of another machine must be unchanged before it is removed after its replay:
+/// longer than a mount there lets pass before it empties it.
+pub(super) const RESTS: Duration = Duration::from_secs(120);
+
+/// Returns the time since a file was changed, by this machine's clock. A time slightly in the
+/// future counts as the present.
+pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
+    let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
+    Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
 }

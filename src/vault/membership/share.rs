@@ -7,6 +7,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::format::share::ShareDescriptor;
 use crate::roster::{Invitation, Member, Pin, PublicIdentity, Role, RosterError};
 use crate::vault::core::Core;
@@ -24,8 +26,10 @@ pub struct Share {
 }
 
 /// Information about a share.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShareInfo {
+    /// Public keys of the identity that has the share open.
+    pub me: PublicIdentity,
     /// Id of the share.
     pub share: [u8; 32],
     /// Plain path of its folder from the vault's root, empty for the vault's own share.
@@ -51,7 +55,7 @@ pub struct ShareInfo {
 }
 
 /// One step in the history of the membership.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LogEntry {
     /// The manifest of this step.
     pub head: Pin,
@@ -69,7 +73,7 @@ pub struct LogEntry {
 }
 
 /// The difference between two lists of members.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberChanges {
     /// Added members.
     pub added: Vec<Member>,
@@ -97,7 +101,7 @@ impl MemberChanges {
 }
 
 /// Kind of a step in the history of the membership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogKind {
     /// Founded the share.
     Founded,
@@ -189,11 +193,6 @@ impl Share {
         signed.map_err(|_| Self::error(RosterError::OwnerOnly))
     }
 
-    /// Returns the public half of the identity that has the share open.
-    pub fn identity(&self) -> PublicIdentity {
-        self.core.keys.signing.identity().public()
-    }
-
     /// Returns members, roles and heads.
     ///
     /// # Errors
@@ -209,6 +208,7 @@ impl Share {
         elsewhere.sort_by_key(|member| member.public.sign);
         elsewhere.dedup_by_key(|member| member.public.sign);
         Ok(ShareInfo {
+            me: self.core.keys.signing.identity().public(),
             share: self.core.keys.share,
             path: self.vault.plain_path(&stored)?,
             signed: descriptor.signed,

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::named::{each, mounted};
+use super::open_vaults::{each, mounted};
 use crate::cli::args::named::Lock;
 use crate::cli::control;
 use crate::cli::daemon::registry::{Entry, Registry};

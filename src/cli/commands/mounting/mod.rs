@@ -6,5 +6,6 @@ pub mod mount;
 mod mount_point;
 pub mod mounts;
 pub mod named;
+mod open_vaults;
 pub mod status;
 pub mod umount;

@@ -8,10 +8,11 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Parser};
 use serde::Serialize;
 
+use super::open_vaults::{each, mounted};
 use super::{mount, umount};
 use crate::cli::args::named::{AddVault, Close, Open, SetVault, Vaults, VaultsCommand};
 use crate::cli::args::{Cli, Command, LogLevel, Mount, MountSettings, Umount, help};
-use crate::cli::daemon::registry::{Entry, Registry};
+use crate::cli::daemon::registry::Registry;
 use crate::cli::display::{JsonPath, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
@@ -31,14 +32,6 @@ pub fn open(args: &Open, level: LogLevel) -> Result<Exit, Failure> {
     mount::run(&mount, level)
 }
 
-/// Returns the live mount of a named vault.
-pub fn mounted(named: &Named) -> Option<Entry> {
-    let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let vault = resolved(&named.vault);
-    let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
-    live.into_iter().find(|entry| entry.vault.0 == vault)
-}
-
 /// Closes named vaults, or all open ones.
 pub fn close(args: &Close) -> Result<Exit, Failure> {
     let failed = |source| Error::Os { op: "read the list of mounts", source };
@@ -55,22 +48,6 @@ pub fn close(args: &Close) -> Result<Exit, Failure> {
         points.push(mounted(&named).map_or(named.mountpoint, |entry| entry.mountpoint.0));
     }
     each(points, |mountpoint| umount::run(&Umount { lazy: args.lazy, mountpoint }))
-}
-
-/// Does something for each of several vaults. All are tried, and the last failure is returned.
-pub fn each<T>(
-    all: Vec<T>,
-    mut act: impl FnMut(T) -> Result<Exit, Failure>,
-) -> Result<Exit, Failure> {
-    let mut result = Ok(Exit::Ok);
-    for one in all {
-        if let Err(failure) = act(one)
-            && let Err(before) = std::mem::replace(&mut result, Err(failure))
-        {
-            before.print();
-        }
-    }
-    result
 }
 
 /// Lists, adds, removes or changes named vaults.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::named::mounted;
+use super::open_vaults::mounted;
 use crate::cli::args::named::Status;
 use crate::cli::control;
 use crate::cli::daemon::registry::{Entry, Registry};

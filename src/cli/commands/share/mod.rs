@@ -18,7 +18,7 @@ use crate::cli::args::OpenArgs;
 use crate::cli::args::share::{
     ShareAdd, ShareCommand, ShareInvite, ShareList, ShareLog, ShareRemove, ShareSettle,
 };
-use crate::cli::control::{self, Door, Known, Past};
+use crate::cli::control::{self, Connection};
 use crate::cli::display::{Shown, hex, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
@@ -30,7 +30,7 @@ use crate::cli::user::contacts;
 use crate::cli::vaults::open::Purpose;
 use crate::roster::contacts::Trust;
 use crate::roster::{Contacts, Member, PublicIdentity, Role, base32};
-use crate::vault::{LogKind, Pending};
+use crate::vault::{LogEntry, LogKind, Pending, ShareInfo};
 
 /// Runs one of the commands.
 pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
@@ -47,13 +47,17 @@ pub fn run(command: &ShareCommand) -> Result<Exit, Failure> {
 }
 
 /// Connects to a share that is to be changed: the path must be its own folder.
-fn to_change(path: &Path, args: &OpenArgs, purpose: Purpose) -> Result<(Door, Known), Failure> {
-    let door = Door::to(path, args, purpose)?;
-    let share = door.share()?;
-    if share.path == door.path {
-        Ok((door, share))
+fn to_change(
+    path: &Path,
+    args: &OpenArgs,
+    purpose: Purpose,
+) -> Result<(Connection, ShareInfo), Failure> {
+    let connection = Connection::to(path, args, purpose)?;
+    let share = connection.share()?;
+    if share.path == connection.path {
+        Ok((connection, share))
     } else {
-        Err(Error::NotAShare { path: path.to_owned(), vault: door.vault }.into())
+        Err(Error::NotAShare { path: path.to_owned(), vault: connection.vault }.into())
     }
 }
 
@@ -98,7 +102,7 @@ fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainte
 }
 
 /// Returns the member with this fingerprint, in any spelling.
-fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
+fn by_fingerprint<'a>(info: &'a ShareInfo, text: &str) -> Option<&'a Member> {
     let told = base32::values(text)?;
     info.members.iter().find(|member| {
         base32::values(&member.public.fingerprint()).is_some_and(|values| *values == *told)
@@ -108,7 +112,7 @@ fn by_fingerprint<'a>(info: &'a Known, text: &str) -> Option<&'a Member> {
 /// Returns the member with a name or fingerprint. A contact's key takes precedence over the names
 /// that the share's admins chose.
 fn member<'a>(
-    info: &'a Known,
+    info: &'a ShareInfo,
     contacts: &Contacts,
     name: &str,
     path: &Path,
@@ -130,7 +134,7 @@ fn member<'a>(
 /// key other than the contact's, is not enough: the member with the other key would stay and be
 /// believed removed.
 fn sign_to_remove(
-    info: &Known,
+    info: &ShareInfo,
     contacts: &Contacts,
     name: &str,
     path: &Path,
@@ -183,21 +187,21 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
         }
         people.push(Member { public: contact.public, role, name: name.clone() });
     }
-    let (door, info) = to_change(&path, &args.open, Purpose::Beside)?;
+    let (connection, info) = to_change(&path, &args.open, Purpose::Beside)?;
     let is_member =
         |person: &Member| info.members.iter().any(|member| member.public == person.public);
     let (present, new): (Vec<Member>, Vec<Member>) = people.into_iter().partition(is_member);
     if !new.is_empty() {
-        door.add(&new)?;
+        connection.add(&new)?;
     }
     for person in &present {
         let same =
             info.members.iter().any(|member| member.public == person.public && member.role == role);
         if !same {
-            door.set_role(&person.public.sign, role)?;
+            connection.set_role(&person.public.sign, role)?;
         }
     }
-    door.close()?;
+    connection.close()?;
     for Member { name, .. } in new.iter().chain(&present) {
         note(format_args!(
             "{} is {} {} of {}",
@@ -213,11 +217,11 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
 fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
     let (path, names) = place_and_names(&args.path, &args.names)?;
-    let (door, info) = to_change(&path, &args.open, purpose)?;
+    let (connection, info) = to_change(&path, &args.open, purpose)?;
     let contacts = contacts::load()?;
     let sign = |name: &String| sign_to_remove(&info, &contacts, name, &path);
     let signs = names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
-    let unread = door.remove(&signs)?.unread;
+    let unread = connection.remove(&signs)?.unread;
     if unread > 0 {
         note(format_args!(
             "{unread} files or directories are not readable here: data in them that a removed member signed is refused from now on"
@@ -229,8 +233,8 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
             Shown(name.as_bytes())
         ));
     }
-    let left = if args.eager { Some(reseal::pass(&door, true)?) } else { None };
-    door.close()?;
+    let left = if args.eager { Some(reseal::pass(&connection, true)?) } else { None };
+    connection.close()?;
     Ok(left.map_or(Exit::Ok, |left| reseal::tell(&left, true)))
 }
 
@@ -265,7 +269,7 @@ struct Head {
     hash: String,
 }
 
-fn rows(info: &Known, members: &[Member]) -> Result<Vec<Row>, Failure> {
+fn rows(info: &ShareInfo, members: &[Member]) -> Result<Vec<Row>, Failure> {
     let contacts = contacts::load()?;
     let me = info.me;
     let row = |member: &Member| {
@@ -289,12 +293,13 @@ fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicI
 }
 
 fn list(args: &ShareList) -> Result<Exit, Failure> {
-    let door = Door::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
-    let info = door.share()?;
+    let connection =
+        Connection::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
+    let info = connection.share()?;
     let members = rows(&info, &info.members)?;
     let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
     // in its first epoch nothing is older
-    let left = if info.epoch > 1 { door.pending()? } else { Pending::default() };
+    let left = if info.epoch > 1 { connection.pending()? } else { Pending::default() };
     let mut out = Out::stdout();
     if args.json {
         let heads = info
@@ -350,7 +355,7 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 /// Prints the members with a key for a path.
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
     let path = place(&args.path, args.folder.as_deref());
-    let info = Door::to(&path, &args.open, Purpose::Beside)?.share()?;
+    let info = Connection::to(&path, &args.open, Purpose::Beside)?.share()?;
     let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
     let mut out = Out::stdout();
     if args.json {
@@ -363,10 +368,11 @@ pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
 }
 
 fn log(args: &ShareLog) -> Result<Exit, Failure> {
-    let door = Door::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
-    let log = door.log()?;
+    let connection =
+        Connection::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
+    let log = connection.log()?;
     let contacts = contacts::load()?;
-    let me = door.share()?.me;
+    let me = connection.share()?.me;
     // The signer may have been removed since.
     let mut seen: Vec<Member> = Vec::new();
     let mut out = Out::stdout();
@@ -386,7 +392,7 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
         let what = what(entry, &contacts, &me);
         out.text(format_args!(
             "{:>4}  {time}  epoch {:<3}  {}: {}\n",
-            entry.sequence,
+            entry.head.sequence,
             entry.epoch,
             Shown(by.as_bytes()),
             what
@@ -397,7 +403,7 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
 }
 
 /// Describes a change.
-fn what(entry: &Past, contacts: &Contacts, me: &PublicIdentity) -> String {
+fn what(entry: &LogEntry, contacts: &Contacts, me: &PublicIdentity) -> String {
     let mut parts: Vec<String> = Vec::new();
     let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
     match entry.what {
@@ -434,7 +440,7 @@ const HASH_MIN: usize = 8;
 
 fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     let path = place(&args.path, args.folder.as_deref());
-    let (door, info) = to_change(&path, &args.open, Purpose::Beside)?;
+    let (connection, info) = to_change(&path, &args.open, Purpose::Beside)?;
     let Some(keep) = &args.keep else {
         let heads: Vec<String> = info.heads.iter().map(|head| hex(&head.hash[..16])).collect();
         return Err(Error::WhichHead { path, heads }.into());
@@ -444,8 +450,8 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     let Some(head) = info.heads.iter().find(|head| fits(&head.hash)) else {
         return Err(Error::NoSuchHead { path, head: keep }.into());
     };
-    door.settle(&head.hash)?;
-    door.close()?;
+    connection.settle(&head.hash)?;
+    connection.close()?;
     note(format_args!(
         "settled in favour of {}; repeat additions and removals that were made only on the other side",
         hex(&head.hash[..16])
@@ -471,9 +477,9 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     let [name] = names else {
         return Err(Error::Usage("an invitation is for one member".into()).into());
     };
-    let (door, info) = to_change(&path, &args.open, Purpose::Beside)?;
+    let (connection, info) = to_change(&path, &args.open, Purpose::Beside)?;
     let member = member(&info, &contacts::load()?, name, &path)?;
-    let invitation = door.invite(&member.public.sign)?;
+    let invitation = connection.invite(&member.public.sign)?;
     if to_stdout {
         let mut out = Out::stdout();
         out.bytes(&invitation)?;

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::cli::args::share::{ShareCreate, ShareRekey};
-use crate::cli::control::Door;
+use crate::cli::control::Connection;
 use crate::cli::daemon::signals::end_at_interrupt;
 use crate::cli::display::{self, Shown, path as shown};
 use crate::cli::error::Error;
@@ -78,8 +78,8 @@ fn shower() -> impl FnMut(&ShareProgress) {
 }
 
 /// Reseals the remaining data.
-pub fn pass(door: &Door, eager: bool) -> Result<Pending, Failure> {
-    door.reseal(eager, &mut shower())
+pub fn pass(connection: &Connection, eager: bool) -> Result<Pending, Failure> {
+    connection.reseal(eager, &mut shower())
 }
 
 /// Reports what a pass has left.
@@ -100,16 +100,16 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
     )?;
     let purpose = if args.status { Purpose::Beside } else { Purpose::Write };
     let path = super::place(&args.path, args.folder.as_deref());
-    let (door, _) = super::to_change(&path, &args.open, purpose)?;
-    let mut left = door.pending()?;
+    let (connection, _) = super::to_change(&path, &args.open, purpose)?;
+    let mut left = connection.pending()?;
     if !args.status {
         if left.is_done(args.eager) {
-            door.rekey()?;
+            connection.rekey()?;
             note("began a new folder key");
         }
-        left = pass(&door, args.eager)?;
+        left = pass(&connection, args.eager)?;
     }
-    door.close()?;
+    connection.close()?;
     if !args.status && !args.json {
         return Ok(tell(&left, args.eager));
     }
@@ -136,16 +136,16 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
     let name = own_name::or_chosen(args.name.as_deref());
     own_name::check(&name)?;
     let path = super::place(&args.path, args.folder.as_deref());
-    let door = Door::founding(&path, &args.open)?;
-    if door.path.is_empty() {
+    let connection = Connection::founding(&path, &args.open)?;
+    if connection.path.is_empty() {
         return Err(Error::Usage(format!(
             "share create {}: name a folder in the vault",
             shown(&path)
         ))
         .into());
     }
-    let (done, former) = door.create(args.isolated, &name, new_dir_mode(), &mut shower())?;
-    door.close()?;
+    let (done, former) = connection.create(args.isolated, &name, new_dir_mode(), &mut shower())?;
+    connection.close()?;
     if let Some(former) = former {
         warn(format_args!(
             "an interruption has left the former folder beside the share, as {}, with different contents: copy missing files from it, then remove it",

@@ -38,7 +38,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -517,15 +517,4 @@ fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {
         from += part;
     }
     Ok(())
-}
-
-/// How long a journal of another machine must be unchanged before it is removed after its replay:
-/// longer than a mount there lets pass before it empties it.
-pub(super) const RESTS: Duration = Duration::from_secs(120);
-
-/// Returns the time since a file was changed, by this machine's clock. A time slightly in the
-/// future counts as the present.
-pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
-    let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
-    Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
 }

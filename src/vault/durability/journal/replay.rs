@@ -21,12 +21,13 @@ use std::time::Duration;
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
 use super::state::{Broken, Inode, Old, Origin};
-use super::{CREATED, Found, Journal, PREFIX, RESTS, rested};
+use super::{CREATED, Found, Journal, PREFIX};
 use crate::format::error::FormatErrorKind;
 use crate::format::journal::{
     ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
 };
 use crate::store::{Access, Dir, File, Lock, RenameMode};
+use crate::vault::durability::writers::{RESTS, rested};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::entries;
 use crate::vault::share::synced::REFUSED;

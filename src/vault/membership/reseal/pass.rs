@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
+use serde::{Deserialize, Serialize};
 
 use super::names::Standing;
 use crate::format::name::is_control;
@@ -17,7 +18,7 @@ use crate::vault::types::ShareProgress;
 use crate::vault::types::{Attr, NodeId, ROOT};
 
 /// The data of a share that is sealed under an older epoch than the current one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// Files with contents of an older epoch.
     pub files: u64,
