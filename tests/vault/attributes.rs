@@ -1,5 +1,5 @@
-//! Lists of attributes that the store has no room for: they stand in a control file, and nobody who
-//! sets or reads one can tell.
+//! Lists of attributes that are too long for the store's attribute: they are stored in a control
+//! file, and programs see no difference.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::support::vaults::{
 };
 
 const KEY: &[u8] = b"user.kithfs";
-/// Too long for the store's attribute, wherever it is.
+/// Too long for the attribute of any store.
 const LONG: usize = 65_536;
 
 /// The control files with attributes.
@@ -68,7 +68,7 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
         put(&vault, b"file", b"contents").unwrap();
         vaults::mkdir(&vault, b"dir").unwrap();
         for path in [&b"file"[..], b"dir"] {
-            // As many as programs set, and values as long as the kernel lets through.
+            // As many as programs set, with values as long as the kernel accepts.
             for i in 0..200 {
                 set_xattr(&vault, path, format!("user.attribute-{i}").as_bytes(), &pattern(i, 100))
                     .unwrap();
@@ -100,7 +100,7 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
             assert_eq!(attribute(&vault, path, b"user.attribute-0").unwrap(), pattern(0, 100));
         }
         assert_eq!(unused(&vault), 2, "what fits again stands in the store's attribute");
-        // More than a list may hold is refused, and what was there stays.
+        // A longer list is refused, and the old list stays.
         let most = (0..20)
             .take_while(|i| {
                 set_xattr(&vault, b"file", format!("user.big-{i}").as_bytes(), &pattern(*i, LONG))
@@ -118,9 +118,9 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
 
 #[test]
 fn an_unreferenced_attribute_list_is_kept_and_counted() {
-    // Story: a list went with the last name of its file, the last handle, a rename over it. A
-    // conflict copy that had been moved elsewhere, or the version of a machine that was offline
-    // meanwhile, had the same reference, and had lost its attributes.
+    // Story: a list was removed with the last name of its file, with its last handle, or by a
+    // rename over it. A conflict copy that had been moved elsewhere, or the version of a machine
+    // that was offline, contained the same reference and lost its attributes.
     let (store, vault) = in_memory();
     for path in [&b"a"[..], b"b", b"c", b"stays"] {
         put(&vault, path, path).unwrap();
@@ -200,7 +200,7 @@ fn no_list_is_called_unused_after_an_incomplete_check() {
     store.rmdir(b"no name of this directory").unwrap_err();
     assert_eq!(long_lists(&store).len(), 2);
 
-    // A store that does not let this user see some attributes.
+    // A store that hides some attributes from this user.
     let plan = FaultPlan::new();
     let vault = open(FaultStore::wrap(store.clone(), plan.clone())).unwrap();
     assert_eq!(unused(&vault), 1);
@@ -241,7 +241,7 @@ fn no_list_is_called_unused_after_an_incomplete_check() {
     assert_eq!(unused(&vault), 1);
     vault.close().unwrap();
 
-    // A copy made without attributes: there each list looks unused.
+    // A copy made without attributes: every list looks unused there.
     assert!(store.remove_xattr(&stored(&store, b"b"), KEY).unwrap());
     let vault = open(store.clone()).unwrap();
     let found = check(&vault);
@@ -253,8 +253,8 @@ fn no_list_is_called_unused_after_an_incomplete_check() {
 
 #[test]
 fn an_entry_that_vanishes_during_a_check_counts_as_unread() {
-    // Story: an entry whose name could not be read and that was moved on while the walk came to it
-    // was passed over, and the list that it referred to was called unused.
+    // Story: an entry with an unreadable name that moved while the walk came to it was skipped, and
+    // the list to which it referred was reported as unused.
     let (store, vault) = in_memory();
     put(&vault, b"a", b"a").unwrap();
     set_xattr(&vault, b"a", b"user.long", &pattern(1, LONG)).unwrap();
@@ -292,9 +292,9 @@ fn an_entry_that_vanishes_during_a_check_counts_as_unread() {
 
 #[test]
 fn a_new_list_is_kept_beside_a_copy_of_a_missing_name() {
-    // Story: a file with a conflict copy beside it was linked to another place and its first name
-    // removed. Its next change looked for copies beside the name that was left, found none, and
-    // took the copy's list.
+    // Story: a file with a conflict copy beside it was linked to another place, and its first name
+    // was removed. Its next change looked for copies beside the remaining name, found none, and
+    // removed the copy's list.
     let (store, vault) = in_memory();
     put(&vault, b"file", b"contents").unwrap();
     vaults::mkdir(&vault, b"dir").unwrap();
@@ -318,9 +318,9 @@ fn a_new_list_is_kept_beside_a_copy_of_a_missing_name() {
 
 #[test]
 fn a_repair_keeps_attributes_after_a_transient_read_error() {
-    // Story: the store failed once while a list was read; the check offered to move the attributes
-    // to lost+found, and a repair of all faults did that to attributes that were good. So it was
-    // with those whose epoch came later.
+    // Story: the store failed once while a list was read. The check offered to move the attributes
+    // to lost+found, and a repair of all faults did so with intact attributes. The same happened to
+    // attributes whose epoch arrived later.
     let (store, vault) = in_memory();
     vaults::mkdir(&vault, b"dir").unwrap();
     for path in [&b""[..], b"dir"] {
@@ -354,7 +354,7 @@ fn a_repair_keeps_attributes_after_a_transient_read_error() {
     }
     assert!(told >= 8, "two attributes, each with the calls that read it: {told}");
 
-    // The number of its epoch is behind `+`, version, suite, flags and a zero.
+    // The epoch's number follows `+`, version, suite, flags and a zero.
     let good = store.get_xattr(&stored, KEY).unwrap().unwrap();
     let spoil = |at: usize| {
         let mut bad = good.clone();
@@ -367,7 +367,8 @@ fn a_repair_keeps_attributes_after_a_transient_read_error() {
         found.len() == 1 && found[0].remedy.is_none() && found[0].what.contains("epoch"),
         "{found:?}"
     );
-    // What could not be opened when it was looked at, and can be when it is to go, stays.
+    // Attributes that could not be opened by the check, and can be opened by the time of the
+    // repair, stay.
     let found = spoil(good.len() - 1);
     assert!(found.len() == 1 && found[0].remedy.is_some(), "{found:?}");
     store.set_xattr(&stored, KEY, &good).unwrap();
@@ -393,8 +394,8 @@ fn a_repair_keeps_attributes_after_a_transient_read_error() {
 
 #[test]
 fn a_long_target_is_kept_if_its_link_may_exist() {
-    // Story: the store made a link and reported a failure, and failed once more when it was asked
-    // whether the link was there: the target was removed, and the link led nowhere.
+    // Story: the store created a link and reported a failure, and failed again when it was asked
+    // whether the link exists. The target was removed, and the link led nowhere.
     let target = [b'x'; 4000];
     for (errno, made) in [(libc::EIO, true), (libc::EIO, false), (0, false)] {
         let store = MemStore::new().root();
@@ -434,8 +435,8 @@ fn a_long_target_is_kept_if_its_link_may_exist() {
 
 #[test]
 fn many_changes_in_a_row_leave_a_handful_of_lists() {
-    // Story: each change of a long list wrote a file, and where the old ones stay a program that
-    // sets a thousand attributes fills the disk.
+    // Story: each change of a long list wrote a file. If the old ones stay, a program that sets a
+    // thousand attributes fills the disk.
     let (store, vault) = in_memory();
     put(&vault, b"file", b"contents").unwrap();
     vaults::mkdir(&vault, b"dir").unwrap();
@@ -455,7 +456,7 @@ fn many_changes_in_a_row_leave_a_handful_of_lists() {
     assert_eq!(long_lists(&store).len(), 3);
     vault.close().unwrap();
 
-    // Whose list it was is known only to who made it.
+    // Only the daemon that wrote the list knows to which file it belonged.
     let vault = open(store.clone()).unwrap();
     set_xattr(&vault, b"file", b"user.other", b"value").unwrap();
     set_xattr(&vault, b"file", b"user.other", b"another").unwrap();
@@ -464,9 +465,9 @@ fn many_changes_in_a_row_leave_a_handful_of_lists() {
 
 #[test]
 fn a_new_list_is_kept_if_another_name_may_refer_to_it() {
-    // Story: the list of a file went with its next change, and with it the attributes of a conflict
-    // copy beside it, of one that was moved elsewhere in between, and of one beside another name of
-    // the file.
+    // Story: the list of a file was removed at its next change. With it went the attributes of a
+    // conflict copy beside the file, of one that was moved elsewhere in between, and of one beside
+    // another name of the file.
     for how in ["beside", "moved", "beside a hard link"] {
         let (store, vault) = in_memory();
         put(&vault, b"file", b"contents").unwrap();
@@ -517,9 +518,9 @@ fn copy_stored(dir: &Arc<dyn Dir>, from: &[u8], to: &[u8]) {
 
 #[test]
 fn a_list_stays_as_long_as_a_conflict_copy_may_refer_to_it() {
-    // Story: a sync tool that copies attributes left two versions of a file, both with the
-    // reference to one list. The list went with the first of them that was removed or given other
-    // attributes, and with it the attributes of the other one.
+    // Story: a sync tool that copies attributes left two versions of a file that referred to one
+    // list. The list was removed with the first version that was removed or got other attributes,
+    // and the other version lost its attributes.
     for remove in ["closed", "open", "no"] {
         for of_copy in [true, false] {
             let (store, vault) = in_memory();
@@ -601,7 +602,7 @@ fn a_list_that_is_not_the_one_that_was_set_is_refused() {
     file(&lists[1]).read_at(&mut other, 0).unwrap();
     put_list(&other);
     refused("that of another file");
-    // The list itself, or its reference, in the place of the other of the two.
+    // The list itself, or the reference to it, in the place of the other one.
     let reference = store.get_xattr(&stored(&store, b"a"), KEY).unwrap().unwrap();
     put_list(&reference[1..]);
     refused("its own reference");
@@ -609,8 +610,8 @@ fn a_list_that_is_not_the_one_that_was_set_is_refused() {
     refused("missing");
 }
 
-/// Stored name of a file by its contents' author: there are two files, and the reference tells them
-/// apart.
+/// Returns the stored name of a file by the author of its contents: there are two files, and the
+/// reference distinguishes them.
 fn stored(store: &Arc<dyn Dir>, path: &[u8]) -> Vec<u8> {
     let vault = open(store.clone()).unwrap();
     let stored = vault.cipher_path(path).unwrap();
@@ -623,7 +624,7 @@ fn a_power_cut_leaves_the_old_list_or_the_new_one() {
     let store = MemStore::new();
     create(&store.root(), Suite::Aes256Gcm, 12);
     let vault = open(store.root()).unwrap();
-    // What the attribute may be after a cut; `None`: there may be no such file.
+    // What the attribute may be after a cut; `None`: the file may be missing.
     let allowed: Arc<Mutex<Vec<Option<Vec<u8>>>>> =
         Arc::new(Mutex::new(vec![None, Some(Vec::new())]));
     let cuts = Arc::new(Mutex::new(Vec::new()));
@@ -712,7 +713,7 @@ fn a_store_that_fails_leaves_the_old_list_or_the_new_one() {
             let (node, mut failed) = (vault.resolve(b"file").unwrap().node, 0);
             for value in [pattern(2, LONG), pattern(3, 10), pattern(4, LONG)] {
                 match vault.set_xattr(node, b"user.value", &value, SetXattr::Any) {
-                    // The old file could not be removed, or nobody could say that the new one is
+                    // The old file could not be removed, or it is not known whether the new one is
                     // durable: either list may be there.
                     Err(error) => {
                         assert_eq!(error.errno(), errno);
@@ -728,7 +729,7 @@ fn a_store_that_fails_leaves_the_old_list_or_the_new_one() {
                 allowed = vec![found];
             }
             vault.forget(node, 1);
-            // The failure may also be here.
+            // The failure may also happen here.
             let _ = vault.close();
             drop(vault);
             let vault = open(store.root()).unwrap();
@@ -743,8 +744,9 @@ fn a_store_that_fails_leaves_the_old_list_or_the_new_one() {
 
 #[test]
 fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
-    // Story: a reader had the reference when a writer replaced the list and removed the old one:
-    // EIO, and a fault in the check of a mounted vault, where nothing was wrong.
+    // Story: a reader had read the reference when a writer replaced the list and removed the old
+    // one. The reader got EIO, and the check of a mounted vault reported a fault where nothing was
+    // wrong.
     let (_store, vault) = in_memory();
     put(&vault, b"file", b"contents").unwrap();
     let node = vault.resolve(b"file").unwrap().node;
@@ -752,7 +754,7 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let is_done = || done.load(std::sync::atomic::Ordering::Acquire);
     std::thread::scope(|scope| {
-        // In a panic too, or the scope would wait for the readers for ever.
+        // Also in a panic; otherwise the scope would wait for the readers for ever.
         scopeguard::defer! { done.store(true, std::sync::atomic::Ordering::Release) }
         let reader = scope.spawn(|| {
             while !is_done() {
@@ -768,7 +770,7 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
                 assert_eq!(vault.check(b"file", &mut |_| {}).unwrap().faults, []);
             }
         });
-        // The readers fail by themselves, and are not waited for then.
+        // The readers fail by themselves; then nobody waits for them.
         for i in (0..400).take_while(|_| !reader.is_finished() && !checker.is_finished()) {
             vault.set_xattr(node, b"user.long", &pattern(i, LONG), SetXattr::Any).unwrap();
         }
@@ -778,8 +780,8 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
 
 #[test]
 fn a_missing_attribute_list_is_dropped_only_on_request() {
-    // Story: a repair took the reference to a list away that a sync tool brought a little later: it
-    // was there, and used by nothing.
+    // Story: a repair removed the reference to a list that a sync tool delivered a little later.
+    // The list then existed and nothing referred to it.
     let (store, vault) = in_memory();
     put(&vault, b"file", b"contents").unwrap();
     set_xattr(&vault, b"file", b"user.long", &pattern(1, LONG)).unwrap();
@@ -801,7 +803,7 @@ fn a_missing_attribute_list_is_dropped_only_on_request() {
         done.repaired.iter().all(|one| one.outcome == Outcome::Nothing) && done.kept_in.is_none(),
         "{done:?}"
     );
-    // Neither does somebody who sets an attribute take the others away.
+    // Setting another attribute does not remove the others either.
     assert_eq!(set_xattr(&vault, b"file", b"user.other", b"value").unwrap_err().errno(), libc::EIO);
     assert_eq!(set_xattr(&vault, b"", b"user.other", b"value").unwrap_err().errno(), libc::EIO);
 
@@ -827,8 +829,8 @@ fn a_missing_attribute_list_is_dropped_only_on_request() {
 
 #[test]
 fn an_online_check_reports_bad_attributes_of_the_root() {
-    // Story: what was wrong with the attributes of the root was looked for a second time among its
-    // entries, not found there, and not told.
+    // Story: faults in the attributes of the root were searched for a second time among its
+    // entries, not found there, and not reported.
     let (store, vault) = in_memory();
     vaults::set_xattr(&vault, b"", b"user.name", b"value").unwrap();
     let mut blob = store.get_xattr_self(KEY).unwrap().unwrap();
@@ -846,7 +848,8 @@ fn an_online_check_reports_bad_attributes_of_the_root() {
 
 #[test]
 fn an_open_directory_keeps_its_attributes_when_removed() {
-    // Story: fgetxattr(2) on a directory that was removed meanwhile failed, where fstat(2) did not.
+    // Story: fgetxattr(2) failed on a directory that was removed meanwhile, although fstat(2) did
+    // not.
     let scratch = tempfile::tempdir().unwrap();
     for store in [MemStore::new().root(), OsDir::open(scratch.path()).unwrap()] {
         create(&store, Suite::Aes256Gcm, 12);

@@ -1,4 +1,4 @@
-//! Two people who have one share open for writing at the same time, each in a daemon of his own.
+//! Two people with one share open for writing at the same time, each in a daemon of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn both() -> (MemStore, Vault, Vault) {
     (store, ann, bob)
 }
 
-/// Again as long as somebody else has it open.
+/// Retries while another daemon has it open.
 fn when_free<T>(mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     loop {
         match act() {
@@ -60,9 +60,9 @@ fn exclusive_and_shared_openers_exclude_each_other() {
 
 #[test]
 fn one_person_opens_a_vault_twice_while_creates_are_noted() {
-    // The second daemon of one person waited ten seconds for the records of files that the first
-    // one had just made, and gave up then: nobody could mount on his second machine once the first
-    // had rested for two minutes.
+    // The second daemon of one person waited ten seconds for the creation records of the first one,
+    // and then gave up. So the person could not mount on a second machine once the first had rested
+    // for two minutes.
     let (store, ann, _) = with_bob();
     let first = together(&store, &ann).unwrap();
     let (noted, is_noted) = std::sync::mpsc::channel();
@@ -71,7 +71,7 @@ fn one_person_opens_a_vault_twice_while_creates_are_noted() {
         Call::CreateFile if event.name.is_some_and(|name| name.starts_with(b"+created-")) => {
             begun.store(true, Ordering::Relaxed)
         }
-        // It is locked by then.
+        // It is locked at this moment.
         Call::SyncDir if begun.load(Ordering::Relaxed) => drop(noted.send(())),
         _ => {}
     }));
@@ -86,7 +86,7 @@ fn one_person_opens_a_vault_twice_while_creates_are_noted() {
     assert!(!names(&store, b"+created-"));
 }
 
-/// Whether the store has a name that begins so.
+/// Returns whether the store has a name with this prefix.
 fn names(store: &MemStore, prefix: &[u8]) -> bool {
     store.root().read(0, 1 << 16).unwrap().iter().any(|entry| entry.name.starts_with(prefix))
 }
@@ -98,7 +98,8 @@ fn what_one_writes_the_other_sees_at_once() {
     put(&bob, b"by bob", &pattern(1, 70_000)).unwrap();
     assert_eq!(get(&bob, b"by ann").unwrap(), b"one");
     assert_eq!(get(&ann, b"by bob").unwrap(), pattern(1, 70_000));
-    // Bob's handle was open before: he sees what Ann commits, also where the file changes its form
+    // Bob's handle was opened before: he sees what Ann commits, also when the file changes its
+    // form.
     let handle = open(&bob, b"by ann", READ).unwrap();
     let mut buf = vec![0; 100_000];
     for (round, len) in [5, 4096, 50_000, 100_000, 20_000, 3, 0].into_iter().enumerate() {
@@ -120,8 +121,8 @@ fn what_one_writes_the_other_sees_at_once() {
 #[test]
 fn writes_to_a_file_another_opener_refilled_are_readable() {
     // Ann truncated and filled a file that Bob had open for reading, which gave it another id.
-    // Whole chunks that Bob wrote then were sealed under the id that it had had, and nobody could
-    // read them any more.
+    // Chunks that Bob then wrote as a whole were sealed under the former id and could not be read
+    // any more.
     let (_store, ann, bob) = both();
     put(&ann, b"file", &pattern(1, 40_000)).unwrap();
     let reading = open(&bob, b"file", READ).unwrap();
@@ -151,7 +152,7 @@ fn a_file_is_written_by_one_of_them_at_a_time() {
     let mut after_hers = pattern(1, 40_000);
     after_hers[10_000..10_005].copy_from_slice(b"dirty");
     assert_eq!(get(&bob, b"file").unwrap(), after_hers);
-    // she goes on reading when she writes no more, and he may write
+    // She continues to read after she stops writing, and Bob may write.
     let reading = open(&ann, b"file", READ).unwrap();
     ann.release(hers).unwrap();
     write_at(&bob, b"file", 20_000, b"his").unwrap();
@@ -159,12 +160,12 @@ fn a_file_is_written_by_one_of_them_at_a_time() {
     let mut buf = vec![0; 40_000];
     assert_eq!(ann.read(reading, 0, &mut buf).unwrap(), 40_000);
     assert!(buf == after_hers);
-    // her next change is made to what he left
+    // Her next change is based on Bob's.
     write_at(&ann, b"file", 0, b"hers").unwrap();
     after_hers[..4].copy_from_slice(b"hers");
     assert!(get(&bob, b"file").unwrap() == after_hers);
     ann.release(reading).unwrap();
-    // a file that is being made belongs to who makes it
+    // A file that is being created belongs to its creator.
     let (attr, opened) =
         at(&ann, b"", |root| ann.create_file(&CALLER, root, b"new", 0o644, READ_WRITE)).unwrap();
     assert_eq!(errno(write_at(&bob, b"new", 0, b"x")), libc::EBUSY);
@@ -205,10 +206,10 @@ fn a_reader_beside_a_commit_never_sees_a_mixture() {
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            // In a panic too, or the reader would go on for ever.
+            // Also in a panic; otherwise the reader would run for ever.
             scopeguard::defer! { done.store(true, Ordering::Release) }
             for round in 1..=60u8 {
-                // written over in place, which the journal goes before, and now and then all anew
+                // Overwritten in place, with the journal first, and now and then written anew.
                 let flags = OpenFlags { truncate: round % 20 == 0, ..READ_WRITE };
                 let handle = open(&ann, b"file", flags).unwrap();
                 ann.write(handle, 0, &[round; LEN], false).unwrap();
@@ -236,8 +237,8 @@ fn a_reader_beside_a_commit_never_sees_a_mixture() {
 
 #[test]
 fn a_reader_slower_than_a_committer_waits_for_a_pause() {
-    // Each of his attempts met a commit, and the second one was taken for damage where the writer
-    // had just closed the file.
+    // Each of the reader's attempts met a commit. The second one was reported as damage if the
+    // writer had just closed the file.
     let (store, ann_id, bob_id) = with_bob();
     let ann = together(&store, &ann_id).unwrap();
     let plan = FaultPlan::new();
@@ -254,7 +255,7 @@ fn a_reader_slower_than_a_committer_waits_for_a_pause() {
     let done = AtomicBool::new(false);
     let mut buf = vec![0; LEN];
     std::thread::scope(|threads| {
-        // In a panic too, or the writer would go on for ever.
+        // Also in a panic; otherwise the writer would run for ever.
         scopeguard::defer! { done.store(true, Ordering::Release) }
         threads.spawn(|| {
             for round in (1..=100u8).take_while(|_| !done.load(Ordering::Acquire)) {
@@ -286,7 +287,7 @@ fn a_writer_overtaken_without_locks_gets_an_error() {
     write_at(&bob, b"file", 0, b"newer").unwrap();
     let handle = open(&ann, b"file", READ_WRITE).unwrap();
     ann.write(handle, 30_000, b"on the newer", false).unwrap();
-    // a sync tool, say, delivers another version of the file
+    // For example, a sync tool delivers another version of the file.
     let file = store.root().open_file(&stored, Access::ReadWrite).unwrap();
     file.write_at(&old, 0).unwrap();
     assert_eq!(errno(ann.fsync(handle, false)), libc::ESTALE);
@@ -304,14 +305,14 @@ fn a_writer_overtaken_without_locks_gets_an_error() {
 
 #[test]
 fn a_directory_another_opener_renamed_is_looked_up_again() {
-    // It was called moved by somebody without the key: an input/output error, where the kernel asks
-    // anew for what it is told is stale.
+    // It was reported as moved by somebody without the key, an input/output error. If it is
+    // reported as stale, the kernel looks the name up again.
     let (_store, ann, bob) = both();
     for (dir, file) in [(&b"x"[..], &b"x/f"[..]), (b"b", b"b/f")] {
         mkdir(&ann, dir).unwrap();
         put(&ann, file, file).unwrap();
     }
-    // She has used it, and has it open, but does not know its id any more.
+    // She has used it and has it open, but no longer knows its id.
     let node = ann.resolve(b"x").unwrap().node;
     let within = ann.lookup(node, b"f").unwrap().node;
     rename(&ann, b"x", b"a", RenameMode::NoReplace).unwrap();
@@ -328,8 +329,8 @@ fn a_directory_another_opener_renamed_is_looked_up_again() {
     assert_eq!(get(&bob, b"a/g").unwrap(), b"b/f");
 }
 
-/// The sealed name went with its entry, also where another daemon had just created an entry of that
-/// name and had seen the sealed one. It stays now, whoever removes the entry.
+/// The sealed name was removed with its entry, even if another daemon had just created an entry of
+/// that name and had seen the sealed one. It stays now, whichever daemon removes the entry.
 #[test]
 fn a_long_name_removed_and_made_by_another_is_not_lost() {
     let long = [b'l'; 200];
@@ -398,8 +399,7 @@ fn what_both_do_to_names_leaves_one_tree_and_no_fault() {
     assert_eq!(tree(&open_as(&store, &ann).unwrap()).unwrap(), hers);
 }
 
-/// What either opener has synced is there after a power cut, whichever of them opens the vault
-/// first.
+/// What either opener has synced survives a power cut, whichever of them opens the vault first.
 #[test]
 fn synced_data_of_both_openers_survives_a_power_cut() {
     let (store, ann_id, bob_id) = with_bob();
@@ -427,7 +427,7 @@ fn synced_data_of_both_openers_survives_a_power_cut() {
     }
 }
 
-/// A share whose locks are given in another way than a local filesystem's, open by Ann and by Bob.
+/// A share whose locks behave differently from a local filesystem's, opened by Ann and by Bob.
 fn with_locks(store: &MemStore, who: [&Identity; 2], how: Locks) -> [Vault; 2] {
     who.map(|who| {
         let plan = FaultPlan::new();
@@ -439,8 +439,8 @@ fn with_locks(store: &MemStore, who: [&Identity; 2], how: Locks) -> [Vault; 2] {
 
 #[test]
 fn the_locks_of_nfs_are_enough() {
-    // NFS gives an exclusive lock only through a handle that is open for writing. The guards of
-    // files, and the lock on all names, were asked for through handles for reading, so that nothing
+    // NFS grants an exclusive lock only through a handle that is open for writing. The guards of
+    // files, and the lock on all names, were requested through handles for reading, so nothing
     // could be written in a vault on NFS.
     let (store, ann, bob) = with_bob();
     let [ann, bob] = with_locks(&store, [&ann, &bob], Locks::ByAccess);
@@ -456,7 +456,7 @@ fn the_locks_of_nfs_are_enough() {
     assert_eq!(get(&bob, b"moved/in").unwrap(), b"it");
     ann.close().unwrap();
     bob.close().unwrap();
-    // Its bytes are constant, and it stays: a sync tool finds nothing to do with it.
+    // Its bytes are constant and it is not removed, so a sync tool has nothing to do with it.
     for lock in [&b"+lock"[..], b"+names"] {
         assert_eq!(raw::read(&*store.root(), lock), b"kithfs lock\n");
     }
@@ -464,8 +464,8 @@ fn the_locks_of_nfs_are_enough() {
 
 #[test]
 fn overlapping_commits_without_locks_are_errors() {
-    // A machine sleeps in the middle of a commit, and its locks expire; or whoever keeps the store
-    // gives them to everybody. Bob commits at each moment of Ann's commit in turn.
+    // A machine sleeps in the middle of a commit and its locks expire; or the storage host grants
+    // every lock. Bob commits at each moment of Ann's commit in turn.
     const LEN: usize = 40_000;
     let (start, ann_id, bob_id) = with_bob();
     {
@@ -483,7 +483,7 @@ fn overlapping_commits_without_locks_are_errors() {
         let [ann, bob] = with_locks(&store, [&ann_id, &bob_id], Locks::Everybody);
         let (a, b) =
             (open(&ann, b"file", READ_WRITE).unwrap(), open(&bob, b"file", READ_WRITE).unwrap());
-        // Segment 0 is hers, 5 in another chunk his, 2 of both.
+        // Segment 0 is Ann's, 5 in another chunk is Bob's, and 2 belongs to both.
         for segment in [0, 2] {
             ann.write(a, segment * 4096, &hers, false).unwrap();
         }
@@ -541,9 +541,9 @@ fn overlapping_commits_without_locks_are_errors() {
 
 #[test]
 fn taking_over_from_a_dead_committer_survives_a_power_cut() {
-    // A record had of an index block only the bytes by which it differed from what Bob had read. At
-    // its place stood, in part or whole, what Ann had put there before her daemon died, so that a
-    // replay made neither his block of it nor hers, and nothing could be read.
+    // A record contained only the bytes of an index block by which it differed from the block that
+    // Bob had read. The file held, in part or whole, the block that Ann had written before her
+    // daemon died. So a replay restored neither his block nor hers, and nothing could be read.
     const CHUNK: usize = 1 << 14;
     let (start, ann_id, bob_id) = with_bob();
     {
@@ -567,12 +567,12 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
         )
         .unwrap();
         let bob = together(&store, &bob_id).unwrap();
-        // He has read the file, and has its blocks in memory.
+        // Bob has read the file, and has its blocks in memory.
         let b = open(&bob, b"file", READ).unwrap();
         bob.read(b, 0, &mut [0; CHUNK]).unwrap();
         bob.read(b, 3 * CHUNK as u64, &mut [0; CHUNK]).unwrap();
         let a = open(&ann, b"file", READ_WRITE).unwrap();
-        // Where a chunk of holes was: no old bytes of it can be lost.
+        // Where a chunk of holes was: it has no old bytes to lose.
         ann.write(a, CHUNK as u64, &hers, false).unwrap();
         plan.reset();
         plan.add(Fault {
@@ -604,7 +604,7 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
                 };
                 let cut = cut.crash(&mut { choice });
                 let what = format!("call {calls}, moment {moment}, way {seed}");
-                // Until both have come with what is in their journals nobody is promised anything.
+                // Until both have replayed their journals, nothing is promised to anybody.
                 together(&cut, &bob_id).unwrap().close().unwrap();
                 let vault = together(&cut, &ann_id).unwrap();
                 let bytes = get(&vault, b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -628,7 +628,7 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
 
 #[test]
 fn removing_the_lock_file_admits_no_second_writer() {
-    // Each opener is on a machine of its own, where only the lock file keeps them apart.
+    // Each opener is on a machine of its own; only the lock file keeps them apart.
     let (store, ann_id, bob_id) = with_bob();
     let alone = |who: &Identity| {
         let plan = FaultPlan::new();
@@ -638,15 +638,15 @@ fn removing_the_lock_file_admits_no_second_writer() {
     };
     let [ann, bob] = with_locks(&store, [&ann_id, &bob_id], Locks::ByAccess);
     put(&ann, b"file", b"hers").unwrap();
-    // Nobody else comes: it is made anew, and keeps others out again.
+    // No other opener arrives: the file is created again, and keeps others out again.
     store.root().unlink(b"+lock").unwrap();
     while store.root().stat(b"+lock").is_err() {
         std::thread::yield_now();
     }
     assert!(matches!(alone(&ann_id), Err(Error::InUse { .. })));
     bob.close().unwrap();
-    // Somebody else, who wants it alone, is faster: who had it writes nothing any more, and says
-    // so.
+    // Another opener that wants the vault alone is faster. The former holder writes nothing any
+    // more and reports that.
     let other = loop {
         let _ = store.root().unlink(b"+lock");
         if let Ok(other) = alone(&bob_id) {
@@ -674,8 +674,8 @@ fn removing_the_lock_file_admits_no_second_writer() {
 
 #[test]
 fn a_file_replaced_under_its_writer_is_another_file() {
-    // As in any filesystem: a sync tool that renames a new version over the old one, or another
-    // daemon that does, leaves who has the old one open with a file that has no name any more.
+    // As in any filesystem: a program that renames a new version over the old one leaves the
+    // handles of the old one on a file without a name.
     let (store, ann, bob) = both();
     for name in [&b"file"[..], b"other"] {
         put(&ann, name, &pattern(name.len() as u64, 40_000)).unwrap();
@@ -724,8 +724,8 @@ fn the_openers_of_a_vault_are_listed_without_a_secret() {
 
 #[test]
 fn data_under_a_new_key_is_readable_at_once() {
-    // Ann has begun a new epoch a moment ago, and Bob's daemon, which looks for one twice a second,
-    // has not seen it: it gave an error.
+    // Ann has just begun a new epoch. Bob's daemon, which looks for one twice a second, had not
+    // seen it and failed.
     let (_store, ann, bob) = both();
     put(&ann, b"file", b"old").unwrap();
     let handle = open(&bob, b"file", READ).unwrap();

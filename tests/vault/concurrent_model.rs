@@ -1,6 +1,6 @@
-//! Three daemons that share a vault, against a model of what is in its files: what one commits, by
-//! whatever way, the others read, through handles that were open before as well. `SEEDS=n` runs
-//! more of it.
+//! Three daemons that share a vault, compared with a model of its files: what one daemon commits,
+//! by whatever way, the others read, also through handles that were opened before. `SEEDS=n` runs
+//! more.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ struct Model {
     names: HashMap<&'static str, usize>,
     contents: Vec<Vec<u8>>,
     held: Vec<Held>,
-    /// What was done, to be told where something is wrong.
+    /// The steps so far, printed on a failure.
     done: Vec<String>,
 }
 
@@ -41,12 +41,12 @@ impl Model {
         pattern(self.random.next(), len)
     }
 
-    /// Whether another daemon has it open for writing: it keeps everybody else from that.
+    /// Returns whether another daemon has it open for writing, which excludes all others.
     fn is_kept(&self, by: usize, file: Option<&usize>) -> bool {
         self.held.iter().any(|held| held.writes && held.by != by && Some(&held.file) == file)
     }
 
-    /// Somebody who writes, with a file.
+    /// Returns a daemon that has a file open for writing, and the file.
     fn writer(&self) -> Option<(usize, u64, usize)> {
         let writers: Vec<_> = self
             .held
@@ -120,7 +120,7 @@ impl Model {
 
     fn new_key(&mut self) {
         self.vaults[0].share_at(b"").unwrap().rekey().unwrap();
-        // Names under a key that somebody has not seen yet are not there for him.
+        // Names under a key that a daemon has not seen yet do not exist for it.
         self.vaults.iter().for_each(|vault| drop(vault.refresh()));
     }
 
@@ -182,7 +182,7 @@ impl Model {
     }
 }
 
-/// Tells what was done when something is wrong.
+/// Prints the steps on a failure.
 impl Drop for Model {
     fn drop(&mut self) {
         if std::thread::panicking() {

@@ -1,28 +1,28 @@
-//! The locks of the table of open files, in a model whose threads shuttle lets run in thousands of
-//! orders: nobody waits for ever, and what a program wrote is there when the last one has closed.
+//! The locks of the table of open files, in a model whose threads shuttle runs in thousands of
+//! orders: no thread waits for ever, and what a program wrote is stored after the last close.
 //!
-//! The model has the locks of `vault/core/mod.rs` under their names, taken in the same order: `files`
-//! (the table), the `state` of each file, `paths`. What is left out takes no part in it: names, the
-//! journal's own lock, sealing. A change of the order there belongs here too.
+//! The model has the locks of `vault/core/mod.rs` under their names, taken in the same order:
+//! `files` (the table), the `state` of each file, `paths`. It leaves out what does not take part:
+//! names, the journal's own lock, sealing. A change of the order there must be made here too.
 //!
-//! Rules that hold there, and are shown here
-//! * `files` may be held while a `state` is asked for without waiting (`try_read`), never while one
-//!   is waited for.
-//! * `paths` is taken after a `state`; who holds `paths` for writing waits for no `state`.
-//! * The last close commits while the file is still in the table, and looks again: whoever opened,
-//!   wrote and closed meanwhile was not the last, and has left his change to it.
+//! Rules that hold there and are shown here
+//! * * While `files` is held, a `state` may be tried (`try_read`) but not waited for.
+//! * * `paths` is taken after a `state`; a thread that holds `paths` for writing waits for no
+//!   `state`.
+//! * * The last close commits while the file is still in the table, and looks again: an opener that
+//!   wrote and closed meanwhile was not the last, and left its change to this close.
 
 use std::collections::HashMap;
 
 use shuttle::sync::{Arc, Mutex, RwLock};
 use shuttle::thread;
 
-/// How the last close finds out whether it is done.
+/// How the last close decides that it is done.
 #[derive(Clone, Copy, PartialEq)]
 enum LastClose {
-    /// It looks at the state again before it takes the file out of the table.
+    /// It looks at the state again before it removes the file from the table.
     LooksAgain,
-    /// It commits once, and takes for granted that nothing was written meanwhile.
+    /// It commits once and assumes that nothing was written meanwhile.
     CommitsOnce,
 }
 
@@ -37,11 +37,11 @@ struct Shared {
     handles: usize,
 }
 
-/// What `Core` is to an open file.
+/// The counterpart of `Core` for an open file.
 struct Core {
     files: Mutex<HashMap<u64, Shared>>,
     paths: RwLock<()>,
-    /// What stands in the ciphertext store.
+    /// The contents of the ciphertext store.
     store: Mutex<HashMap<u64, Vec<u8>>>,
     last_close: LastClose,
 }
@@ -131,7 +131,7 @@ impl Core {
         }
     }
 
-    /// A rename: paths change, and afterwards the open file is told.
+    /// A rename: paths change, and then the open file is informed.
     fn rename(&self, node: u64) {
         drop(self.paths.write().unwrap());
         let open = self.files.lock().unwrap().get(&node).map(|shared| shared.state.clone());
@@ -140,7 +140,7 @@ impl Core {
         }
     }
 
-    /// `stat` of a node, as a lookup does it: the size comes from the open file where there is one.
+    /// `stat` of a node, as a lookup does it: the size comes from the open file if there is one.
     fn stat(&self, node: u64) -> usize {
         let open = self.files.lock().unwrap().get(&node).map(|shared| shared.state.clone());
         match open {
@@ -150,8 +150,8 @@ impl Core {
     }
 }
 
-/// Three openers of one file, each with its own byte, beside a rename, a lookup and the background
-/// thread.
+/// Three openers of one file, each with its own byte, concurrent with a rename, a lookup and the
+/// background thread.
 fn everybody(last_close: LastClose) {
     let core = Core::new(last_close);
     let mut threads: Vec<_> = (0..3usize)
@@ -190,7 +190,7 @@ fn no_order_of_threads_loses_a_change_or_waits_for_ever() {
 #[test]
 #[should_panic(expected = "a change was lost")]
 fn the_model_finds_the_change_that_a_close_of_before_lost() {
-    // The last close committed, let another open, write and close, and took the file out of the
-    // table with his change in it.
+    // The last close committed, let another opener open, write and close, and removed the file from
+    // the table with that change in it.
     shuttle::check_pct(|| everybody(LastClose::CommitsOnce), 20_000, 4);
 }

@@ -1,7 +1,7 @@
 //! The vault without FUSE: names, attributes, sizes, stores, concurrent openers, rollback.
 //!
 //! No test here starts a program: a child that was just forked would hold the locks of the vaults
-//! and databases that the other tests have open.
+//! and databases that other tests have open.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,8 +1,8 @@
-//! Random operations on a vault and on a model in memory: what both say and hold must be the same,
-//! at each step and after each reopening.
+//! Random operations on a vault and on a model in memory. Results and contents must be the same, at
+//! each step and after each reopening.
 //!
-//! The model knows inodes, names and bytes, and the errors that POSIX asks for. Nothing in it knows
-//! of ciphertext.
+//! The model knows inodes, names, bytes and the errors that POSIX requires. It knows nothing of
+//! ciphertext.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use proptest::test_runner::TestRunner;
 
 use crate::support::vaults::{self, CALLER, Item, READ, READ_WRITE, at, owner, pattern, split};
 
-/// Longest file that the operations make: in chunks of 4 KiB enough for two levels of index blocks.
+/// Length of the longest file that the operations make: in chunks of 4 KiB enough for two levels of
+/// index blocks.
 const FILE_MAX: u64 = 700_000;
 
 #[derive(Clone, Debug)]
@@ -50,7 +51,7 @@ enum Op {
     Reopen,
 }
 
-/// One of what is there, by a number taken modulo their count.
+/// Selects an existing object, by a number taken modulo their count.
 type Pick = u16;
 
 /// A place for a new entry: one of the directories, and a name.
@@ -88,7 +89,7 @@ fn path() -> impl Strategy<Value = Path> {
     (any::<Pick>(), 0..names().len() as u8)
 }
 
-/// Offsets and sizes near the edges of segments, chunks and index blocks, and anywhere.
+/// Offsets and sizes near the edges of segments, chunks and index blocks, and arbitrary ones.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![
         3 => (0..20u64, -2..=2i64).prop_map(|(segments, d)| (segments * 4096).saturating_add_signed(d)),
@@ -134,7 +135,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What an inode of the model is.
+/// The kind and contents of an inode of the model.
 #[derive(Clone, Debug)]
 struct Inode {
     kind: Kind,
@@ -275,7 +276,7 @@ impl Run {
         Self::pick(&self.model.of_kind(Kind::File), pick)
     }
 
-    /// A handle of the target and its inode; the third says whether it has to be closed.
+    /// A handle of the target and its inode, and whether the handle has to be closed.
     fn handle(&self, target: Target) -> Option<(u64, u64, bool)> {
         match target {
             Target::Handle(pick) if !self.handles.is_empty() => {
@@ -417,7 +418,7 @@ impl Run {
             }
             Op::Truncate { file, size } => {
                 let Some((handle, inode, close)) = self.handle(file) else { return };
-                // By any name that is left; a file without one cannot be named here.
+                // By any remaining name; a file without one cannot be named here.
                 let path =
                     self.model.names.iter().find(|(_, i)| **i == inode).map(|(p, _)| p.clone());
                 if let Some(path) = path {
@@ -713,8 +714,7 @@ fn on_disk_large_chunks_aes() {
     run(CASES / 4, on_disk, Suite::Aes256Gcm, 18, 64 << 20);
 }
 
-/// Reading needs no handle that may write, and what a reader sees is what a writer wrote a moment
-/// ago.
+/// Reading needs no handle for writing, and a reader sees what a writer wrote a moment ago.
 #[test]
 fn a_reader_sees_what_is_not_committed_yet() {
     let (store, _guard) = in_memory();
@@ -732,7 +732,7 @@ fn a_reader_sees_what_is_not_committed_yet() {
 
 #[test]
 fn a_file_that_shrinks_from_chunks_to_nothing_has_no_tree() {
-    // A file of two chunks was truncated to nothing: the new header kept the root of the old tree.
+    // A file of two chunks was truncated to zero: the new header kept the root of the old tree.
     for chunk_log2 in [12, 18] {
         let (store, _guard) = in_memory();
         vaults::create(&store, Suite::Aes256Gcm, chunk_log2);
@@ -750,9 +750,9 @@ fn a_file_that_shrinks_from_chunks_to_nothing_has_no_tree() {
 
 #[test]
 fn writes_after_a_link_is_removed_are_kept_under_the_other() {
-    // A file was opened by one of two hard links, that one was unlinked, the other had never been
-    // looked up: at the last close the file was taken for one without a name, and what had been
-    // written was dropped.
+    // A file was opened by one of two hard links, and that link was removed. The other had never
+    // been looked up. At the last close the file was taken for one without a name, and the written
+    // data was dropped.
     let (store, _guard) = in_memory();
     vaults::create(&store, Suite::Aes256Gcm, 18);
     let vault = vaults::open(store.clone()).unwrap();

@@ -1,5 +1,5 @@
-//! Which name an entry is shown with, and which entry a name leads to: the same, whatever stands in
-//! a directory of the store.
+//! The name with which an entry is shown, and the entry to which a name leads: they agree, whatever
+//! is in a directory of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::support::vaults::{
     self, CALLER, READ_WRITE, Seeded, at, faults, get, mkdir, put, rename, write_at,
 };
 
-/// Epoch and tag of an entry that was made, its plain name, and its suffix.
+/// Epoch and tag of an entry, its plain name, and its suffix.
 type Made = ((usize, usize), Vec<u8>, &'static str);
 
 const LONG: [u8; 190] = [b'l'; 190];
@@ -29,19 +29,19 @@ fn with(name: &[u8], suffix: &str) -> Vec<u8> {
     [name, suffix.as_bytes()].concat()
 }
 
-/// A vault of one person, in which a repair may restore names.
+/// A vault with one member, in which a repair may restore names.
 fn alone() -> MemStore {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 14);
     store
 }
 
-/// Names that a listing of the root shows, with the inodes of the entries that it gives.
+/// Names that a listing of the root shows, with the inodes of their entries.
 fn listed(vault: &Vault) -> Vec<(Vec<u8>, u64)> {
     listed_in(vault, b"")
 }
 
-/// The same of any directory.
+/// Does the same for any directory.
 fn listed_in(vault: &Vault, path: &[u8]) -> Vec<(Vec<u8>, u64)> {
     let handle = at(vault, path, |dir| vault.open_dir(dir)).unwrap();
     let (mut all, mut cookie) = (Vec::new(), 0);
@@ -78,12 +78,12 @@ fn inode(vault: &Vault, name: &[u8]) -> Option<u64> {
     }
 }
 
-/// The stored name of an entry of the root, or that which a new one would have.
+/// The stored name of an entry of the root, or the one that a new entry would get.
 fn stored(vault: &Vault, name: &[u8]) -> Vec<u8> {
     vault.cipher_path(name).unwrap()
 }
 
-/// A sync tool copies a file or a directory with what is in it.
+/// Copies a file or a directory with its contents, as a sync tool does.
 fn copy(dir: &Arc<dyn Dir>, from: &[u8], to: &[u8]) {
     match dir.open_dir(from) {
         Ok(inside) => {
@@ -106,21 +106,21 @@ fn here(name: &[u8]) -> Vec<u8> {
 }
 
 /// The directories whose entries are in [`HERE`]: itself, the one that it was before its rename,
-/// and one that it never was.
+/// and an unrelated one.
 const TAGS: [&[u8]; 3] = [HERE, b"was", b"there"];
 
-/// Vaults whose names are under several folder keys, and what names of each directory are stored as
-/// under each of them.
+/// Vaults with names under several folder keys, and the stored names in each directory under each
+/// key.
 struct Epochs {
     store: MemStore,
     ann: Identity,
-    /// For each key and each directory the stored names of plain ones.
+    /// For each key and each directory, the stored names by plain name.
     keys: Vec<[BTreeMap<Vec<u8>, Vec<u8>>; 3]>,
-    /// Which of them is the current one.
+    /// The current one of them.
     current: usize,
 }
 
-/// What sync tools append.
+/// Suffixes that sync tools append.
 const SUFFIXES: [&str; 12] = [
     "",
     " (1)",
@@ -137,7 +137,7 @@ const SUFFIXES: [&str; 12] = [
 ];
 
 impl Epochs {
-    /// Names that collide with each other's conflict copies, and some that only just have room.
+    /// Names that collide with each other's conflict copies, and some that barely fit.
     fn plain() -> Vec<Vec<u8>> {
         let mut all = vec![
             b"x".to_vec(),
@@ -157,8 +157,8 @@ impl Epochs {
         all
     }
 
-    /// Stored names of `plain` in each directory under the current key. The sealed long names stay
-    /// there; no entry does.
+    /// Records the stored names of `plain` in each directory under the current key. The sealed long
+    /// names stay there; entries do not.
     fn note(
         store: &MemStore,
         ann: &Identity,
@@ -180,7 +180,7 @@ impl Epochs {
         })
     }
 
-    /// Under the key of epoch 1, two keys of epoch 2 on the two sides of a fork, and, where that is
+    /// With the key of epoch 1, two keys of epoch 2 on the two sides of a fork, and, if the fork is
     /// settled, the key of epoch 3.
     fn new(is_settled: bool) -> Epochs {
         let (store, ann) = founded(vec![]);
@@ -233,16 +233,16 @@ fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
-/// The name of an entry with its mark.
+/// Returns the name of an entry with its mark.
 fn marked(name: &[u8], stored: &[u8]) -> Vec<u8> {
     suffix::marked(name, &suffix::mark_of(stored))
 }
 
 #[test]
 fn every_entry_is_listed_once_under_a_name_that_opens_it() {
-    // A listing showed one name for two entries, of which only one was found under it: that of a
-    // conflict copy and of a file that was really named so, of copies under two folder keys, of an
-    // older name that had no room for what would have told it from the newer one.
+    // A listing showed one name for two entries, and only one of them was found under it: a
+    // conflict copy and a file that really had that name, copies under two folder keys, or an older
+    // name without room for a mark.
     let (mut seen_stored, mut seen_marked, mut seen_explained) = (0, 0, 0);
     for epochs in [Epochs::new(false), Epochs::new(true)] {
         let all: Vec<&Vec<u8>> = epochs.keys[0][0].keys().collect();
@@ -250,7 +250,7 @@ fn every_entry_is_listed_once_under_a_name_that_opens_it() {
             let random = Seeded::new(seed);
             let store = epochs.store.snapshot();
             let dir = epochs.here(&store);
-            // A few names and suffixes with everything that they can make, so that much collides.
+            // A few names and suffixes with all their combinations, so that many collide.
             let pick = |n: usize| {
                 (0..n).map(|_| random.below(all.len() as u64) as usize).collect::<Vec<_>>()
             };
@@ -323,8 +323,8 @@ fn every_entry_is_listed_once_under_a_name_that_opens_it() {
                     assert_ne!(key.1, 2, "{what}: nothing explains it");
                     seen_explained += usize::from(key.1 == 1);
                 }
-                // What is not listed is not found, but for a long name that is lost: its hash says
-                // whose it is.
+                // A name that is not listed is not found, except for a lost long name: its hash
+                // shows which entry it names.
                 for other in [sealed.clone(), marked(&sealed, entry), entry.clone()] {
                     if other.len() <= 255 && !by_name.contains_key(&other[..]) {
                         let found = inode(&vault, &here(&other));
@@ -342,7 +342,7 @@ fn every_entry_is_listed_once_under_a_name_that_opens_it() {
             }
         }
     }
-    // That the cases are among them.
+    // The special cases occurred.
     assert!(
         seen_stored > 100 && seen_marked > 100 && seen_explained > 100,
         "{seen_stored} {seen_marked} {seen_explained}"
@@ -351,8 +351,8 @@ fn every_entry_is_listed_once_under_a_name_that_opens_it() {
 
 #[test]
 fn a_conflict_copy_beside_its_original_works_like_any_file() {
-    // The copy was shown under the name of the other entry, which was what every path with that
-    // name led to: it could be neither read nor removed, and what a directory copied so held was
+    // The copy was shown under the name of the other entry, to which every path with that name led.
+    // It could be neither read nor removed, and the contents of a directory copied in this way were
     // out of reach.
     for name in [&b"x"[..], &LONG] {
         let (store, ann) = founded(vec![]);
@@ -403,8 +403,7 @@ fn a_conflict_copy_beside_its_original_works_like_any_file() {
         assert_eq!(get(&vault, b"kept file").unwrap(), b"changed");
         assert_eq!(faults(&vault), Vec::<String>::new());
 
-        // Copies of both once more, of which one is removed and the other gets the name when that
-        // is free.
+        // More copies of both; one of them is removed, and the other gets the name when it is free.
         for copied in &stored {
             copy(&root, &copied[..copied.len() - 4], copied);
         }
@@ -428,8 +427,9 @@ fn a_conflict_copy_beside_its_original_works_like_any_file() {
 
 #[test]
 fn a_removed_name_is_free_and_its_conflict_copy_unchanged() {
-    // A program renamed a file to keep it as a backup and wrote a new one of its name, into the
-    // conflict copy beside it, which had got the name meanwhile: what was only there was lost.
+    // A program renamed a file to keep it as a backup and wrote a new file under its name. The
+    // write went into the conflict copy beside it, which had got the name meanwhile, and the copy's
+    // only contents were lost.
     type Away = fn(&Vault, &[u8]);
     let ways: [Away; 3] = [
         |vault, name| rename(vault, name, b"backup", RenameMode::Replace).unwrap(),
@@ -472,7 +472,7 @@ fn a_removed_name_is_free_and_its_conflict_copy_unchanged() {
             put(&vault, &real, b"written anew").unwrap();
             assert_eq!(get(&vault, &real).unwrap(), b"written anew");
             assert_eq!(get(&vault, &copied).unwrap(), b"the copy's only bytes");
-            // And once more, for what was made anew.
+            // The same again, for the new file.
             take_away(&vault, &real);
             assert_eq!(
                 (inode(&vault, &real), get(&vault, &copied).unwrap()),
@@ -481,7 +481,7 @@ fn a_removed_name_is_free_and_its_conflict_copy_unchanged() {
             assert_eq!(faults(&vault), Vec::<String>::new());
             vault.close().unwrap();
 
-            // Whoever opens the vault anew finds the copy under the name that is free.
+            // A daemon that opens the vault again finds the copy under the free name.
             let vault = open_as(&store, &ann).unwrap();
             assert_eq!(get(&vault, &real).unwrap(), b"the copy's only bytes");
             assert_eq!(inode(&vault, &copied), None);
@@ -492,9 +492,9 @@ fn a_removed_name_is_free_and_its_conflict_copy_unchanged() {
 
 #[test]
 fn replacing_an_entry_leaves_all_other_names_alone() {
-    // The same as above, for all kinds of entries that can claim one name: after a removal another
-    // entry was shown under the name, and found under the one that it was shown with no longer, so
-    // that who went through a listing did not find it.
+    // The same as above, for all kinds of entries that can claim one name. After a removal another
+    // entry was shown under the name, and was no longer found under the name with which it had been
+    // listed.
     let epochs = Epochs::new(true);
     let all: Vec<&Vec<u8>> = epochs.keys[0][0].keys().collect();
     let mut claimed = 0;
@@ -548,7 +548,7 @@ fn replacing_an_entry_leaves_all_other_names_alone() {
             }
         }
         vault.close().unwrap();
-        // What has another name for who opens it anew was claimed by several.
+        // A name that leads to another entry after reopening was claimed by several.
         let again: BTreeMap<Vec<u8>, u64> =
             listed_in(&beside(&store, &epochs.ann), HERE).into_iter().collect();
         claimed += usize::from(again != expected);
@@ -558,8 +558,8 @@ fn replacing_an_entry_leaves_all_other_names_alone() {
 
 #[test]
 fn a_conflict_copy_of_a_full_length_name_is_usable() {
-    // Such a copy was said to have lost its name, and what was in a directory copied so was sought
-    // under an id that followed from what was left of it.
+    // Such a copy was reported as having lost its name. The contents of a directory copied in this
+    // way were looked up under an id derived from the rest of the name.
     let (store, ann) = founded(vec![]);
     let root = store.root();
     let long = vec![b'l'; 250];
@@ -584,7 +584,7 @@ fn a_conflict_copy_of_a_full_length_name_is_usable() {
 
 #[test]
 fn a_name_that_a_conflict_copy_is_shown_with_is_taken() {
-    // A file was made under the name of a conflict copy, which no path led to from then on.
+    // A file was created under the name of a conflict copy, to which no path led from then on.
     let (store, ann) = founded(vec![]);
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"x", b"first").unwrap();
@@ -597,7 +597,7 @@ fn a_name_that_a_conflict_copy_is_shown_with_is_taken() {
     assert_eq!(vault.mkdir(&CALLER, ROOT, b"x (1)", 0o755).unwrap_err().errno(), libc::EEXIST);
     assert_eq!(vault.symlink(&CALLER, ROOT, b"x (1)", b"x").unwrap_err().errno(), libc::EEXIST);
     assert_eq!(names(&vault), set([b"x", b"x (1)"]));
-    // What is renamed to it takes its place, as everywhere.
+    // A rename to it replaces it, as everywhere.
     put(&vault, b"y", b"second").unwrap();
     rename(&vault, b"y", b"x (1)", RenameMode::Replace).unwrap();
     assert_eq!(names(&vault), set([b"x", b"x (1)"]));
@@ -617,7 +617,7 @@ fn a_stored_name_opens_only_an_entry_listed_under_it() {
         for other in [entry.clone(), with(&entry, " (1)"), b"+long".to_vec(), b"+share".to_vec()] {
             assert_eq!(inode(&vault, &other), None, "{}", other.escape_ascii());
         }
-        // It is free for whoever wants to use it.
+        // The name is free for any program.
         put(&vault, &entry, b"another").unwrap();
         assert_eq!(
             (get(&vault, &entry).unwrap(), get(&vault, name).unwrap()),
@@ -628,8 +628,8 @@ fn a_stored_name_opens_only_an_entry_listed_under_it() {
 
 #[test]
 fn an_entry_whose_names_are_all_taken_gets_a_mark() {
-    // An entry that has lost its long name was shown under a name that led to another one; later it
-    // was not shown at all.
+    // An entry that has lost its long name was shown under a name that led to another entry; later
+    // it was not shown at all.
     let store = alone();
     let root = store.root();
     let vault = vaults::open(store.root()).unwrap();
@@ -658,7 +658,7 @@ fn an_entry_whose_names_are_all_taken_gets_a_mark() {
     );
     assert_eq!(get(&vault, &entry).unwrap(), b"named like it");
 
-    // A conflict copy beside a file of its name, and one that is named as it is stored.
+    // A conflict copy beside a file with its name, and an entry whose name equals a stored one.
     put(&vault, b"x", b"first").unwrap();
     let entry = with(&stored(&vault, b"x"), " (1)");
     put(&vault, b"x (1)", b"really named so").unwrap();
@@ -714,7 +714,7 @@ fn the_example_of_the_specification_holds() {
 
 #[test]
 fn long_names_of_two_epochs_without_room_stay_distinct() {
-    // Both were listed under one name, of which the newer entry was found; the other could not even
+    // Both were listed under one name, which led to the newer entry; the other one could not even
     // be removed.
     let (store, ann) = founded(vec![]);
     let root = store.root();
@@ -728,7 +728,7 @@ fn long_names_of_two_epochs_without_room_stay_distinct() {
     let [old_long, old_x, old_one, old_d] =
         [&long[..], b"x", b"x (1)", b"d"].map(|name| stored(&vault, name));
     vault.close().unwrap();
-    // A sync tool's copies, some of copies, come with them.
+    // The sync tool's copies, some of them copies of copies, are moved too.
     copy(&root, &old_d, &with(&old_d, " (1)"));
     copy(&root, &old_x, &with(&old_x, " (1)"));
     let aside: Vec<Vec<u8>> =
@@ -776,8 +776,7 @@ fn long_names_of_two_epochs_without_room_stay_distinct() {
         assert_eq!(get(&vault, &with(name, "/inside")).unwrap(), bytes, "{}", name.escape_ascii());
     }
     assert_eq!(faults(&vault), Vec::<String>::new());
-    // A pass seals what can have its name anew, and tells of the others; nothing is shown otherwise
-    // than before.
+    // A pass reseals the names that it can, and reports the others. What is shown does not change.
     let left = vault.reseal(b"", true, &mut quiet()).unwrap();
     assert_eq!((left.is_done(true), left.skipped, left.conflicts), (true, 0, 5), "{left:?}");
     assert_eq!(names(&vault), &files | &dirs);
@@ -795,8 +794,8 @@ fn long_names_of_two_epochs_without_room_stay_distinct() {
 
 #[test]
 fn a_name_resolves_to_nothing_while_its_owner_is_unknown() {
-    // Where the store failed to say whether a newer entry of the name is there, an older one was
-    // taken for it.
+    // When the store failed to report whether a newer entry of the name exists, an older one was
+    // used.
     let (store, ann) = founded(vec![]);
     let (root, mut entries) = (store.root(), Vec::new());
     for epoch in 1..=3 {
@@ -843,8 +842,8 @@ fn a_name_resolves_to_nothing_while_its_owner_is_unknown() {
 
 #[test]
 fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
-    // A directory of a million entries is listed; each stat of the store is one more system call
-    // then, or one more trip to a server.
+    // A directory of a million entries is listed; each stat of the store would be one more system
+    // call, or one more round trip to a server.
     let (store, ann) = founded(vec![]);
     let vault = open_as(&store, &ann).unwrap();
     const COUNT: u64 = 100;
@@ -877,7 +876,7 @@ fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
 #[test]
 fn a_directory_without_its_long_name_is_usable() {
     // Everything in such a directory failed with EIO. Before that, entries were created under an id
-    // that followed from the rest of the name, and could not be read when the name was back.
+    // derived from the rest of the name, and could not be read once the name was back.
     let (store, ann) = founded(vec![]);
     let root = store.root();
     let vault = open_as(&store, &ann).unwrap();
@@ -911,7 +910,7 @@ fn a_directory_without_its_long_name_is_usable() {
 
 #[test]
 fn a_former_members_files_stay_valid_in_a_nameless_directory() {
-    // Whose name comes late, after who wrote there was removed.
+    // The name arrives late, after the member who wrote there was removed.
     let (store, ann, bob) = with_bob();
     let root = store.root();
     let vault = open_as(&store, &bob).unwrap();
@@ -934,8 +933,7 @@ fn a_former_members_files_stay_valid_in_a_nameless_directory() {
 
 #[test]
 fn a_file_without_its_long_name_keeps_the_name_in_its_header() {
-    // The name in its header, by which a check restores it, was replaced by what was left of the
-    // name.
+    // The name in its header, from which a check restores it, was replaced by the rest of the name.
     let store = alone();
     let vault = vaults::open(store.root()).unwrap();
     put(&vault, &LONG, b"before").unwrap();
@@ -954,8 +952,8 @@ fn a_file_without_its_long_name_keeps_the_name_in_its_header() {
 
 #[test]
 fn removing_a_copy_of_a_share_keeps_the_original_reachable() {
-    // A sync tool's copy of a nested share has the place of the original: with the copy, renamed or
-    // removed, went the junction of both.
+    // A sync tool's copy of a nested share has the place of the original: when the copy was renamed
+    // or removed, the junction of both was removed.
     for is_renamed in [false, true] {
         let (store, ann) = founded(vec![]);
         let root = store.root();

@@ -1,5 +1,5 @@
-//! The rollback memory: older states that storage gives back are noticed, and nothing that honest
-//! people and tools do is.
+//! The rollback database: older states that the storage restores are noticed, and nothing that
+//! honest people and tools do is.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
 
-/// A client: its memory lies in its own directory.
+/// A client: its database is in a directory of its own.
 struct Client {
     memory: tempfile::TempDir,
 }
@@ -30,7 +30,7 @@ impl Client {
         self.memory.path().join("memory.redb")
     }
 
-    /// Opens the vault, remembers what `act` does, and closes it.
+    /// Opens the vault, records what `act` does, and closes it.
     fn session(&self, store: &Arc<dyn Dir>, act: impl FnOnce(&Vault)) {
         let vault = vaults::open(store.clone()).unwrap();
         vault.remember(&self.path(), false).unwrap();
@@ -44,7 +44,7 @@ impl Client {
         vault.survey(&self.path(), options).unwrap()
     }
 
-    /// What is told of a store that is at rest.
+    /// Returns the notices for a store that is at rest.
     fn told(&self, store: &Arc<dyn Dir>) -> Vec<(String, NoticeKind)> {
         let options = SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() };
         let notices = self.survey(store, &options);
@@ -108,11 +108,11 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
         "{told:?}"
     );
     assert_eq!(client.told(&root), told, "it stays noticed");
-    // Reading goes on.
+    // Reading continues.
     let vault = vaults::open(root.clone()).unwrap();
     assert_eq!(vaults::get(&vault, b"letter").unwrap(), pattern(1, 5000));
     vault.close().unwrap();
-    // Put forward again: nothing happened. Back once more, and accepted.
+    // Restored to the newer state: nothing happened. Set back once more, and accepted.
     set(&root, &letter, &after);
     assert_eq!(client.told(&root), []);
     set(&root, &letter, &before);
@@ -162,8 +162,8 @@ fn a_folder_that_becomes_a_share_is_no_rollback() {
 
 #[test]
 fn the_return_of_a_file_an_editor_replaced_is_noticed() {
-    // Editors write a new file and rename it over the old one: no version tells the two apart, only
-    // the memory of which is gone.
+    // Editors write a new file and rename it over the old one: no version distinguishes the two,
+    // only the memory of which one is gone.
     let (store, client) = fresh();
     let root = store.root();
     let letter = cipher(&root, b"letter");
@@ -197,7 +197,7 @@ fn exchanged_and_vanished_entries_are_noticed() {
     root.rmdir(&dir).unwrap();
     let gone = |path: &str| (path.to_owned(), NoticeKind::Gone { elsewhere: false });
     assert_eq!(client.told(&root), [gone("dir"), gone("third")]);
-    // Kept in mind, and not told again.
+    // Remembered, and not reported again.
     let silence = SurveyOptions { silence: true, ..SurveyOptions::default() };
     assert!(client.survey(&root, &silence).iter().all(|n| n.silenced));
     assert!(client.survey(&root, &SurveyOptions::default()).iter().all(|n| n.silenced));
@@ -213,8 +213,8 @@ fn rows(client: &Client) -> u64 {
 
 #[test]
 fn what_was_in_directories_that_are_gone_is_forgotten() {
-    // A directory that was removed or renamed left the rows of all that had been in it, and below,
-    // in the database for ever.
+    // A directory that was removed or renamed left the rows of all its former contents, and of
+    // those below, in the database for ever.
     let (store, client) = fresh();
     let root = store.root();
     let fill = |v: &Vault| {
@@ -245,7 +245,7 @@ fn what_was_in_directories_that_are_gone_is_forgotten() {
     });
     assert_eq!(client.told(&root), []);
     assert_eq!(rows(&client), before);
-    // Removed by the storage it is noticed, and forgotten when that is accepted.
+    // If the storage removes it, that is noticed, and forgotten when it is accepted.
     client.session(&root, fill);
     let dir = cipher(&root, b"tree");
     root.rename(&dir, &*root, b"+trash-0", RenameMode::Replace).unwrap();
@@ -257,7 +257,7 @@ fn what_was_in_directories_that_are_gone_is_forgotten() {
 
 #[test]
 fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
-    // The two were not compared, and all that was in it went unnoticed.
+    // The two were not compared, and all contents went unnoticed.
     let (store, client) = fresh();
     let root = store.root();
     client.session(&root, |v| rename(v, b"dir", b"moved", RenameMode::Replace).unwrap());
@@ -272,7 +272,7 @@ fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
     root.rmdir(&stored).unwrap();
     root.rename(b"+trash-0", &*root, &stored, RenameMode::Replace).unwrap();
     assert_eq!(client.told(&root), []);
-    // Done by a client, who leaves the directory elsewhere, it is nothing.
+    // If a client does it, and leaves the directory elsewhere, nothing is reported.
     Client::new().session(&root, |v| {
         rename(v, b"moved", b"away", RenameMode::Replace).unwrap();
         mkdir(v, b"moved").unwrap();
@@ -282,8 +282,8 @@ fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
 
 #[test]
 fn deletions_are_an_alarm_only_without_other_news() {
-    // Who only removes leaves nothing that the storage could not have done itself, so it is an
-    // alarm; with anything new beside it, it is not.
+    // A host that only removes leaves nothing that the storage could not have done itself, so it is
+    // an alarm; with anything new beside it, it is not.
     let (store, client) = fresh();
     let root = store.root();
     let other = Client::new();
@@ -291,7 +291,7 @@ fn deletions_are_an_alarm_only_without_other_news() {
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: false })]);
     other.session(&root, |v| put(v, b"news", b"from elsewhere").unwrap());
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
-    // It became an alarm with the next mount, when what was new had been learnt.
+    // It became an alarm at the next mount, once the new entry had been learnt.
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
 }
 
@@ -310,12 +310,12 @@ fn an_older_copy_of_a_vault_is_noticed_and_can_be_accepted() {
     let accept = SurveyOptions { accept: vec![Vec::new()], ..SurveyOptions::default() };
     client.survey(&root, &accept);
     assert_eq!(client.told(&root), []);
-    // The next session on it is one like any other.
+    // The next session on it is an ordinary one.
     client.session(&root, |v| write_at(v, b"letter", 0, b"again").unwrap());
     assert_eq!(client.told(&root), []);
 }
 
-/// Something that an honest person does.
+/// Performs an action of an honest person.
 fn act(vault: &Vault, random: &Seeded) {
     let name =
         |n: u64| format!("{}{}", if n.is_multiple_of(3) { "dir/" } else { "" }, n % 8).into_bytes();
@@ -363,8 +363,8 @@ fn two_hosts_that_take_turns_raise_no_alarm() {
             let (client, peer) = if turn % 2 == 0 { (&other, &one) } else { (&one, &other) };
             client.session(&store.root(), |v| {
                 (0..6).for_each(|_| {
-                    // An exchange of two names by somebody else looks like one by the storage, and
-                    // is told.
+                    // An exchange of two names by another machine looks like one by the storage,
+                    // and is reported.
                     act_without_exchange(v, &random)
                 });
                 put(v, format!("turn {turn}").as_bytes(), b"something new").unwrap();
@@ -393,7 +393,7 @@ fn act_without_exchange(vault: &Vault, random: &Seeded) {
     };
 }
 
-/// Every object of a store by path, with what a sync tool delivers.
+/// Returns every object of a store by path, with what a sync tool delivers.
 fn objects(dir: &Arc<dyn Dir>, path: &[u8], all: &mut Vec<(Vec<u8>, Option<Vec<u8>>)>) {
     let mut cookie = 0;
     loop {
@@ -423,7 +423,7 @@ fn on_disk(dir: &Path) -> Arc<dyn Dir> {
 
 #[test]
 fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
-    // Ours is a copy that a sync tool brings up to date with another machine's, object by object,
+    // Our copy is brought up to date with another machine's by a sync tool, object by object, with
     // removals anywhere in between.
     for seed in 0..6 {
         let random = Seeded::new(seed);
@@ -448,7 +448,8 @@ fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
         });
         let mut theirs = Vec::new();
         objects(&store.root(), b"", &mut theirs);
-        // Deliveries and removals, shuffled; directories first, or nothing can be put into them.
+        // Deliveries and removals in random order; directories first, because other objects need
+        // them.
         for (name, _) in theirs.iter().filter(|(_, contents)| contents.is_none()) {
             let _ = std::fs::create_dir(path(name));
         }
@@ -465,7 +466,7 @@ fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
         for (name, contents) in steps {
             match contents {
                 Some(contents) => {
-                    // Under another name first, as sync tools do.
+                    // First under another name, as sync tools do.
                     std::fs::write(path(b".delivery"), contents).unwrap();
                     std::fs::rename(path(b".delivery"), path(&name)).unwrap();
                 }
@@ -481,7 +482,7 @@ fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
         {
             std::fs::remove_dir(path(name)).unwrap();
         }
-        // An hour later all is at rest, and what is left are removals that came from elsewhere.
+        // An hour later everything is at rest, and what remains are removals from elsewhere.
         let later =
             SurveyOptions { now: SurveyOptions::default().now + 3600, ..SurveyOptions::default() };
         let notices = client.survey(&on_disk(&local), &later);
@@ -494,7 +495,7 @@ fn files_that_a_sync_tool_delivers_in_any_order_are_no_alarm() {
 
 #[test]
 fn a_crash_at_any_moment_is_no_alarm() {
-    // The memory and the vault are two things that no commit makes durable together.
+    // No commit makes the database and the vault durable together.
     let (store, client) = fresh();
     let store = store.crash(&mut |n| n - 1);
     let cuts = Arc::new(Mutex::new(Vec::new()));
@@ -544,7 +545,7 @@ fn the_database_tells_no_names() {
     }
 }
 
-/// A vault with `files` files in one directory behind a plan by which each opening of a file takes
+/// A vault with `files` files in one directory, behind a plan by which each opening of a file takes
 /// `time` from now on.
 fn slow(files: usize, time: Duration) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
     let store = MemStore::new();
@@ -560,7 +561,7 @@ fn slow(files: usize, time: Duration) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) 
     (FaultStore::wrap(store.root(), plan.clone()), plan, client)
 }
 
-/// Waits until so many files have been opened since `before`.
+/// Waits until this many files have been opened since `before`.
 fn wait_for_opened(plan: &FaultPlan, before: u64, files: u64) {
     let end = Instant::now() + Duration::from_secs(60);
     while plan.count(Calls::Of(Call::OpenFile)) < before + files {
@@ -571,8 +572,8 @@ fn wait_for_opened(plan: &FaultPlan, before: u64, files: u64) {
 
 #[test]
 fn a_background_comparison_idles_half_of_the_time() {
-    // Each mount read the headers of all files as fast as the store could give them, and on a slow
-    // disk nothing else came through.
+    // Each mount read the headers of all files as fast as the store could deliver them, and on a
+    // slow disk nothing else came through.
     let (files, time) = (30, Duration::from_millis(10));
     let (store, plan, client) = slow(files, time);
     let vault = vaults::open(store).unwrap();
@@ -589,8 +590,8 @@ fn a_background_comparison_idles_half_of_the_time() {
 
 #[test]
 fn a_vault_is_closed_in_the_midst_of_a_comparison() {
-    // The comparison looked whether it was to stop between two directories: with a large one on a
-    // slow disk an unmount took minutes.
+    // The comparison checked only between two directories whether it should stop: with a large
+    // directory on a slow disk an unmount took minutes.
     let files = 300;
     let (store, plan, client) = slow(files, Duration::from_millis(5));
     let vault = vaults::open(store.clone()).unwrap();
@@ -600,12 +601,12 @@ fn a_vault_is_closed_in_the_midst_of_a_comparison() {
     vault.close().unwrap();
     let opened = plan.count(Calls::Of(Call::OpenFile)) - before;
     assert!(opened < files as u64, "{opened} of {files} files were opened");
-    // Nothing of what was not looked at counts as gone.
+    // Files that were not looked at do not count as gone.
     plan.slow_down(Call::OpenFile, Duration::ZERO);
     assert_eq!(client.told(&store), []);
 }
 
-/// What is told, of which only alarms count.
+/// Keeps only the alarms.
 fn alarms(told: Vec<(String, NoticeKind)>) -> Vec<(String, NoticeKind)> {
     told.into_iter().filter(|(_, kind)| kind.is_alarm()).collect()
 }
@@ -624,7 +625,7 @@ fn last(path: &[u8]) -> &[u8] {
 }
 
 /// The storage put the old version under the name and left the newest one beside it, as a conflict
-/// copy. That was no alarm, because the newest version was still somewhere in the vault.
+/// copy. That raised no alarm, because the newest version was still somewhere in the vault.
 #[test]
 fn a_name_that_goes_backwards_is_noticed_beside_its_copy() {
     let (store, client) = fresh();
@@ -637,7 +638,7 @@ fn a_name_that_goes_backwards_is_noticed_beside_its_copy() {
     set(&root, &[&letter[..], b" (1)"].concat(), &newer);
     let told = client.told(&root);
     assert!(older(&told, "letter"), "{told:?}");
-    // Also when both have been seen side by side before.
+    // Also if both have been seen side by side before.
     set(&root, &letter, &newer);
     set(&root, &[&letter[..], b" (2)"].concat(), &before);
     assert_eq!(client.told(&root), []);
@@ -646,9 +647,9 @@ fn a_name_that_goes_backwards_is_noticed_beside_its_copy() {
     assert!(older(&told, "letter"), "{told:?}");
 }
 
-/// Two other machines changed a file apart, and the sync tool kept one version under the name and
-/// the other one, with the higher number, as a copy. Under the name nothing went backwards here, so
-/// that is no alarm, nor is it one when the copy is removed later; that is a note.
+/// Two other machines changed a file independently. The sync tool kept one version under the name
+/// and the other one, with the higher number, as a copy. Under the name nothing went back, so it is
+/// no alarm. The later removal of the copy is a note.
 #[test]
 fn an_ordinary_sync_conflict_is_no_alarm() {
     let (store, client) = fresh();
@@ -669,8 +670,8 @@ fn an_ordinary_sync_conflict_is_no_alarm() {
 }
 
 /// One machine changed `a/f`, another one renamed `a` to `b`, and the sync tool kept `a/f` and the
-/// older `b/f`. When `a/f` was removed later, `b/f` was told as rolled back on both machines,
-/// though nothing had been.
+/// older `b/f`. When `a/f` was removed later, `b/f` was reported as rolled back on both machines,
+/// although nothing had been.
 #[test]
 fn a_change_and_a_rename_that_a_sync_tool_merges_are_no_alarm() {
     let (store, renamer) = fresh();
@@ -703,8 +704,8 @@ fn a_change_and_a_rename_that_a_sync_tool_merges_are_no_alarm() {
 }
 
 /// The storage shows an old version once, beside the newest one, and then drops the newest. That is
-/// no alarm, for a sync tool may do the same with a conflict, but a note stays. Without the sight
-/// of both it is an alarm.
+/// no alarm, because a sync tool may do the same with a conflict, but a note stays. If both were
+/// never seen together, it is an alarm.
 #[test]
 fn the_newer_of_two_versions_seen_together_goes_with_a_note() {
     let (store, client) = fresh();
@@ -729,7 +730,7 @@ fn the_newer_of_two_versions_seen_together_goes_with_a_note() {
     }
 }
 
-/// A file that was removed, and not replaced, came back without a word, whichever name it got.
+/// A file that was removed, and not replaced, could come back unnoticed, under any name.
 #[test]
 fn a_removed_file_that_is_put_back_is_noticed() {
     let (store, client) = fresh();
@@ -746,7 +747,7 @@ fn a_removed_file_that_is_put_back_is_noticed() {
         }
         vaults::at(v, b"dir", |node| v.unlink(node, b"inside")).unwrap();
         vaults::at(v, b"", |node| v.rmdir(node, b"dir")).unwrap();
-        // Under the live mount, before anything of it was learnt.
+        // Under the live mount, before anything about it was learnt.
         set(&root, &letter, &before);
     });
     let back = |path: &str, elsewhere| vec![(path.to_owned(), NoticeKind::PutBack { elsewhere })];
@@ -755,7 +756,7 @@ fn a_removed_file_that_is_put_back_is_noticed() {
     }
     root.unlink(&letter).unwrap();
     assert_eq!(client.told(&root), []);
-    // As a copy, under another name, in a directory that is put back with it.
+    // As a copy, under another name, in a directory that is restored with it.
     set(&root, &[&letter[..], b" (1)"].concat(), &before);
     assert_eq!(client.told(&root), back("letter (1)", false));
     root.unlink(&[&letter[..], b" (1)"].concat()).unwrap();
@@ -769,7 +770,7 @@ fn a_removed_file_that_is_put_back_is_noticed() {
 }
 
 /// A file that this machine removed while another one changed it comes back from there with a
-/// version that nobody saw before.
+/// version that was never seen before.
 #[test]
 fn a_removed_file_that_another_machine_changed_is_no_alarm() {
     let (store, client) = fresh();
@@ -782,8 +783,8 @@ fn a_removed_file_that_another_machine_changed_is_no_alarm() {
     assert_eq!(client.told(&root), []);
 }
 
-/// The time of the first sight was kept for each version. A store that went on changing and let two
-/// old versions take turns, or the newest one in between, put the telling off for ever.
+/// The time of the first sight was kept for each version. A store that kept changing, and showed two
+/// old versions in turn, or the newest one in between, postponed the report for ever.
 #[test]
 fn old_versions_that_take_turns_are_told_within_an_hour() {
     let (dir, client) = (tempfile::tempdir().unwrap(), Client::new());
@@ -796,7 +797,7 @@ fn old_versions_that_take_turns_are_told_within_an_hour() {
         client.session(&root, |v| write_at(v, b"letter", n, b"changed").unwrap());
         versions.push(bytes(&root, &letter));
     }
-    // Before the store's present, which is how a store looks that changes at every moment.
+    // In the store's past, as in a store that changes at every moment.
     let begin = SurveyOptions::default().now - 4 * 3600;
     for step in 0..9 {
         set(&root, &letter, &versions[[0, 1, 0, 1, 2, 0, 1, 2, 1][step]]);
@@ -809,9 +810,9 @@ fn old_versions_that_take_turns_are_told_within_an_hour() {
     }
 }
 
-/// Files whose names are of no vault counted against a limit of 16,384 entries, beyond which a
-/// directory was left out with all below it. There is no limit any more, for they are not held; nor
-/// for entries of the vault itself, of which a directory is read piece by piece.
+/// Files with foreign names counted against a limit of 16,384 entries, beyond which a directory was
+/// left out with everything below it. There is no limit any more, because they are not held in
+/// memory. Nor is there one for the vault's own entries: directories are read piece by piece.
 #[test]
 fn no_number_of_entries_keeps_a_directory_from_being_compared() {
     let (store, client) = fresh();
@@ -835,8 +836,8 @@ fn no_number_of_entries_keeps_a_directory_from_being_compared() {
     assert!(older(&told[1..], "letter"), "{told:?}");
 }
 
-/// A directory is held open for its sub-directories. Where many are, one in another, the rest are
-/// opened by their paths.
+/// A directory is held open for its subdirectories. If many are nested, the deeper ones are opened
+/// by their paths.
 #[test]
 fn directories_that_are_nested_deeply_are_compared() {
     let (store, client) = fresh();
@@ -860,8 +861,8 @@ fn directories_that_are_nested_deeply_are_compared() {
     assert_eq!(client.told(&root).len(), paths.len());
 }
 
-/// What could not be read was passed over: a file that was spoilt, and a directory in which
-/// somebody had put the descriptor of a share.
+/// Unreadable objects were skipped: a damaged file, and a directory into which the descriptor of a
+/// share had been put.
 #[test]
 fn what_cannot_be_compared_is_noticed() {
     let (store, client) = fresh();
@@ -896,9 +897,9 @@ fn what_cannot_be_compared_is_noticed() {
     assert_eq!(client.told(&root), [], "nothing was forgotten meanwhile");
 }
 
-/// What is remembered of a directory was forgotten when it was renamed, until the next comparison:
-/// what the storage took from it in between, or together with a rename by another machine, was not
-/// missed.
+/// The remembered state of a directory was forgotten when it was renamed, until the next
+/// comparison. What the storage took from it in between, or together with a rename by another
+/// machine, was not missed.
 #[test]
 fn what_is_remembered_follows_a_renamed_directory() {
     for by_us in [true, false] {
@@ -921,8 +922,8 @@ fn what_is_remembered_follows_a_renamed_directory() {
     }
 }
 
-/// When another machine renamed files in a row, as for older logs, each took the name of the next,
-/// and that was told as an exchange.
+/// Another machine renamed files in a row, as log rotation does: each took the name of the next.
+/// That was reported as an exchange.
 #[test]
 fn files_that_are_renamed_in_a_row_are_no_exchange() {
     let (store, client) = fresh();
@@ -936,8 +937,8 @@ fn files_that_are_renamed_in_a_row_are_no_exchange() {
     assert_eq!(client.told(&root), []);
 }
 
-/// The storage put a copy of one file in the place of another, which was gone then, and nothing was
-/// told.
+/// The storage put a copy of one file in the place of another, which was then gone, and nothing was
+/// reported.
 #[test]
 fn a_file_that_a_copy_of_another_replaces_is_gone() {
     let (store, client) = fresh();
@@ -953,7 +954,7 @@ fn a_file_that_a_copy_of_another_replaces_is_gone() {
     assert_eq!(client.told(&root), [("other".to_owned(), NoticeKind::Gone { elsewhere: false })]);
 }
 
-/// A database of another version of the program is put aside, and the vault is remembered anew.
+/// A database of another version of the program is put aside, and a new one is begun.
 #[test]
 fn a_database_of_another_version_is_put_aside() {
     let (store, client) = fresh();
@@ -977,7 +978,7 @@ fn a_database_of_another_version_is_put_aside() {
 /// All states that a file of the vault has had, by plain path: its ciphertext after each session.
 type Past = BTreeMap<String, Vec<Vec<u8>>>;
 
-/// Where a plain path is stored, whether or not anything is there now.
+/// Returns where a plain path is stored, whether or not it exists now.
 fn place(
     store: &Arc<dyn Dir>,
     stored: &BTreeMap<String, Vec<u8>>,
@@ -987,9 +988,9 @@ fn place(
     (if dir.is_empty() { store.clone() } else { store.open_dir(dir).unwrap() }, name.to_vec())
 }
 
-/// A storage host that rolls back, exchanges, removes, puts back, duplicates and spoils at random,
-/// against a model of what is to be told. With the store as it was everything is well again; and
-/// what is accepted is not told again.
+/// A storage host that rolls back, exchanges, removes, restores, duplicates and damages at random,
+/// compared with a model of the expected reports. Once the store is restored, nothing is reported;
+/// and what is accepted is not reported again.
 #[test]
 fn what_a_hostile_host_does_at_random_is_told() {
     for seed in 0..60 {
@@ -997,8 +998,8 @@ fn what_a_hostile_host_does_at_random_is_told() {
         let store = MemStore::new();
         vaults::create_by_seed(&store.root(), seed);
         let (root, client) = (store.root(), Client::new());
-        // A file that is truncated and written anew has another id: what it was before counts as
-        // replaced by it.
+        // A file that is truncated and written anew has another id: its former id counts as
+        // replaced by the new one.
         let is_saved_anew = |name: &str| name.ends_with(['3', '7']);
         let stale = |name: &str| if is_saved_anew(name) { "put back" } else { "older" };
         let mut names: Vec<String> =
@@ -1032,7 +1033,7 @@ fn what_a_hostile_host_does_at_random_is_told() {
             (1..names.len()).rev().for_each(|i| names.swap(i, random.below(i as u64 + 1) as usize))
         };
         shuffle(&mut names);
-        // Some are removed by this client, and one more with them, for its name.
+        // This client removes some, and one more for its name.
         let removed: Vec<String> = names.drain(..3).collect();
         client.session(&root, |v| {
             for name in &removed {
@@ -1077,7 +1078,7 @@ fn what_a_hostile_host_does_at_random_is_told() {
                     expected.extend([(a, "exchanged"), (b, "exchanged")]);
                 }
                 3 => {
-                    // What is in the place of the one is there in an older version as well.
+                    // The file in the place of the first also exists in an older version.
                     write(&a, "", &newest(&b));
                     write(&b, "", &old);
                     if is_saved_anew(&a) {
@@ -1092,7 +1093,7 @@ fn what_a_hostile_host_does_at_random_is_told() {
                     expected.insert(a, "gone");
                 }
                 5 => {
-                    // It looks renamed.
+                    // This looks like a rename.
                     unlink(&a);
                     write(&a, " (1)", &newest(&a));
                 }
@@ -1122,7 +1123,7 @@ fn what_a_hostile_host_does_at_random_is_told() {
                             write(&back, " (2)", &bytes);
                             expected.insert(format!("{back} (2)"), "put back");
                         }
-                        // Over another one, which is gone then.
+                        // Over another file, which is then gone.
                         _ => {
                             write(&a, "", &bytes);
                             expected.insert(
@@ -1177,7 +1178,7 @@ impl Machine {
         all.into_iter().collect()
     }
 
-    /// Makes an object of the store what `contents` says: a directory, a file, or nothing.
+    /// Makes an object of the store equal to `contents`: a directory, a file, or nothing.
     fn deliver(&self, path: &[u8], contents: Option<&Option<Vec<u8>>>) {
         let (dir, name) = vaults::split(path);
         let root = self.store.root();
@@ -1195,7 +1196,7 @@ impl Machine {
     }
 }
 
-/// Something that a program on one of several machines does.
+/// Performs an action of a program on one of several machines.
 fn act_on_a_machine(vault: &Vault, random: &Seeded, fresh: &str) {
     let names: Vec<Vec<u8>> = vaults::tree(vault)
         .unwrap()
@@ -1221,10 +1222,10 @@ fn act_on_a_machine(vault: &Vault, random: &Seeded, fresh: &str) {
     };
 }
 
-/// Two machines work on their own copies, and a sync tool brings both to one state after each
-/// round: what one of them changed, made or removed; of a file that both changed, either, with the
-/// other one as a copy beside it. Nothing of that is an alarm, but for a conflict that this
-/// machine's version lost: there the name goes backwards, which only its user can judge.
+/// Two machines work on their own copies, and after each round a sync tool brings both to one
+/// state: what one machine changed, created or removed. Of a file that both changed, one version
+/// wins and the other becomes a copy beside it. None of this is an alarm, except a conflict that
+/// this machine's version lost: there the name goes back, which only the user can judge.
 #[test]
 fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
     for seed in 0..8 {
@@ -1250,7 +1251,8 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     for step in 0..random.below(4) {
                         act_on_a_machine(v, &random, &format!("fresh {number} {round} {step}"));
                     }
-                    // One directory each is renamed, once, while the other machine works in it.
+                    // On each machine one directory is renamed, once, while the other machine works
+                    // in it.
                     if number == 1 && round % 2 == 1 {
                         let _ = rename(
                             v,
@@ -1268,7 +1270,7 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
             paths.sort();
             paths.dedup();
             let mut conflicts = 0;
-            // Directories come before what is in them, and go after it.
+            // Directories come before their contents, and are removed after them.
             let (mut made, mut removed) = (Vec::new(), Vec::new());
             for path in paths {
                 let [one, two] = states.each_ref().map(|state| state.get(path));
@@ -1277,7 +1279,7 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     (_, false) => one,
                     (false, true) => two,
                     _ if one == two => one,
-                    // What was changed is kept where the other one removed it.
+                    // A changed file is kept if the other machine removed it.
                     _ if one.is_none() || two.is_none() => one.or(two),
                     _ => {
                         conflicts += 1;
@@ -1295,7 +1297,8 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     None => removed.push(path.clone()),
                 }
             }
-            // A directory that one machine renamed stays for what the other one has changed in it.
+            // A directory that one machine renamed stays for the files that the other one changed
+            // in it.
             let parents = |path: &[u8]| {
                 path.iter()
                     .enumerate()
@@ -1321,7 +1324,7 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     backwards.len() <= conflicts && others.is_empty(),
                     "seed {seed}, round {round}, {conflicts} conflicts: {told:?}"
                 );
-                // The user looks at what came back under another name, and often at the rest.
+                // The user looks at files that came back under another name, and often at the rest.
                 let look = |path: &str, kind: &NoticeKind| match kind {
                     NoticeKind::PutBack { .. } | NoticeKind::Older { .. } => {
                         Some(path.as_bytes().to_vec())

@@ -1,4 +1,4 @@
-//! Sizes and names at the edges, sparse files, renamed directories, conflict copies of sync tools:
+//! Sizes and names at the limits, sparse files, renamed directories, conflict copies of sync tools:
 //! through the library, on a real directory.
 
 use std::fs;
@@ -125,7 +125,7 @@ fn a_sparse_file_of_a_tebibyte() {
             assert!(buf[before + len..read].iter().all(|b| *b == 0));
         }
         let seek = |offset, what| on.vault.seek_data_hole(handle, offset, what);
-        // Data are found by whole segments.
+        // Data is found by whole segments.
         let (second, end) = (islands[1].0, (islands[1].0 + 300_000).next_multiple_of(4096));
         assert_eq!(seek(0, Seek::Data).unwrap(), 0);
         assert_eq!(seek(0, Seek::Hole).unwrap(), 8192);
@@ -137,8 +137,8 @@ fn a_sparse_file_of_a_tebibyte() {
         assert_eq!(seek(SIZE - 100, Seek::Hole).unwrap(), SIZE);
         assert_eq!(seek(SIZE, Seek::Data).unwrap_err().errno(), libc::ENXIO);
 
-        // While somebody may write, a hole is one only where a cache above has sent all that it
-        // held; data is data in any case.
+        // While a program may write, a hole counts as one only if the cache above has sent all its
+        // data; data is always data.
         let under_cache =
             |offset, what, sent: Range<u64>| on.vault.seek_under_cache(handle, offset, what, sent);
         assert_eq!(under_cache(8192, Seek::Data, 0..0).unwrap(), Sought::At(second));
@@ -170,7 +170,7 @@ fn a_sparse_file_of_a_tebibyte() {
         on.vault.release(handle).unwrap();
         on.clean();
 
-        // A hole made over all of it leaves nothing, and costs no time for what is a hole already.
+        // Punching a hole over everything leaves nothing, and costs no time for existing holes.
         let handle =
             at(&on.vault, b"sparse", |node| Ok(on.vault.open_file(node, READ_WRITE)?.handle))
                 .unwrap();
@@ -189,8 +189,8 @@ fn a_sparse_file_of_a_tebibyte() {
 
 #[test]
 fn one_write_of_many_megabytes_over_a_durable_file() {
-    // All of what a write replaced went into one journal record, which from 64 MiB on no replay
-    // would have read.
+    // All data that a write replaced went into one journal record, which no replay would have read
+    // from 64 MiB on.
     let mut on = OnDisk::new(Suite::Aes256Gcm, 18);
     put(&on.vault, b"file", &pattern(1, 80 << 20)).unwrap();
     on.reopen();
@@ -249,12 +249,11 @@ fn renamed_directories() {
     rename(v, b"full", b"full 2", RenameMode::Replace).unwrap();
     rename(v, b"full 2/nested", b"nested 2", RenameMode::Replace).unwrap();
     rename(v, b"nested 2", &long, RenameMode::NoReplace).unwrap();
-    // The old name is free, and means another directory.
+    // The old name is free, and can be used for another directory.
     mkdir(v, b"full").unwrap();
     put(v, b"full/other", b"5").unwrap();
     rename(v, b"full", b"full 2", RenameMode::Exchange).unwrap();
-    // Over a directory that holds control files only: its own record, a sidecar that was left
-    // behind.
+    // Over a directory that holds only control files: its own record, and a leftover sidecar.
     mkdir(v, b"was renamed").unwrap();
     put(v, b"was renamed/x", b"").unwrap();
     rename(v, b"was renamed", b"bare", RenameMode::Replace).unwrap();
@@ -276,7 +275,7 @@ fn renamed_directories() {
     on.reopen();
     assert_eq!(tree(&on.vault).unwrap(), before);
     on.clean();
-    // And empty again: a directory with nothing but its record can be removed.
+    // Empty again: a directory with nothing but its record can be removed.
     let v = &on.vault;
     at(v, b"bare/deep", |node| v.unlink(node, b"file")).unwrap();
     at(v, b"bare", |node| v.rmdir(node, b"deep")).unwrap();
@@ -299,7 +298,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 #[test]
 fn conflict_copies_show_and_read() {
     // A conflict-copied directory was given an id of its own, under which none of its names could
-    // be read; and a long name went when the entry from which it was copied was removed.
+    // be read; and a long name was removed with the entry from which it was copied.
     let mut on = OnDisk::new(Suite::Aes256Gcm, 18);
     let long = vec![b'l'; 190];
     put(&on.vault, b"file", b"file's").unwrap();
@@ -334,13 +333,13 @@ fn conflict_copies_show_and_read() {
     let all = tree(&on.vault).unwrap();
     assert_eq!(all.len(), 4 * 3 + 2 * 2 * 3);
 
-    // The copies outlive what they were copied from.
+    // The copies outlive their originals.
     on.vault.unlink(ROOT, &long).unwrap();
     on.vault.unlink(ROOT, b"file").unwrap();
     on.reopen();
     read_all(&on.vault);
     on.clean();
-    // They can be written to, renamed to a name of their own, and replaced.
+    // They can be written to, renamed to names of their own, and replaced.
     let (first, second) = (suffixes[0], suffixes[1]);
     rename(&on.vault, &with(b"dir", first, b""), b"dir 2", RenameMode::Replace).unwrap();
     rename(&on.vault, &with(b"moved 2", first, b""), b"moved 3", RenameMode::Replace).unwrap();
@@ -360,7 +359,8 @@ fn conflict_copies_show_and_read() {
 
 #[test]
 fn a_failure_is_told_when_the_file_is_closed() {
-    // close(2) sees what flush says; what only release would have found was told to nobody.
+    // close(2) returns the error of flush; an error that only release would have found was reported
+    // to nobody.
     let on = OnDisk::new(Suite::Aes256Gcm, 18);
     put(&on.vault, b"file", &pattern(1, 10_000)).unwrap();
     let handle = vaults::open_or_create(&on.vault, b"file", READ_WRITE).unwrap();
@@ -390,7 +390,7 @@ fn a_failure_is_told_when_the_file_is_closed() {
     on.vault.release(handle).unwrap();
 }
 
-/// Makes directories below each other, and counts on the node of each.
+/// Creates nested directories, and counts on the node of each.
 fn make_deep(vault: &Vault, depth: usize) -> Vec<NodeId> {
     let mut nodes = vec![ROOT];
     for _ in 0..depth {
@@ -399,8 +399,8 @@ fn make_deep(vault: &Vault, depth: usize) -> Vec<NodeId> {
     nodes
 }
 
-/// Goes down a deep tree, and removes it from the bottom up, as `rm -r` does. Gives the store's
-/// calls.
+/// Goes down a deep tree, and removes it from the bottom up, as `rm -r` does. Returns the number of
+/// calls to the store.
 fn calls_of_removal(depth: usize) -> u64 {
     let (store, plan) = (MemStore::new(), FaultPlan::new());
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -422,8 +422,8 @@ fn calls_of_removal(depth: usize) -> u64 {
     plan.count(Calls::All) - before
 }
 
-/// `rm -r` of 20,000 nested directories took over two minutes. Above the 512 directories of which a
-/// handle is kept, each step up opened all directories from the root on.
+/// `rm -r` of 20,000 nested directories took more than two minutes. Beyond the 512 directories of
+/// which a handle is kept, each step up opened all directories from the root on.
 #[test]
 fn removing_a_deep_tree_takes_calls_in_proportion() {
     let [small, large] = [2000, 8000].map(|depth| (depth, calls_of_removal(depth)));
@@ -434,9 +434,9 @@ fn removing_a_deep_tree_takes_calls_in_proportion() {
     assert!(large.1 <= small.1 * 9 / 2, "{small:?} {large:?}");
 }
 
-/// The rollback memory worked out the place of a directory by recursion, from the root on at each
-/// change: a program that made 6,500 directories below each other ended the daemon, which had run
-/// out of stack, and each change before that took longer than the last.
+/// The rollback database computed the place of a directory by recursion, from the root on at each
+/// change. A program that made 6,500 nested directories ended the daemon with a stack overflow, and
+/// each change before that took longer than the last.
 #[test]
 fn deep_directories_do_not_end_a_vault_that_remembers() {
     let depth = 2500;
@@ -463,9 +463,9 @@ fn put_in(vault: &Vault, parent: NodeId) {
     vault.forget(attr.node, 1);
 }
 
-/// A record of the journal gives the length of a path in 16 bits, and longer paths were cut: after
-/// a power cut the record led nowhere. A file so deep is created and replaced without a record, and
-/// not opened to be changed.
+/// A journal record has 16 bits for the length of a path, and longer paths were cut: after a power
+/// cut the record led nowhere. A file at such a depth is created and replaced without a record, and
+/// cannot be opened for changes.
 #[test]
 fn files_with_paths_too_long_for_the_journal_are_not_changed() {
     let mut on = OnDisk::new(Suite::Aes256Gcm, 18);

@@ -23,7 +23,7 @@ fn vault() -> (Vault, MemStore, Arc<FaultPlan>) {
     (vault, store, plan)
 }
 
-/// A directory that was renamed with something in it, and emptied: it holds the record of its id.
+/// A directory that was renamed with contents, and then emptied: it holds the record of its id.
 fn recorded(vault: &Vault, path: &[u8]) {
     mkdir(vault, b"first").unwrap();
     put(vault, b"first/file", b"x").unwrap();
@@ -36,7 +36,7 @@ fn unlink(vault: &Vault, path: &[u8]) {
     at(vault, parent, |parent| vault.unlink(parent, name)).unwrap();
 }
 
-/// Stored names in the root that a crash or a failure left.
+/// Stored names in the root that a crash or a failure left behind.
 fn left(store: &MemStore) -> Vec<String> {
     let entries = store.root().read(0, 1 << 16).unwrap();
     let names = entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned());
@@ -45,8 +45,8 @@ fn left(store: &MemStore) -> Vec<String> {
 
 #[test]
 fn a_directory_replaces_an_emptied_one_without_an_exchange() {
-    // On exFAT, NTFS, sshfs and NFS `mv -T` over an empty directory that had been renamed once gave
-    // EINVAL.
+    // On exFAT, NTFS, sshfs and NFS `mv -T` over an empty directory that had been renamed once
+    // failed with EINVAL.
     let (vault, store, _) = vault();
     recorded(&vault, b"target");
     mkdir(&vault, b"source").unwrap();
@@ -68,8 +68,8 @@ fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
         mkdir(&vault, b"source").unwrap();
         put(&vault, b"source/kept", b"kept").unwrap();
         let done = plan.count(Calls::Of(Call::Rename));
-        // The record of the source's id is put in its place by a rename too, and then comes the one
-        // that finds the target not empty.
+        // The record of the source's id is also put in its place by a rename; the next rename finds
+        // that the target is not empty.
         plan.add(Fault {
             calls: Calls::Of(Call::Rename),
             when: When::Nth(done + 2 + nth),
@@ -86,9 +86,9 @@ fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
 
 #[test]
 fn a_removed_directory_goes_once_its_files_are_closed() {
-    // Through FUSE a file that is removed while it is open keeps a hidden name, and its directory.
-    // The directory stayed in the vault for ever, and was a fault to fsck. So did the one around
-    // it.
+    // Through FUSE an open file that is removed keeps a hidden name, and therefore its directory.
+    // The directory stayed in the vault for ever, and fsck reported it as a fault. So did the
+    // directory above it.
     let (vault, store, plan) = vault();
     mkdir(&vault, b"outer").unwrap();
     recorded(&vault, b"outer/dir");
@@ -104,8 +104,7 @@ fn a_removed_directory_goes_once_its_files_are_closed() {
     inner.create_file(b".fuse_hidden0000000100000001", 0o600).unwrap();
     let done = plan.count(Calls::Of(Call::Rmdir));
     for n in [2, 4] {
-        // Each time the directory is found not empty, then it is moved away, and cannot be deleted
-        // either.
+        // Each time the directory is found not empty, is moved away, and cannot be deleted either.
         plan.add(Fault {
             calls: Calls::Of(Call::Rmdir),
             when: When::Nth(done + n),
@@ -125,7 +124,7 @@ fn a_removed_directory_goes_once_its_files_are_closed() {
 #[test]
 fn a_nameless_file_is_writable_if_the_store_counts_a_link() {
     // sshfs and exFAT keep an open file that is removed under a hidden name. The vault was searched
-    // for it, and its fsync gave EIO.
+    // for it, and its fsync failed with EIO.
     let (vault, _, plan) = vault();
     let handle = open_or_create(&vault, b"file", READ_WRITE).unwrap();
     vault.write(handle, 0, &pattern(1, 300_000), false).unwrap();
@@ -143,8 +142,8 @@ fn a_nameless_file_is_writable_if_the_store_counts_a_link() {
 
 #[test]
 fn a_hard_link_is_refused_where_it_would_show_as_another_file() {
-    // Over sshfs the two names were opened as two files: what was written by way of the one was
-    // damage to the other.
+    // Over sshfs the two names were opened as two files: data written through one name was damage
+    // to the other.
     let (vault, store, _) = vault();
     put(&vault, b"file", b"contents").unwrap();
     let entries = || raw::names(&*store.root()).into_iter().filter(|name| name != b"+long").count();
@@ -164,8 +163,8 @@ fn a_hard_link_is_refused_where_it_would_show_as_another_file() {
 
 #[test]
 fn a_link_that_is_too_long_for_the_store_has_its_target_aside() {
-    // XFS takes links of 1,024 bytes: a target of more than 700 gave ENAMETOOLONG, and so did cp of
-    // a tree with one.
+    // XFS accepts links of 1,024 bytes: a target of more than 700 failed with ENAMETOOLONG, and so
+    // did cp of a tree with one.
     let (vault, store, plan) = vault();
     let target = pattern(1, 900).iter().map(|b| b'a' + b % 26).collect::<Vec<_>>();
     let done = plan.count(Calls::Of(Call::Symlink));
@@ -185,8 +184,8 @@ fn a_link_that_is_too_long_for_the_store_has_its_target_aside() {
 
 #[test]
 fn what_a_failed_call_has_made_instead_goes() {
-    // exfat-fuse makes an empty file where a FIFO was asked for, and fails then. It stayed, and was
-    // a fault to fsck.
+    // exfat-fuse creates an empty file instead of a FIFO, and then fails. The file stayed, and fsck
+    // reported it as a fault.
     let (vault, store, _) = vault();
     let before = store.root().read(0, 1 << 16).unwrap().len();
     let root = vault.resolve(b"").unwrap().node;
@@ -199,8 +198,8 @@ fn what_a_failed_call_has_made_instead_goes() {
 
 #[test]
 fn a_refused_chown_keeps_the_file_and_clears_setuid() {
-    // exFAT has no owners: in a mount by root for all users nobody else could make a file, and each
-    // attempt left an empty one behind.
+    // exFAT has no owners: in a mount by root for all users no other user could create a file, and
+    // each attempt left an empty one behind.
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root makes files for others");
         return;

@@ -1,5 +1,5 @@
-//! Another program, such as a sync tool, changes a file in the store that programs have open.
-//! Nothing that was written through an open file is acknowledged and dropped.
+//! Another program, such as a sync tool, changes a file in the store that programs have open. Data
+//! written through an open file is never acknowledged and then dropped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::vaults::{self, Item, READ, READ_WRITE, at, get, pattern, put
 /// Small, in one chunk, in several chunks.
 const SIZES: [usize; 3] = [100, 3_000, 40_000];
 
-/// How a commit comes about.
+/// How a commit is caused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Commit {
     Fsync,
@@ -73,7 +73,7 @@ impl Scene {
         Scene { store, vault, name: name.to_vec(), stored, older, handle }
     }
 
-    /// Puts a file into the place of the open one, as a sync tool does.
+    /// Replaces the open file by another one, as a sync tool does.
     fn replace(&self, ciphertext: &[u8]) {
         let root = self.store.root();
         let file = root.create_file(b".arriving.tmp", 0o644).unwrap();
@@ -105,7 +105,7 @@ impl Scene {
         files(&self.vault, &self.name)
     }
 
-    /// What a crash that loses everything unflushed leaves.
+    /// Returns what a crash that loses everything unflushed leaves.
     fn files_after_a_crash(&self) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
         let vault = vaults::open(self.store.crash(&mut |_| 0).root()).unwrap();
         files(&vault, &self.name)
@@ -137,7 +137,7 @@ fn patched(bytes: &[u8], offset: usize, patch: &[u8]) -> Vec<u8> {
 }
 
 /// A file was open and had been written to when the sync tool replaced it. The late commit went
-/// into an inode without a name, or failed: with plain files the tool keeps both versions.
+/// into an inode without a name, or failed. With plain files the tool keeps both versions.
 #[test]
 fn changes_to_a_replaced_file_become_a_conflict_copy() {
     for (size, how, caller_caches) in SIZES
@@ -153,7 +153,7 @@ fn changes_to_a_replaced_file_become_a_conflict_copy() {
         let ours = patched(&newer, 10, b"ours");
         assert!(scene.files() == (Some(older.clone()), vec![ours.clone()]), "{size} {how:?}");
         assert!(scene.files_after_a_crash() == (Some(older.clone()), vec![ours.clone()]), "{size}");
-        // The handle follows the copy.
+        // The handle continues in the copy.
         scene.vault.write(scene.handle, 20, b"more", false).unwrap();
         scene.vault.fsync(scene.handle, false).unwrap();
         let ours = patched(&ours, 20, b"more");
@@ -204,7 +204,7 @@ fn equal_contents_make_no_conflict_copy() {
     }
 }
 
-/// A plain file that is open and was just written stays when the sync tool wants to remove it.
+/// A plain file that is open and was just written stays when the sync tool tries to remove it.
 #[test]
 fn a_file_removed_while_dirty_is_written_back() {
     let long = [b'x'; 230];
@@ -236,7 +236,7 @@ fn a_file_that_a_program_removed_is_not_written_back() {
     scene.end();
 }
 
-/// A file without changes leaves with its name: no copy is made for a program that only has it
+/// A file without changes disappears with its name: no copy is made for a program that only has it
 /// open.
 #[test]
 fn an_open_file_without_changes_leaves_nothing_behind() {
@@ -254,8 +254,8 @@ fn an_open_file_without_changes_leaves_nothing_behind() {
     }
 }
 
-/// A sync tool delivers the bytes that are there already, under another inode: the file is the
-/// same, and the open file continues in it, with its changes.
+/// A sync tool delivers the same bytes under another inode: it is the same file, and the open file
+/// continues in it, with its changes.
 #[test]
 fn an_echo_is_adopted() {
     for size in SIZES {
@@ -273,7 +273,7 @@ fn an_echo_is_adopted() {
             }
             let node = scene.vault.resolve(b"f").unwrap().node;
             scene.replace(&echo);
-            // An open by a name that the kernel knows.
+            // An open by a name that the kernel has cached.
             let second = scene.vault.open_file(node, READ_WRITE).unwrap().handle;
             scene.vault.forget(node, 1);
             scene.vault.write(second, 20, b"second", false).unwrap();
@@ -378,8 +378,8 @@ fn changes_wait_for_room_for_their_copy() {
     scene.end();
 }
 
-/// Whichever single call fails, an `fsync` that succeeds has kept the changes, and the file that
-/// another program has put there is as that program has left it.
+/// Whichever single call fails: an `fsync` that succeeds has kept the changes, and the other
+/// program's file is as that program left it.
 #[test]
 fn each_call_of_a_conflict_fails_once() {
     for removed in [false, true] {
@@ -420,8 +420,8 @@ fn each_call_of_a_conflict_fails_once() {
     }
 }
 
-/// The file is replaced while the commit is under way, after it has looked: the `fsync` that
-/// returned success had made an inode durable that had no name any more.
+/// The file is replaced during the commit, after the check: the `fsync` that returned success had
+/// made an inode durable that no longer had a name.
 #[test]
 fn a_file_replaced_during_its_commit_is_kept() {
     for nth in 0.. {

@@ -19,7 +19,7 @@ fn synced() -> (MemStore, MemStore) {
     (store, MemStore::new())
 }
 
-/// All files below a directory whose names begin so.
+/// Returns all files below a directory whose names have this prefix.
 fn below(dir: &dyn Dir, prefix: &[u8]) -> Vec<Vec<u8>> {
     let mut found = raw::named(dir, prefix);
     for name in raw::names(dir) {
@@ -32,7 +32,7 @@ fn below(dir: &dyn Dir, prefix: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn journals_of_a_synced_vault_stay_on_the_machine() {
-    // A sync tool carried them to other machines, which refused to mount the vault.
+    // A sync tool carried them to other machines, which then refused to mount the vault.
     let (store, state) = synced();
     let vault = open_on(&store, Some(&state)).unwrap();
     assert!(vault.is_synced());
@@ -53,7 +53,7 @@ fn journals_of_a_synced_vault_stay_on_the_machine() {
     vault.release(handle).unwrap();
     vault.close().unwrap();
     assert_eq!(below(&*state.root(), b"+journal-").len(), 0);
-    // A reader beside a writer, and one after a crash, need none of their own.
+    // A reader beside a writer, and one after a crash, need no journals of their own.
     let reading = OpenOptions {
         read_only: true,
         local: Some(Local { state: state.root(), path: "/copy".into() }),
@@ -65,7 +65,8 @@ fn journals_of_a_synced_vault_stay_on_the_machine() {
 
 #[test]
 fn a_machine_keeps_to_the_property_once_seen() {
-    // An "off" that arrives late would be unsafe, so there is none: a mark that is gone comes back.
+    // An "off" that arrives late would be unsafe, so there is none: a mark that disappears comes
+    // back.
     let (store, state) = synced();
     open_on(&store, Some(&state)).unwrap().close().unwrap();
     store.root().unlink(b"+synced").unwrap();
@@ -78,7 +79,7 @@ fn a_machine_keeps_to_the_property_once_seen() {
     assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty());
 }
 
-/// A file that is overwritten and synced on a machine; the contents before and after.
+/// Overwrites a file and syncs it on a machine. Returns the contents before and after.
 fn overwritten(s: &mut Session) -> [Vec<u8>; 2] {
     let before = pattern(1, 30_000);
     s.create(b"file", &before);
@@ -114,8 +115,8 @@ fn files(vault: &Vault) -> Vec<(Vec<u8>, Contents)> {
 }
 
 /// Power is lost at each moment of a commit. Before the daemon returns, a sync tool delivers
-/// another machine's version of the file, and keeps ours as a conflict copy. Theirs stays, and ours
-/// becomes whole.
+/// another machine's version of the file and keeps ours as a conflict copy. Theirs stays, and ours
+/// becomes complete.
 #[test]
 fn a_replay_finds_its_file_among_the_conflict_copies() {
     let (cuts, [before, after]) = cuts();
@@ -129,7 +130,7 @@ fn a_replay_finds_its_file_among_the_conflict_copies() {
             let mut chance = crate::support::cuts::chance(n as u64);
             let here = store.crash(&mut |n| if harsh { 0 } else { chance(n) });
             let state = state.as_ref().unwrap().crash(&mut |n| n - 1);
-            // The other machine has the file as it was, and replaces its contents.
+            // The other machine has the former file, and replaces its contents.
             let other = cuts.last().unwrap().store.snapshot();
             let theirs = open_on(&other, Some(&MemStore::new())).unwrap();
             put(&theirs, b"file", b"theirs").unwrap();
@@ -163,8 +164,8 @@ fn stored_file(root: &dyn Dir) -> Vec<u8> {
     raw::names(root).into_iter().find(|name| name[0] != b'+').unwrap()
 }
 
-/// The file was removed by another machine, and no copy of ours is left: the mount goes on, and
-/// what did not fit is kept and shown.
+/// The file was removed by another machine, and no copy of ours exists: the mount works, and the
+/// records that do not fit are kept and reported.
 #[test]
 fn records_that_fit_nothing_refuse_no_mount_and_are_shown() {
     let (cuts, _) = cuts();
@@ -190,8 +191,8 @@ fn records_that_fit_nothing_refuse_no_mount_and_are_shown() {
     assert!(refused > 0);
 }
 
-/// A copy that was moved to another path since it crashed finds its journal. Another copy of the same
-/// vault on the same machine leaves it alone.
+/// A copy that was moved to another path after it crashed finds its journal. Another copy of the
+/// same vault on the same machine does not use it.
 #[test]
 fn a_journal_belongs_to_one_copy() {
     let (store, state) = synced();
@@ -222,9 +223,9 @@ fn a_journal_belongs_to_one_copy() {
     assert_eq!(below(&*state.root(), b"+journal-").len(), 0);
 }
 
-/// What was acknowledged is in the store itself, and not in the journal alone: a sync tool that
-/// delivers another machine's version before the journal is replayed has ours to keep. The power
-/// fails when `fsync` has returned, and the machine's journal is not looked at.
+/// Acknowledged data is in the store itself, and not only in the journal: a sync tool that delivers
+/// another machine's version before the journal is replayed can keep ours. The power fails after
+/// `fsync` has returned, and the machine's journal is ignored.
 #[test]
 fn what_is_acknowledged_is_in_the_store_itself() {
     let (cuts, [_, after]) = cuts();

@@ -1,5 +1,5 @@
-//! Two machines with a vault each, and a sync tool that brings files from one copy to the other: no
-//! file becomes unreachable.
+//! Two machines with a vault each, and a sync tool that copies files between the two: no file
+//! becomes unreachable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,14 +37,14 @@ fn image(dir: &dyn Dir) -> Image {
     all
 }
 
-/// Makes a store equal to an image, as a tool does that compares files: from the deepest up.
+/// Makes a store equal to an image, as a tool does that compares files: the deepest first.
 fn bring(root: &Arc<dyn Dir>, wanted: &Image) {
     let there = image(&**root);
     for path in there.keys().rev().filter(|path| !wanted.contains_key(*path)) {
         let path = path.strip_suffix(b"/").unwrap_or(path);
         let (above, name) = vaults::split(path);
         let dir = raw::beneath(root, above);
-        // A directory in which something stays is not removed.
+        // A directory that still has contents is not removed.
         let _ = dir.unlink(name).or_else(|_| dir.rmdir(name));
     }
     for (path, bytes) in wanted {
@@ -89,8 +89,8 @@ impl Machines {
         vault.close().unwrap();
     }
 
-    /// Syncs both ways as Syncthing does: what one machine changed or removed goes to the other;
-    /// of a file that both changed, the second one's version becomes a conflict copy; what one has
+    /// Syncs both ways as Syncthing does: what one machine changed or removed goes to the other. If
+    /// both changed a file, the second one's version becomes a conflict copy. A file that one
     /// changed and the other removed stays.
     fn sync(&mut self) {
         let now = [0, 1].map(|machine| image(&*self.stores[machine].root()));
@@ -121,7 +121,7 @@ impl Machines {
         assert!(self.before == image(&*self.stores[1].root()), "both copies are equal");
     }
 
-    /// The tree of both machines, which is the same, without faults.
+    /// Returns the tree of both machines, which must be equal and without faults.
     fn tree(&self) -> BTreeMap<Vec<u8>, Item> {
         let [first, second] = [0, 1].map(|machine| {
             let vault = vaults::open(self.stores[machine].root()).unwrap();
@@ -145,8 +145,8 @@ fn contents<const N: usize>(files: [(&[u8], &[u8]); N]) -> BTreeMap<Vec<u8>, Vec
     files.iter().map(|(path, bytes)| (path.to_vec(), bytes.to_vec())).collect()
 }
 
-/// A directory's record disappeared with a rename on one machine, while the other created a file in
-/// the directory, which nobody could list from then on.
+/// A directory's record disappeared with a rename on one machine while the other created a file in
+/// the directory, which could not be listed from then on.
 #[test]
 fn a_file_made_in_a_directory_renamed_elsewhere_is_reachable() {
     let mut machines = Machines::new(|vault| {
@@ -158,7 +158,7 @@ fn a_file_made_in_a_directory_renamed_elsewhere_is_reachable() {
     machines.on(1, |vault| put(vault, b"b/two", b"2").unwrap());
     machines.sync();
     assert_eq!(machines.contents(), contents([(b"b/two", b"2"), (b"c/one", b"1")]));
-    // And the same where the directory is removed.
+    // The same if the directory is removed.
     machines.on(0, |vault| {
         at(vault, b"c", |dir| vault.unlink(dir, b"one")).unwrap();
         vault.rmdir(kithfs::vault::ROOT, b"c").unwrap();
@@ -196,7 +196,7 @@ fn two_directories_renamed_to_one_name_are_merged() {
 }
 
 /// One machine renamed a directory to the name under which the other created one with a file in it;
-/// and entries of a renamed directory arrived before what said that they belong there.
+/// and entries of a renamed directory arrived before their evidence.
 #[test]
 fn a_directory_renamed_onto_a_new_one_hides_nothing() {
     let mut machines = Machines::new(|vault| {
@@ -225,8 +225,8 @@ fn a_directory_renamed_onto_a_new_one_hides_nothing() {
     assert_eq!(machines.contents(), expected);
 }
 
-/// A long name lost its sidecar where one machine removed the file and the other changed it.
-/// Everything in a long-named directory failed then.
+/// A long name lost its sidecar when one machine removed the file and the other changed it.
+/// Everything in a long-named directory then failed.
 #[test]
 fn a_long_name_removed_here_and_changed_there_is_kept() {
     let (file, dir) = ([b'f'; 200], [b'd'; 200]);
@@ -254,7 +254,7 @@ fn a_long_name_removed_here_and_changed_there_is_kept() {
 }
 
 /// Both machines created one long name: the sidecars differed, became conflict copies, and were
-/// faults for a check.
+/// reported as faults.
 #[test]
 fn a_long_name_created_on_both_machines_is_one() {
     let long = [b'l'; 200];
@@ -277,7 +277,7 @@ fn a_long_name_created_on_both_machines_is_one() {
     assert_eq!(raw::long_names(&machines.stores[0].root()).len(), 2, "each is there once");
 }
 
-/// Names of 155 to 183 bytes were stored as up to 255, so that a sync tool had no room for its
+/// Names of 155 to 183 bytes were stored as up to 255 bytes, so a sync tool had no room for its
 /// suffix, and failed with ENAMETOOLONG for ever.
 #[test]
 fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
@@ -296,8 +296,8 @@ fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
     assert_eq!(get(&vault, &[b'n'; 170]).unwrap(), b"");
 }
 
-/// An empty directory was renamed without evidence. What another machine had put into it before was
-/// delivered into the renamed directory, and stayed marked.
+/// An empty directory was renamed without evidence. Entries that another machine had put into it
+/// before were delivered into the renamed directory, and stayed marked.
 #[test]
 fn an_empty_renamed_directory_explains_late_entries() {
     for is_synced in [false, true] {

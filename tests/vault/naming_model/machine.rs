@@ -1,5 +1,5 @@
 //! One machine: its copy of the vault, what it knows of the share, and what programs do there
-//! through names that they are shown.
+//! through the names that they are shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::names::{Directory, Epoch, Knowledge, Stored, Tag, explained, root_tag};
 use super::store::{Item, Path, Record, Store};
 
-/// A control file at the share's root: immutable, and named by what is in it.
+/// A control file at the share's root: immutable, and named by its contents.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Control {
     /// The keys of an epoch (manifest and slot block).
@@ -18,7 +18,7 @@ pub enum Control {
     Moved { epoch: Epoch, from: Tag, to: Tag },
 }
 
-/// What all machines did, whatever has arrived where.
+/// The actions of all machines, whatever has arrived where.
 #[derive(Default)]
 pub struct History {
     pub records: Record,
@@ -37,7 +37,8 @@ impl History {
         self.records
     }
 
-    /// Whether programs have brought entries with this tag into the directory with that tag.
+    /// Returns whether programs have moved entries with the tag `from` into the directory with the
+    /// tag `to`.
     pub fn has_moved(&self, from: Tag, to: Tag) -> bool {
         let mut reached = BTreeSet::from([to]);
         let mut next = vec![to];
@@ -150,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// Everything that a program finds, in the order of a walk.
+    /// Returns everything that a program finds, in the order of a walk.
     pub fn walk(&self) -> Vec<Seen> {
         let mut found = Vec::new();
         let mut next = vec![Path::new()];
@@ -178,7 +179,7 @@ impl Machine {
         Some(Seen { directory: directory.clone(), name: name.to_owned(), stored, item })
     }
 
-    /// The stored name of an entry that is made.
+    /// Returns the stored name of a new entry.
     fn seal_new(&mut self, history: &mut History, tag: Tag, name: &str) -> Rc<Stored> {
         history.sealed.insert((tag, name.to_owned()));
         self.seal(tag, name, "")
@@ -237,7 +238,7 @@ impl Machine {
         }
     }
 
-    /// Removes a file or an empty directory. Returns whether it could.
+    /// Removes a file or an empty directory. Returns whether it succeeded.
     pub fn remove(&mut self, history: &mut History, seen: &Seen) -> bool {
         let path = seen.path();
         match seen.item {
@@ -254,8 +255,8 @@ impl Machine {
         true
     }
 
-    /// `rm -r`: each name of one listing is removed. What no key of this machine opens keeps the
-    /// directory, and nothing else does.
+    /// `rm -r`: removes each name of one listing. Only an entry that no key of this machine opens
+    /// keeps the directory.
     pub fn remove_tree(&mut self, history: &mut History, seen: &Seen) {
         let path = seen.path();
         if seen.item == Item::Directory {
@@ -275,7 +276,7 @@ impl Machine {
         assert!(self.remove(history, seen) || may_stay, "an entry hid from rm -r");
     }
 
-    /// Makes the evidence for a directory that is about to have another tag.
+    /// Creates the evidence for a directory that is about to get another tag.
     fn explain(&mut self, history: &mut History, from: Tag, to: Tag) {
         history.renamed.insert((from, to));
         if from != to && !explained(self, to).contains(&from) {
@@ -283,7 +284,7 @@ impl Machine {
         }
     }
 
-    /// Renames an entry, over another one if there is one and the kernel would allow it.
+    /// Renames an entry, over another one if the kernel would allow it.
     pub fn rename(&mut self, history: &mut History, seen: &Seen, into: &Path, name: &str) {
         let from = seen.path();
         if into.starts_with(&from) {
@@ -363,8 +364,8 @@ impl Machine {
         self.learn(Control::Epoch(history.epochs));
     }
 
-    /// Seals one name of an old epoch again, with the tag that it has, unless another entry has that
-    /// stored name.
+    /// Reseals one name of an old epoch with its own tag, unless another entry has that stored
+    /// name.
     pub fn reseal(&mut self, history: &mut History, seen: &Seen) {
         if seen.stored.epoch == self.epochs[0]
             || seen.stored.is_long() && !self.has_long(seen.stored.seal())

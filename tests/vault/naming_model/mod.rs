@@ -1,6 +1,6 @@
-//! The naming rules of SPEC.md, section 5 to 7, as an abstract model without ciphers: three
-//! machines with a copy of the vault each, programs that make, rename and remove on all of them, and
-//! a sync tool that delivers whole files, partially and in any order.
+//! The naming rules of SPEC.md, sections 5 to 7, as an abstract model without ciphers: three
+//! machines with a copy of the vault each, programs that create, rename and remove entries on all
+//! of them, and a sync tool that delivers whole files, partially and in any order.
 //!
 //! After everything is delivered, each entry that no program removed is visible on every machine,
 //! under the same name, and a lookup of that name leads to it alone. At every moment, on each

@@ -1,7 +1,7 @@
 //! Tags, stored names, conflict suffixes, and the rule by which a name belongs to an entry.
 //!
-//! A stored name is what it was sealed from and the suffix of a sync tool. Whether a machine can
-//! open it depends on the epochs and the long names that the machine has.
+//! A stored name consists of the sealed parts and the suffix of a sync tool. Whether a machine can
+//! open it depends on its epochs and long names.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ pub type Epoch = u8;
 
 /// The longest plain name that is stored whole; longer ones are stored as a hash.
 const LONGEST_SHORT: usize = 98;
-/// The longest name that a program can be shown.
+/// The longest name that can be shown to a program.
 const LONGEST: usize = 255;
 
 pub fn hash(of: impl Hash) -> u64 {
@@ -34,7 +34,7 @@ impl Stored {
         self.name.len() > LONGEST_SHORT
     }
 
-    /// What the entry and its sealed long name have in common.
+    /// The value that an entry and its sealed long name share.
     pub fn seal(&self) -> u64 {
         hash((self.epoch, self.tag, &self.name))
     }
@@ -49,7 +49,7 @@ impl Stored {
         format!(" (moved {:02x})", hash(self.text()) % 8)
     }
 
-    /// The tag of a directory with this name. It depends on the part that is sealed alone.
+    /// The tag of a directory with this name. It depends only on the sealed part.
     pub fn tag_of_directory(&self) -> Tag {
         if self.is_long() {
             hash(("long tag", self.seal()))
@@ -75,11 +75,11 @@ fn is_known_form(suffix: &str) -> bool {
         return false;
     };
     let digits = !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_digit());
-    // The last: otherwise two suffixes would be shown alike.
+    // The last condition: otherwise two suffixes would be shown alike.
     digits || inner.contains("conflict") && !inner.starts_with("conflict copy ")
 }
 
-/// How a suffix is shown.
+/// Returns a suffix as it is shown.
 fn shown_suffix(suffix: &str) -> String {
     if suffix.is_empty() || is_known_form(suffix) {
         suffix.to_owned()
@@ -88,8 +88,8 @@ fn shown_suffix(suffix: &str) -> String {
     }
 }
 
-/// Takes a shown name apart: each pair of a plain name and a stored suffix that it can be made of,
-/// from the left; at one place a suffix of a known form first.
+/// Splits a shown name: returns each pair of a plain name and a stored suffix that could produce
+/// it, from the left; at one position a suffix of a known form first.
 fn splits(name: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     for (at, _) in name.char_indices().skip(1) {
@@ -118,7 +118,8 @@ pub trait Knowledge {
     fn evidence_to(&self, to: Tag) -> Vec<Tag>;
 }
 
-/// All tags that the evidence explains in the directory with the tag `own`, without its own.
+/// Returns all tags that the evidence explains in the directory with the tag `own`, without its
+/// own.
 pub fn explained(knowledge: &impl Knowledge, own: Tag) -> BTreeSet<Tag> {
     let mut found = BTreeSet::new();
     let mut next = vec![own];
@@ -132,8 +133,8 @@ pub fn explained(knowledge: &impl Knowledge, own: Tag) -> BTreeSet<Tag> {
     found
 }
 
-/// A directory as a machine sees it: the stored names in it, which name was taken from its entry
-/// while the vault is open, and whose tags belong here.
+/// A directory as a machine sees it: the stored names in it, the names that were taken from their
+/// entries while the vault is open, and the tags that belong here.
 pub struct Directory<'a, K> {
     pub knowledge: &'a K,
     pub own: Tag,
@@ -156,7 +157,7 @@ impl<'a, K: Knowledge> Directory<'a, K> {
         entry.tag == self.own || self.explained.contains(&entry.tag)
     }
 
-    /// The plain name with the suffix as it is shown.
+    /// Returns the plain name with the suffix as it is shown.
     pub fn plain(entry: &Stored) -> String {
         format!("{}{}", entry.name, shown_suffix(&entry.suffix))
     }
@@ -176,8 +177,8 @@ impl<'a, K: Knowledge> Directory<'a, K> {
         (name.len() <= LONGEST).then_some(name)
     }
 
-    /// The first of these names that is there, under the directory's own tag and the explained
-    /// ones, each under every epoch.
+    /// Returns the first of these names that exists, under the directory's own tag and the
+    /// explained ones, each under every epoch.
     fn sealed_as(&self, name: &str, suffix: &str) -> Option<&'a Stored> {
         std::iter::once(&self.own).chain(&self.explained).find_map(|&tag| {
             self.knowledge.epochs().iter().find_map(|&epoch| {
@@ -243,13 +244,13 @@ impl<'a, K: Knowledge> Directory<'a, K> {
         self.has_second(entry) || self.third_owner(&entry.text()) == Some(entry)
     }
 
-    /// The entry to which a name belongs.
+    /// Returns the entry that owns a name.
     pub fn lookup(&self, name: &str) -> Option<&'a Stored> {
         self.third_owner(name)
             .or_else(|| self.marked_owner(name, Self::fourth_claim, |entry| self.has_third(entry)))
     }
 
-    /// The name under which an entry is shown.
+    /// Returns the name with which an entry is shown.
     pub fn shown(&self, entry: &Stored) -> Option<String> {
         if !self.opens(entry) {
             return None;
@@ -265,7 +266,7 @@ impl<'a, K: Knowledge> Directory<'a, K> {
         .find(|name| self.lookup(name) == Some(entry))
     }
 
-    /// Each entry that has a name, by its name.
+    /// Returns the entries that have a name, by name.
     pub fn list(&self) -> BTreeMap<String, &'a Stored> {
         let mut shown = BTreeMap::new();
         for &entry in &self.entries {

@@ -10,7 +10,7 @@ pub const MACHINES: usize = 3;
 
 pub type Path = Vec<Rc<Stored>>;
 
-/// What a file contains; each write makes another.
+/// The contents of a file; each write makes different ones.
 pub type Record = u32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ impl Version {
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Cell {
-    /// Nothing: it was removed.
+    /// `None` after a removal.
     item: Option<Item>,
     version: Version,
 }
@@ -70,7 +70,7 @@ impl Store {
             .map(|(below, item)| (below.last().expect("below something"), item))
     }
 
-    /// What is below a path, parents first.
+    /// Returns the cells below a path, parents first.
     pub fn below<'a>(&'a self, path: &'a [Rc<Stored>]) -> impl Iterator<Item = (&'a Path, Item)> {
         self.cells
             .range(path.to_vec()..)
@@ -83,7 +83,7 @@ impl Store {
         self.below(&[])
     }
 
-    /// A change by a program.
+    /// Records a change by a program.
     pub fn set(&mut self, path: Path, item: Option<Item>) {
         let machine = self.machine;
         let cell = self.cells.entry(path).or_default();
@@ -91,7 +91,7 @@ impl Store {
         cell.version.0[machine] += 1;
     }
 
-    /// A rename by a program, of an entry with all that is below it; it replaces what is there.
+    /// Records a program's rename of an entry with everything below it; it replaces the target.
     pub fn rename(&mut self, from: &Path, to: &Path) {
         let moved: Vec<_> = self
             .cells
@@ -107,7 +107,7 @@ impl Store {
         }
     }
 
-    /// Exchanges two entries with all that is below them.
+    /// Exchanges two entries with everything below them.
     pub fn exchange(&mut self, one: &Path, other: &Path, aside: &Path) {
         self.rename(one, aside);
         self.rename(other, one);
@@ -119,7 +119,7 @@ impl Store {
         self.cells.keys().cloned().collect()
     }
 
-    /// Delivers what `from` has at a path, as a tool does that knows whole files alone.
+    /// Delivers `from`'s version of a path, as a tool does that knows only whole files.
     pub fn deliver(&mut self, from: &Self, path: &Path, suffix: &str) {
         let Some(theirs) = from.cells.get(path).copied() else { return };
         let mine = self.cells.get(path).copied().unwrap_or_default();
@@ -171,7 +171,7 @@ impl Store {
         self.cells.insert(path.clone(), Cell { item, version });
     }
 
-    /// Keeps the version that lost, under a name that no machine has used.
+    /// Keeps the losing version under a name that no machine has used.
     fn put_conflict(&mut self, path: &Path, item: Option<Item>, suffix: &str) {
         let mut copy = path.clone();
         let mut last = (*copy.pop().expect("the root has no conflict")).clone();
@@ -189,9 +189,9 @@ impl Store {
             }
             match self.get(&parent) {
                 Some(Item::Directory) => {}
-                // It was removed here, and there is something new in it: the tool makes it again.
+                // It was removed here, but contains something new: the tool creates it again.
                 None => self.set(parent, Some(Item::Directory)),
-                // Something else took its place here; the tool tries again later.
+                // Something else has taken its place here; the tool tries again later.
                 Some(Item::File(_)) => return false,
             }
         }
@@ -219,7 +219,7 @@ impl Store {
     }
 
     /// Delivers the rename of a directory as one rename, as a tool does that knows directories:
-    /// with all that is in it here.
+    /// with everything that it contains here.
     pub fn deliver_rename(&mut self, theirs: &Self, from: &Path, to: &Path) {
         let parent = &to[..to.len() - 1];
         if self.get(from) != Some(Item::Directory)
@@ -230,7 +230,7 @@ impl Store {
             return;
         }
         self.rename(from, to);
-        // What is the same there and here is no change of ours.
+        // What is equal on both sides is no change of ours.
         for (path, cell) in &mut self.cells {
             if (path.starts_with(from) || path.starts_with(to))
                 && let Some(other) = theirs.cells.get(path)

@@ -1,4 +1,4 @@
-//! Random traces, what must hold after each step and at the end, and the reduction of a trace that
+//! Random traces, the invariants after each step and at the end, and the reduction of a trace that
 //! fails.
 
 use std::collections::BTreeSet;
@@ -78,8 +78,8 @@ const PROGRAMS: [Do; 24] = {
 const HOST: [Do; 5] =
     [Do::HostMoves, Do::HostCopies, Do::HostRenames, Do::HostReplays, Do::HostWithholds];
 
-/// One step. The numbers choose among what is there when it is done, so that a trace without some
-/// of its steps is a trace.
+/// One step. The numbers choose among the objects that exist at that moment, so a trace stays valid
+/// when steps are left out.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     what: Do,
@@ -112,9 +112,9 @@ fn pick<T>(of: &[T], number: u32) -> Option<&T> {
 struct World {
     machines: Vec<Machine>,
     history: History,
-    /// Whether the storage host has done something itself.
+    /// Whether the storage host has acted.
     attacked: bool,
-    /// All that the host has seen.
+    /// All names that the host has seen.
     seen_names: BTreeSet<Stored>,
     seen_control: BTreeSet<Control>,
     log: Vec<String>,
@@ -139,7 +139,7 @@ impl World {
             n @ 0..9 => fixed[n as usize].to_owned(),
             9 | 10 => "L".repeat(250),
             11 => "M".repeat(120),
-            // A name that another entry has now, with its mark or suffix, or as it is stored.
+            // A name that another entry has now, with its mark or suffix, or its stored name.
             12 | 13 => pick(all, number / 16).map_or("a".to_owned(), |seen| seen.name.clone()),
             14 => pick(all, number / 16).map_or("b".to_owned(), |seen| seen.stored.name.clone()),
             _ => format!("x (moved {:02x})", number / 16 % 8),
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// A program does something with an entry.
+    /// A program acts on an entry.
     fn change(&mut self, step: Step, all: &[Seen], into: &Path, name: &str) {
         let Some(seen) = pick(all, step.a).cloned() else { return };
         let Some(second) = pick(all, step.b) else { return };
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Delivers a part of what one machine has to another one.
+    /// Delivers a part of one machine's changes to another machine.
     fn sync(&mut self, step: Step, other: usize) {
         let mut random = Random(u64::from(step.a));
         let suffix = SUFFIXES[step.b as usize % SUFFIXES.len()];
@@ -254,7 +254,7 @@ impl World {
         panic!("the tool does not come to an end");
     }
 
-    /// What the storage host can do with what it has seen.
+    /// Performs what the storage host can do with the names that it has seen.
     fn attack(&mut self, step: Step, into: &Path) {
         self.attacked = true;
         let this = &mut self.machines[step.machine];
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// What holds at every moment.
+    /// Checks what holds at every moment.
     fn check(&self) {
         for (number, machine) in self.machines.iter().enumerate() {
             let mut hidden: BTreeSet<&Path> =
@@ -346,7 +346,7 @@ impl World {
         }
     }
 
-    /// What holds when all is delivered and each vault was opened again.
+    /// Checks what holds once everything is delivered and each vault was reopened.
     fn check_end(&mut self) {
         self.sync_completely();
         self.machines.iter_mut().for_each(Machine::remount);
@@ -380,7 +380,7 @@ fn shown(all: &[Seen], number: u32) -> String {
     pick(all, number).map_or(String::new(), |seen| seen.name.clone())
 }
 
-/// Every path that is shown, with what is there.
+/// Returns every path that is shown, with its contents.
 fn tree(machine: &Machine) -> Vec<(Vec<String>, Item)> {
     let mut found: Vec<_> = Vec::new();
     let mut next = vec![(Path::new(), Vec::new())];
@@ -419,7 +419,7 @@ fn random_trace(seed: u64, what: &[Do]) -> Vec<Step> {
         .collect()
 }
 
-/// Does the steps of a trace. Returns what was wrong.
+/// Performs the steps of a trace. Returns the first problem.
 fn run(trace: &[Step]) -> Result<(), String> {
     let mut world = World::new();
     let result = catch_unwind(AssertUnwindSafe(|| {
@@ -491,7 +491,7 @@ fn every_entry_is_shown_under_one_name_on_every_machine() {
     run_random(&PROGRAMS);
 }
 
-/// The storage host moves, copies and renames entries, brings removed names and evidence back, and
+/// The storage host moves, copies and renames entries, restores removed names and evidence, and
 /// withholds evidence and long names.
 #[test]
 fn no_entry_passes_for_genuine_where_nothing_explains_it() {
