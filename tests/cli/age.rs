@@ -11,7 +11,7 @@ use kithfs::roster::IdentityFile;
 
 use crate::support::people::{Mounted, Person, has, refused, said, stderr};
 
-/// A person with a vault, which has a passphrase and a recovery code.
+/// A person with a vault that has a passphrase and a recovery code.
 fn with_vault() -> Person {
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
@@ -60,7 +60,7 @@ fn a_native_age_key_opens_the_vault_it_was_added_to() {
         &ann.fails(&["ls", "vault", "--age-identity", "other"], 3),
         "opens none of its 1 age slots",
     );
-    // Each slot is a fallback for the others, also in a mount in the background.
+    // Each slot is a fallback for the others, also in a background mount.
     add(&ann, &other, "");
     opens(&ann, "other");
     let mounted = Mounted::new(&ann, &["--age-identity", "key"]);
@@ -80,14 +80,14 @@ fn the_variable_names_an_age_identity_where_a_slot_exists() {
         let kithfs = env!("CARGO_BIN_EXE_kithfs");
         ann.shell(&format!("env -u KITHFS_PASSPHRASE_FILE {variables} {kithfs} ls vault"))
     };
-    // Without an age slot the variable is not used: it is set for all vaults of a person.
+    // Without an age slot the variable is ignored: it is set for all vaults of a person.
     let (done, told) = ls("KITHFS_AGE_IDENTITY=key");
     assert!(!done && told.contains("there is no terminal for a prompt"), "{told}");
     add(&ann, &recipient, "");
     assert_eq!(ls("KITHFS_AGE_IDENTITY=key"), (true, "letters\n".to_owned()));
     let (done, told) = ls("KITHFS_AGE_IDENTITY=missing");
     assert!(!done && told.contains("read age identity missing"), "{told}");
-    // A passphrase file goes before it.
+    // A passphrase file takes precedence.
     let (done, told) = ls("KITHFS_AGE_IDENTITY=missing KITHFS_PASSPHRASE_FILE=passphrase");
     assert!(done, "{told}");
 }
@@ -177,13 +177,13 @@ fn with_plugin(ann: &Person, does: &str, args: &[&str]) -> std::process::Output 
     plugin_command(ann, does, args).output().unwrap()
 }
 
-/// How often the plugin was started.
+/// Returns how often the plugin was started.
 fn starts(ann: &Person) -> usize {
     fs::read_to_string(ann.home().join("log")).map_or(0, |log| log.lines().count())
 }
 
-/// A plugin runs where the user names its recipient or its identity, and nowhere else: a storage
-/// host that puts a stanza into the vault cannot make one run.
+/// A plugin runs only where the user names its recipient or its identity: a storage host that puts
+/// a stanza into the vault cannot make one run.
 #[test]
 fn a_plugin_wraps_and_unwraps_when_it_is_named() {
     if !has("python3") {
@@ -241,9 +241,9 @@ fn a_plugin_wraps_and_unwraps_when_it_is_named() {
     refused(&ann.fails(token, 3), "age-plugin-kithtest");
 }
 
-/// The storage host can put any age file into a slot: one that the user's key opens too, one that
-/// costs an endless stretch, one with many stanzas, and any number of these up to 32. None of them
-/// unlocks, a passphrase is asked for once, and the work stays small.
+/// The storage host can put any age file into a slot: one that the user's key also opens, one that
+/// costs an endless stretch, one with many stanzas, and up to 32 of them. None of them unlocks, a
+/// passphrase is asked for once, and the work stays small.
 #[test]
 fn age_files_of_a_hostile_host_open_nothing() {
     let ann = with_vault();
@@ -288,7 +288,7 @@ fn age_files_of_a_hostile_host_open_nothing() {
     }
     refuses(&[b"age-encryption.org/v1\nand no more".to_vec()]);
     refuses(&vec![many; 30]);
-    // A slot that does not open keeps no other one from being tried.
+    // A slot that does not open does not keep another one from being tried.
     let mut record = honest.clone();
     let slot = record.slots[2].clone();
     let first = SlotRecord { id: 1, age_file: sealed(&[7; 32]), ..slot };
@@ -338,7 +338,7 @@ fn what_is_no_recipient_is_refused_and_not_repeated() {
     assert_eq!(fs::read(ann.home().join("vault/+identity")).unwrap(), before);
 }
 
-/// What is in a slot is a file of the real age, and what the real age makes opens here.
+/// A slot contains a file of the real age, and a file made by the real age opens here.
 #[test]
 fn slots_are_files_of_the_age_tool() {
     if !has("age") {

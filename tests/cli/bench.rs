@@ -1,4 +1,4 @@
-//! `kithfs bench`: it measures what it says, on a real mount, and leaves nothing behind.
+//! `kithfs bench` measures on a real mount, and leaves nothing behind.
 
 use std::process::Command;
 

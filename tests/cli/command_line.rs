@@ -1,4 +1,4 @@
-//! What the program says and leaves behind where it is used in a way that cannot work.
+//! Messages and leftovers of commands that cannot work.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,16 +8,16 @@ use std::process::{Command, Stdio};
 use crate::support::mounted::{self, KITHFS, Scratch, can_mount, expect_code, shell};
 use crate::support::turn;
 
-/// What a command that ends with `code` writes to stderr.
+/// Returns what a command that ends with `code` writes to stderr.
 fn says(command: &mut Command, code: i32) -> String {
     String::from_utf8_lossy(&expect_code(command, code).stderr).into_owned()
 }
 
 #[test]
 fn plain_files_are_not_written_into_the_ciphertext() {
-    // `export VAULT VAULT/out` was refused only after `out` was made in the vault, which `fsck`
-    // then called a fault; `get`, and the options --salvage and --export, wrote plain files beside
-    // the ciphertext, for whoever stores it to read.
+    // `export VAULT VAULT/out` was refused only after `out` was created in the vault, which `fsck`
+    // then reported as a fault. `get`, and the options --salvage and --export, wrote plain files
+    // beside the ciphertext, where the storage host could read them.
     let scratch = Scratch::new(&[]);
     fs::write(scratch.path().join("file"), "secret").unwrap();
     expect_code(
@@ -43,8 +43,8 @@ fn plain_files_are_not_written_into_the_ciphertext() {
 
 #[test]
 fn names_and_texts_of_the_store_forge_no_line() {
-    // The name of a control file was logged as it is. A line feed and a carriage return in it made
-    // lines that looked like those of the program.
+    // The name of a control file was logged unchanged. A line feed and a carriage return in it made
+    // lines that looked like the program's own.
     let scratch = Scratch::new(&[]);
     let name = "+journal-x\nkithfs: all is lost\r ERROR forged";
     fs::write(scratch.vault().join(name), "no journal").unwrap();
@@ -64,8 +64,8 @@ fn names_and_texts_of_the_store_forge_no_line() {
 
 #[test]
 fn others_enter_no_mount_of_a_foreign_store_unasked() {
-    // Owners and modes are those of the store: with `allow_other` its owner read a file of mode
-    // 0600 after a chmod of the ciphertext, and nobody had been told.
+    // Owners and modes are those of the store: with `allow_other` the store's owner could read a
+    // file of mode 0600 after a chmod of the ciphertext, and no warning was given.
     if !can_mount() || !rustix::process::geteuid().is_root() {
         println!("skipped: only root can give a store away");
         return;
@@ -103,8 +103,8 @@ fn others_enter_no_mount_of_a_foreign_store_unasked() {
 
 #[test]
 fn a_lost_recovery_code_is_reported_with_a_way_to_renew_it() {
-    // `init > /dev/full` said that stdout could not be written to, `init | true` nothing at all,
-    // and the code that was to open the vault one day was lost.
+    // `init > /dev/full` reported that stdout could not be written to, and `init | true` reported
+    // nothing; the code that would open the vault one day was lost.
     let scratch = Scratch::new(&[]);
     let full = || Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap());
     let nobody = || Stdio::from(std::io::pipe().unwrap().1);
@@ -135,9 +135,9 @@ fn a_lost_recovery_code_is_reported_with_a_way_to_renew_it() {
 
 #[test]
 fn a_file_whose_ciphertext_was_lengthened_comes_out_as_it_is() {
-    // `get` asked for the size before it opened the file: then it follows from the ciphertext's
-    // length, which whoever stores the vault can change, and what a full disk left behind the end
-    // changes too. The copy had zeros behind the true bytes, and all was well.
+    // `get` asked for the size before it opened the file. The size then follows from the
+    // ciphertext's length, which the storage host or a full disk can change. The copy had zeros
+    // after the true bytes, and success was reported.
     let scratch = Scratch::new(&[]);
     for (name, len) in [("none", 0), ("small", 100), ("large", 10_000), ("chunks", 600_000)] {
         let (plain, out) = (scratch.path().join(name), scratch.path().join("out"));
@@ -161,15 +161,15 @@ fn a_file_whose_ciphertext_was_lengthened_comes_out_as_it_is() {
 
 #[test]
 fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
-    // `get VAULT FILE /dev/null`, by root, put a regular file in the place of the device; to
-    // `/dev/stdout` it put one in that of the link.
+    // `get VAULT FILE /dev/null`, by root, replaced the device by a regular file, and with
+    // `/dev/stdout` it replaced the link.
     let scratch = Scratch::new(&[]);
     let at = |name: &str| scratch.path().join(name);
     fs::write(at("plain"), "text").unwrap();
     expect_code(scratch.kithfs("put").arg(scratch.vault()).arg("file").arg(at("plain")), 0);
     shell(scratch.path(), "mkfifo pipe; touch other; ln -s other link; ln -s pipe link-to-pipe");
     for pipe in ["pipe", "link-to-pipe"] {
-        // Opened for both, so that nobody waits for the other end.
+        // Opened for reading and writing, so that neither end waits for the other.
         let mut both = fs::File::options().read(true).write(true).open(at("pipe")).unwrap();
         expect_code(scratch.kithfs("get").arg(scratch.vault()).arg("file").arg(at(pipe)), 0);
         assert!(
@@ -201,9 +201,9 @@ fn a_pipe_or_a_link_that_a_file_is_copied_to_stays_what_it_is() {
 
 #[test]
 fn a_link_that_the_kernel_does_not_follow_is_not_followed() {
-    // `get`, by root, followed the link that somebody else had put into a directory of all, and
-    // replaced what he wished. The kernel follows none such where it is told so; we had asked it
-    // where the link leads, and gone there ourselves.
+    // `get`, by root, followed a link that another user had put into a shared directory, and
+    // replaced the file of that user's choice. The kernel refuses to follow such links if it is
+    // told so; kithfs asked it for the link's target and went there itself.
     let is_told = fs::read_to_string("/proc/sys/fs/protected_symlinks")
         .is_ok_and(|value| value.trim() == "1");
     if !is_told || !rustix::process::geteuid().is_root() {
@@ -223,8 +223,8 @@ fn a_link_that_the_kernel_does_not_follow_is_not_followed() {
 
 #[test]
 fn a_directory_with_conflict_copies_is_removed_whole() {
-    // With `x (1)` its name was gone, and went to a copy of `x` that had been listed under another
-    // one: it was not found, and stayed.
+    // The name of `x (1)` became free when it was removed, and went to a copy of `x` that had been
+    // listed under another one. The copy was not found, and stayed.
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();
     expect_code(scratch.kithfs("mkdir").args([vault.as_os_str(), "dir".as_ref()]), 0);
@@ -241,7 +241,8 @@ fn a_directory_with_conflict_copies_is_removed_whole() {
     }
     expect_code(scratch.kithfs("rm").arg("-r").arg(&vault).arg("dir"), 0);
     expect_code(scratch.kithfs("ls").arg(&vault).arg("dir"), 12);
-    // What has no name at all is for a repair: `-r`, which was given, was said to remove it.
+    // An entry without any name needs a repair; the message claimed that `-r`, which was given,
+    // would remove it.
     expect_code(scratch.kithfs("mkdir").args([vault.as_os_str(), "other".as_ref()]), 0);
     fs::write(vault.join(map("other").trim_end()).join("A".repeat(30)), "").unwrap();
     let said = says(scratch.kithfs("rm").arg("-r").arg(&vault).arg("other"), 1);
@@ -250,8 +251,8 @@ fn a_directory_with_conflict_copies_is_removed_whole() {
 
 #[test]
 fn a_local_file_that_is_missing_is_no_path_in_the_vault() {
-    // A script that asked whether a path is in the vault was told no (12) where its own passphrase
-    // file was missing.
+    // A script that asked whether a path is in the vault got "no" (12) if its own passphrase file
+    // was missing.
     let scratch = Scratch::new(&[]);
     let (vault, none) = (scratch.vault(), scratch.path().join("none/x"));
     expect_code(scratch.kithfs("ls").arg("--passphrase-file").arg(&none).arg(&vault), 3);
@@ -272,7 +273,7 @@ fn a_local_file_that_is_missing_is_no_path_in_the_vault() {
 
 #[test]
 fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
-    // `mkdir: a (/vault/Xy...): File exists` named the ciphertext of the directory around it.
+    // `mkdir: a (/vault/Xy...): File exists` named the ciphertext of the parent directory.
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();
     expect_code(scratch.kithfs("mkdir").arg("-p").arg(&vault).arg("a/b"), 0);
@@ -289,8 +290,8 @@ fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
 
 #[test]
 fn a_mount_whose_daemon_has_died_is_called_that() {
-    // After `kill -9` the next mount said "a vault is already mounted there", and `kithfs mounts`,
-    // to which it sent the user, listed nothing.
+    // After `kill -9` the next mount failed with "a vault is already mounted there", and `kithfs
+    // mounts`, which its hint named, listed nothing.
     if !can_mount() {
         return;
     }
@@ -319,8 +320,9 @@ fn a_mount_whose_daemon_has_died_is_called_that() {
 
 #[test]
 fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
-    // "processes of other users keep it busy", it said, of the user's own daemon; and who stood in
-    // the mount was told that the command itself keeps it busy.
+    // The message named "processes of other users" when the user's own daemon kept the mount busy;
+    // and a user whose working directory was in the mount was told that the command itself kept it
+    // busy.
     if !can_mount() {
         return;
     }
@@ -349,8 +351,8 @@ fn a_vault_in_a_mount_is_named_as_what_keeps_it_busy() {
 
 #[test]
 fn a_repeated_share_create_uses_the_latest_name() {
-    // `share create` failed because a file was open; given again with --name Ann, the members saw
-    // "owner" all the same.
+    // `share create` failed because a file was open; after a second call with --name Ann the
+    // members still saw "owner".
     if !can_mount() {
         return;
     }
@@ -376,9 +378,9 @@ fn a_repeated_share_create_uses_the_latest_name() {
 
 #[test]
 fn a_written_and_removed_file_fails_no_later_syncfs() {
-    // The kernel sets the time of a file that it has written when it lets go of it, also where it
-    // has no name any more. The error was kept for the whole filesystem: `sync -f` failed with
-    // ENOENT, and so did `kithfs export` into a mount.
+    // The kernel sets the time of a written file when it drops the inode, even if the file has no
+    // name any more. The error was kept for the whole filesystem: `sync -f` failed with ENOENT, and
+    // so did `kithfs export` into a mount.
     if !can_mount() {
         return;
     }
@@ -392,7 +394,7 @@ fn a_written_and_removed_file_fails_no_later_syncfs() {
     mount.unmount();
 }
 
-/// The names of all fields of a value, and of what is in it.
+/// Collects the names of all fields of a value, and of its contents.
 fn fields(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
     match value {
         serde_json::Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
@@ -416,7 +418,7 @@ fn what_json_prints_is_what_its_page_says() {
         command.args(words).arg("--json").arg(&vault).env("XDG_CONFIG_HOME", &contacts);
         serde_json::from_slice(&expect_code(&mut command, code).stdout).expect("JSON")
     };
-    // what is described: command, heading of its section, fields at the least
+    // What is described: the command, the heading of its section, and the fields that must occur.
     let compare = |heading: &str, value: &serde_json::Value, at_least: &[&str]| {
         let section = page
             .split("\n## ")
@@ -427,7 +429,7 @@ fn what_json_prints_is_what_its_page_says() {
         for field in at_least {
             assert!(found.contains(*field), "{heading}: no {field} in {value}");
         }
-        // what a section says of others is as they have it
+        // Fields that a section takes from others are described there.
         let all = if heading == "kithfs share list" { &page[..] } else { section };
         let missing: Vec<&String> =
             found.iter().filter(|field| !all.contains(&format!("`{field}`"))).collect();
@@ -552,7 +554,8 @@ fn what_json_prints_is_what_its_page_says() {
 
 #[test]
 fn a_mounted_vault_says_where_it_is_mounted_and_maps_its_names() {
-    // `umount VAULT` said that nothing was mounted there, and `map` that one should unmount first.
+    // `umount VAULT` reported that nothing was mounted there, and `map` that the vault should be
+    // unmounted first.
     let scratch = Scratch::new(&[]);
     if !mounted::can_mount() {
         return;
@@ -577,14 +580,14 @@ fn a_mounted_vault_says_where_it_is_mounted_and_maps_its_names() {
 #[test]
 fn each_script_tells_how_it_is_used() {
     let _turn = turn::take();
-    // `scripts/memory.sh --help` went to work for minutes, `scripts/check.sh --help` ran all tests,
+    // `scripts/memory.sh --help` worked for minutes, `scripts/check.sh --help` ran all tests, and
     // `scripts/fuzz.sh --help` looked for a target of that name.
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut told = 0;
     for entry in fs::read_dir(root.join("scripts")).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
-        // What has no such line is sourced by others, not run.
+        // A script without such a line is sourced by others, not run.
         if !name.ends_with(".sh") || !fs::read_to_string(entry.path()).unwrap().starts_with("#!") {
             continue;
         }
@@ -602,9 +605,9 @@ fn each_script_tells_how_it_is_used() {
 
 #[test]
 fn a_mount_serves_more_open_files_than_a_shells_limit() {
-    // The daemon had the limit of the shell that it was started from, 1,024 on most systems, for
-    // the files of all programs together. From then on nothing could be opened, listed or made in
-    // the mount, and each program was told that it had too many files open itself.
+    // The daemon had the limit of its shell, 1,024 on most systems, for the files of all programs
+    // together. Beyond it nothing could be opened, listed or created in the mount, and each program
+    // got the error for too many open files of its own.
     if !can_mount() {
         return;
     }

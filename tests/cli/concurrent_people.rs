@@ -1,5 +1,5 @@
-//! Three people, as three users where the test runs as root, who have one folder of one disk
-//! mounted at the same time; and what a client that was changed puts into it.
+//! Three people, as three users if the test runs as root, who have one folder of a common disk
+//! mounted at the same time; and what a modified client writes there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ fn mode(path: &Path, mode: &str) {
     assert!(Command::new("chmod").arg(mode).arg(path).status().unwrap().success());
 }
 
-/// Ann's vault with the folder `projects`, of which Bob is a writer and Cem a reader, and where its
-/// ciphertext lies: they may go there.
+/// Returns Ann's vault with the folder `projects`, of which Bob is a writer and Cem a reader, and
+/// the path of the folder's ciphertext, which they can access.
 fn three() -> (Person, Person, Person, PathBuf) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
     ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
@@ -46,7 +46,7 @@ fn three() -> (Person, Person, Person, PathBuf) {
     (ann, bob, cem, place)
 }
 
-/// A mount of `vault` that writes its log to the file `log` in the home.
+/// Mounts `vault` with its log in the file `log` in the home.
 fn mount_with_log<'a>(person: &'a Person, vault: &str) -> (Mounted<'a>, Child) {
     person.shell("mkdir -p plain");
     let log = fs::File::create(person.home().join("log")).unwrap();
@@ -83,11 +83,11 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
         Mounted::at(&bob, &["--shared"], place),
         Mounted::at(&cem, &["--shared"], place),
     );
-    // alone it cannot be had now
+    // It cannot be locked exclusively now.
     bob.shell("mkdir -p other");
     refused(&bob.fails(&["mount", place, "other"], 9), "it is mounted on");
 
-    // different files: seen by all at once, also by who looked for them before
+    // Different files: visible to all at once, also to people who looked for them before.
     for person in [&bob, &cem] {
         assert!(!person.shell("cat plain/by-ann").0);
     }
@@ -102,8 +102,8 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     assert!(ann.shell("mv plain/projects/dir plain/projects/moved; rm plain/projects/by-bob").0);
     assert_eq!(cem.shell("ls plain; cat plain/moved/in").1, "by-ann\nmoved\nin\n");
 
-    // The same file: one writes at a time, and nothing of either is lost. (It is Ann's: Bob cannot
-    // set its time, which once made his journal hold on to it for ever.)
+    // The same file: one person writes at a time, and nothing of either is lost. (It is Ann's: Bob
+    // cannot set its time, which once made Bob's journal keep its record for ever.)
     let append = |who: &str, at: &str| {
         format!(
             "i=0; for n in $(seq 60); do until echo {who} $n >> plain/{at}log; do i=$((i + 1)); test $i -lt 500; done; done"
@@ -135,7 +135,7 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
             .ends_with("last his ")
     );
 
-    // the membership changes under all of them
+    // The members change while all have it mounted.
     let dan = Person::with_identity("dan");
     knows(&ann, "Dan", &dan);
     ann.ok(&["share", "add", "--role", "reader", "plain/projects", "Dan"]);
@@ -144,7 +144,7 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     wait_until("Bob's mount knows that he may not write", || {
         !bob.shell("echo more > plain/more").0
     });
-    // what he wrote until it knew, and after he was removed, counts for nobody
+    // What Bob wrote until the mount knew, and after the removal, is not accepted by anybody.
     assert!(ann.shell("! cat plain/projects/more 2> /dev/null; rm -f plain/projects/more").0);
     holds(&bob, "by-ann", "one\n"); // what he has read he keeps
     assert!(ann.shell("echo new > plain/projects/new").0);
@@ -181,8 +181,8 @@ fn writes_of_a_readers_modified_client_are_refused() {
         .unwrap()
         .name;
     let honest = read(&*store, &name);
-    // Cem has the folder key as every reader has, and may write to the disk; what he lacks is a
-    // signing key that counts.
+    // Cem has the folder key, like every reader, and may write to the disk, but has no signing key
+    // that counts.
     let forged = Forger::of(&store, &of_cem).small(b"forged by Cem", &of_cem, &of_cem);
     overwrite(&*store, &name, &forged);
     for (person, at) in [(&ann, "projects/"), (&bob, "")] {
@@ -205,7 +205,7 @@ fn writes_of_a_readers_modified_client_are_refused() {
     }
 }
 
-/// Who has a vault open with others, as `info` says: process ids.
+/// Returns the process ids that `info` lists for a vault that is open in several daemons.
 fn sharers(person: &Person, vault: &str) -> Vec<i32> {
     let info: serde_json::Value =
         serde_json::from_str(&said(&person.ok(&["info", "--json", vault]))).unwrap();
@@ -220,8 +220,8 @@ fn sharers(person: &Person, vault: &str) -> Vec<i32> {
 
 #[test]
 fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
-    // The machine of Ann sleeps, say. Who holds what she has open is refused, reads what is
-    // committed, and goes on when she does.
+    // Ann's machine sleeps, for example. Another person who opens what she has open is refused,
+    // reads what is committed, and continues when she does.
     if !can_run() {
         return;
     }
@@ -276,8 +276,8 @@ fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
 
 #[test]
 fn a_daemon_out_of_descriptors_answers_later() {
-    // The first question that it could not take was the last one: nothing about the share could be
-    // asked or changed until it was mounted anew.
+    // The first question that the daemon could not accept was the last one: nothing about the share
+    // could be asked or changed until it was mounted again.
     if !can_run() {
         return;
     }
@@ -306,7 +306,7 @@ fn a_daemon_out_of_descriptors_answers_later() {
     };
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let before = limit_to(rustix::process::Rlimit { current: Some(0), maximum: most });
-    // Who waits for a question has a descriptor for it already.
+    // A connection that waits for an answer has a descriptor already.
     let _first = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     let mut asks = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     asks.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();

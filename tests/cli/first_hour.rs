@@ -1,4 +1,5 @@
-//! The first hour with the program: what it asks, what it says, and what it refuses before it asks.
+//! The first hour with the program: its questions, its messages, and what it refuses before it
+//! asks.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -42,8 +43,9 @@ fn run(person: &Person, line: &str, code: i32) -> String {
     all
 }
 
-/// What a user does first, in the order of their mistakes: the command, its exit code, and what it
-/// must say. Whatever is refused here is refused without a passphrase, which is wrong.
+/// What users do first, with their mistakes: the command, its exit code, and required parts of the
+/// message. Everything that is refused here is refused without a passphrase, because the given one
+/// is wrong.
 const REFUSED_BEFORE_A_QUESTION: &[(&str, i32, &[&str])] = &[
     (
         "init a/b/vault",
@@ -90,7 +92,7 @@ const REFUSED_BEFORE_A_QUESTION: &[(&str, i32, &[&str])] = &[
 ];
 
 /// Every check that needs no secret comes before the question for one: the passphrase file is
-/// missing, so a command that asked first would say that.
+/// missing, so a command that asked first would report that.
 #[test]
 fn checks_come_before_questions() {
     let ann = Person::with_identity("ann");
@@ -104,7 +106,7 @@ fn checks_come_before_questions() {
         assert!(!all.contains("passphrase: No such file"), "kithfs {line}: asked first\n{all}");
     }
     assert!(!ann.home().join("a").exists() && !ann.home().join("v").exists());
-    // The same commands, in a folder where nothing may be written.
+    // The same commands, in a folder without write permission.
     if let Some(bob) = ordinary_user() {
         bob.shell("mkdir shut; chmod 500 shut; rm passphrase");
         for (line, part) in [
@@ -118,7 +120,7 @@ fn checks_come_before_questions() {
     }
 }
 
-/// Returns a user other than root, with an identity; `None` where the test cannot make one.
+/// Returns a user other than root, with an identity; `None` if the test cannot create one.
 fn ordinary_user() -> Option<Person> {
     let person = Person::user("bob", 1);
     let (_, uid) = person.shell("id -u");
@@ -129,7 +131,7 @@ fn ordinary_user() -> Option<Person> {
     Some(person)
 }
 
-/// What works in a vault, and what is said where it does not: run in order with the right
+/// What works in a vault, and the messages where it does not: run in order with the right
 /// passphrase.
 const WITH_A_VAULT: &[(&str, i32, &[&str])] = &[
     ("init vault", 0, &["it belongs to your identity (Ann)", "mount it: kithfs mount vault plain"]),
@@ -186,7 +188,7 @@ fn both_spellings_work_and_mistakes_get_a_hint() {
     }
 }
 
-/// One mistyped letter ended `mount`, and every check before it was made again.
+/// One mistyped letter ended `mount`, and every check before the prompt was repeated.
 #[test]
 fn a_typed_passphrase_has_three_attempts() {
     let ann = Person::new("ann");
@@ -207,7 +209,7 @@ fn a_typed_passphrase_has_three_attempts() {
     if !can_mount() {
         return;
     }
-    // The daemon asks, while it is still at the terminal.
+    // The daemon asks while it is still connected to the terminal.
     let mut terminal = at_terminal(&ann, "mount vault plain");
     terminal.expect(prompt).type_line("wrong").expect(prompt).type_line(STRONG);
     let (code, said) = terminal.end();
@@ -223,20 +225,20 @@ fn a_weak_passphrase_is_warned_of_and_taken() {
     let mut terminal = at_terminal(&ann, &format!("init {CHEAP} vault"));
     let prompt = "New passphrase of the vault vault: ";
     terminal.expect(prompt).type_line("hunter2").expect("this passphrase is weak");
-    // Enter alone goes back to the choice.
+    // Enter alone returns to the choice.
     terminal.expect("Repeat it (or press Enter to choose another one): ").type_line("");
     terminal.expect(prompt).type_line("hunter2").expect("Repeat it").type_line("hunter3");
     terminal.expect("the two passphrases differ; 2 attempts left");
     terminal.expect(prompt).type_line("hunter2").expect("Repeat it").type_line("hunter2");
     terminal.expect("making a key");
-    // Whoever has not written the code down is told how to get another one.
+    // A user who has not written the code down is told how to get another one.
     for _ in 0..3 {
         terminal.expect("Have you written the recovery code down?").type_line("n");
     }
     terminal.expect("kithfs passphrase add --new-recovery-code --identity");
     let (code, said) = terminal.end();
     assert_eq!(code, 0, "{said}");
-    // A passphrase from a file is judged too, and nothing is asked.
+    // A passphrase from a file is rated too, and no question is asked.
     ann.write("weak", "hunter2\n");
     let all = run(&ann, &format!("init --passphrase-file weak {CHEAP} other"), 0);
     assert!(all.contains("this passphrase is weak") && !all.contains("written"), "{all}");
@@ -284,8 +286,7 @@ fn an_owner_has_one_identity_and_members_know_it() {
     assert!(members.contains(&key(&ann)), "{members}");
 }
 
-/// A vault that was made before its owner had an identity had to stay the vault of somebody whom
-/// no member knows.
+/// A vault that was made before its owner had an identity kept an owner whom no member knew.
 #[test]
 fn a_vault_is_handed_over_to_its_owner() {
     for signed in [false, true] {
@@ -303,7 +304,7 @@ fn a_vault_is_handed_over_to_its_owner() {
         run(&ann, &format!("identity new --name Ann {CHEAP}"), 0);
         let adopted = run(&ann, "identity adopt --passphrase-file old vault", 0);
         assert!(adopted.contains("your identity (Ann) opens vault from now on"), "{adopted}");
-        // One passphrase from here on, also for what was there before.
+        // One passphrase from here on, also for older files.
         assert_eq!(run(&ann, "cat vault/early/letter", 0), "dear");
         run(&ann, "put vault/early/inner/new one/letter", 0);
         run(&ann, "share create vault/late", 0);
@@ -316,7 +317,7 @@ fn a_vault_is_handed_over_to_its_owner() {
         }
         run(&ann, "fsck vault", 0);
         if signed.is_empty() {
-            // The former ways in stay, for those who ask for them.
+            // The former secrets still work for users who ask for them.
             run(&ann, "ls --own-identity --recovery-code-file code vault", 0);
             run(&ann, "ls --own-identity --passphrase-file old vault", 0);
             let slots = run(&ann, "passphrase list vault", 0);
@@ -330,8 +331,8 @@ fn a_vault_is_handed_over_to_its_owner() {
     }
 }
 
-/// `share create` in a vault with an identity of its own hands it over first: members would see an
-/// owner whom they do not know.
+/// `share create` in a vault with an identity of its own hands the vault over first: otherwise
+/// members would see an owner whom they do not know.
 #[test]
 fn a_share_in_an_old_vault_belongs_to_the_user() {
     let ann = Person::with_identity("ann");
@@ -356,7 +357,7 @@ fn a_share_in_an_old_vault_belongs_to_the_user() {
 
 #[test]
 fn a_guarded_mount_point_takes_no_files_while_unmounted() {
-    // A program that ran before the mount wrote its files beside the vault, in plain.
+    // A program that ran before the mount wrote its files into the mount point, in plain.
     let Some(bob) = ordinary_user() else { return };
     if !can_mount() {
         return;
@@ -368,7 +369,7 @@ fn a_guarded_mount_point_takes_no_files_while_unmounted() {
     assert!(bob.shell(take).0, "the mount takes files");
     run(&bob, "umount plain", 0);
     assert!(!bob.shell(take).0, "the bare mount point takes none");
-    // Also a mount without the option, and after the daemon was killed.
+    // Also in a mount without the option, and after the daemon was killed.
     run(&bob, "mount vault plain", 0);
     let (fine, read) = bob.shell("cat plain/letter");
     assert!(fine && read == "secret\n", "{read}");
@@ -383,7 +384,7 @@ fn a_guarded_mount_point_takes_no_files_while_unmounted() {
     assert!(bob.shell("chmod 700 plain && rmdir plain").0, "it is empty");
 }
 
-/// Root ignores modes, and is kept out by the immutable flag.
+/// Root ignores modes, and is stopped by the immutable flag.
 #[test]
 fn root_writes_to_no_guarded_mount_point_either() {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -415,7 +416,7 @@ fn root_writes_to_no_guarded_mount_point_either() {
     assert!(ann.shell("rmdir plain").0, "it is empty, and free again");
 }
 
-/// A command that is interrupted says what it has done and how to go on.
+/// A command that is interrupted reports what it has done and how to continue.
 #[test]
 fn an_interrupted_copy_says_how_to_continue() {
     let ann = Person::with_identity("ann");
@@ -439,7 +440,7 @@ fn an_interrupted_copy_says_how_to_continue() {
     run(&ann, "fsck vault", 0);
 }
 
-/// A full disk gave one message for each file that was left.
+/// A full disk produced one message for each remaining file.
 #[test]
 fn a_full_disk_stops_an_import_with_one_message() {
     let ann = Person::with_identity("ann");
@@ -466,7 +467,7 @@ fn a_full_disk_stops_an_import_with_one_message() {
     drop(unmount);
 }
 
-/// A member whose store cannot be written to is told what is missing, and who can grant it.
+/// A member who cannot write to the store is told what is missing, and who can grant it.
 #[test]
 fn a_missing_permission_is_named_with_two_ways_to_grant_it() {
     let Some(bob) = ordinary_user() else { return };
@@ -485,7 +486,7 @@ fn a_missing_permission_is_named_with_two_ways_to_grant_it() {
     assert!(all.contains("no search permission on ") && all.contains("setfacl"), "{all}");
 }
 
-/// Errors, hints and states are in colours where a person looks, and nowhere else.
+/// Errors, hints and states have colours on a terminal, and nowhere else.
 #[test]
 fn colours_are_for_people() {
     let ann = Person::new("ann");
@@ -509,7 +510,7 @@ fn colours_are_for_people() {
     assert!(listed.contains("\u{1b}[33mnew"), "{listed:?}");
 }
 
-/// A FIFO in the place of a file of this user held every command that read it.
+/// A FIFO in the place of a file of this user blocked every command that read it.
 #[test]
 fn a_fifo_holds_no_command() {
     let ann = Person::with_identity("ann");
@@ -524,7 +525,7 @@ fn a_fifo_holds_no_command() {
     }
 }
 
-/// The folder of a conflict copy cannot become a share, and that was a bare "Invalid argument".
+/// The folder of a conflict copy cannot become a share; the error was a bare "Invalid argument".
 #[test]
 fn a_conflict_copy_is_no_folder_for_a_share() {
     let ann = Person::with_identity("ann");

@@ -81,8 +81,8 @@ fn the_ways_into_an_identity_change_as_those_of_a_vault() {
 
 #[test]
 fn a_stored_public_key_is_proven_before_it_is_printed() {
-    // Whoever stores a vault could put his own public keys in the place of the owner's, and have
-    // folders shared with himself.
+    // The storage host could replace the owner's public keys by its own, and have folders shared
+    // with itself.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     let key = said(&ann.ok(&["identity", "export", "--identity", "vault/+identity"]));
@@ -96,8 +96,8 @@ fn a_stored_public_key_is_proven_before_it_is_printed() {
 
 #[test]
 fn identities_behind_links_or_writable_by_others_are_proven() {
-    // Only the name of the path was looked at: through a link in the home, the key that whoever
-    // stores the vault had put there was printed as one's own, for others to share folders with.
+    // Only the name of the path was checked: through a link in the home, the key that the storage
+    // host had put there was printed as the user's own, for others to share folders with.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     let own = ann.home().join(".config/kithfs/identity");
@@ -111,10 +111,10 @@ fn identities_behind_links_or_writable_by_others_are_proven() {
     fs::write(&file, &forged).unwrap();
     refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
     refused(&ann.fails(&["identity", "show"], 3), "wrong passphrase");
-    // under another name, beside the vault's other files
+    // Under another name, beside the vault's other files.
     fs::rename(&file, ann.home().join("vault/mine")).unwrap();
     refused(&ann.fails(&["identity", "export", "--identity", "vault/mine"], 3), "wrong passphrase");
-    // where others may write to it
+    // Where others may write to it.
     fs::remove_file(&own).unwrap();
     fs::write(&own, &forged).unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o660)).unwrap();
@@ -125,9 +125,9 @@ fn identities_behind_links_or_writable_by_others_are_proven() {
 
 #[test]
 fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
-    // Each of two commands read the identity, took its time for a passphrase, and put its own file
-    // in the place of what the other had written: a recovery code that had been printed did not
-    // open anything, and a slot that had been removed was there again.
+    // Each of two commands read the identity, waited for a passphrase, and replaced the other one's
+    // version by its own. A recovery code that had been printed did not open anything, and a slot
+    // that had been removed was back.
     let ann = Person::with_identity("ann");
     let other = "kithfs identity passphrase add --new-recovery-code > code && echo another one"
         .replace("kithfs", env!("CARGO_BIN_EXE_kithfs"));
@@ -158,7 +158,7 @@ fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
         "--recovery-code-file",
         "code",
     ]);
-    // Of those that come at the same moment each that says so has made its slot.
+    // Of the commands at the same moment, each one that reports success has made its slot.
     let adds: Vec<_> = (0..6)
         .map(|_| {
             ann.kithfs(&["identity", "passphrase", "add", "--new-recovery-code"])
@@ -193,8 +193,8 @@ fn script(text: &str) -> String {
 
 #[test]
 fn an_identity_swapped_during_the_prompt_is_not_followed() {
-    // The identity was looked at, the passphrase asked for, and then the file opened by its path. A
-    // storage host who put a link or a FIFO there meanwhile had the program read any file of the
+    // The identity was checked, the passphrase asked for, and then the file opened by its path. A
+    // storage host that put a link or a FIFO there meanwhile made the program read any file of the
     // user, or wait for ever.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
@@ -212,9 +212,9 @@ fn an_identity_swapped_during_the_prompt_is_not_followed() {
 
 #[test]
 fn a_passphrase_change_replaces_nothing_through_a_link() {
-    // `passphrase change` replaced what the vault's identity led to at that time. A storage host
-    // who put a link there while the new passphrase was typed had a file elsewhere in the home
-    // overwritten.
+    // `passphrase change` replaced the file to which the vault's identity led at that moment. A
+    // storage host that put a link there while the new passphrase was typed could have a file
+    // elsewhere in the home overwritten.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     let honest = fs::read(ann.home().join("vault/+identity")).unwrap();
@@ -248,8 +248,7 @@ fn a_passphrase_change_replaces_nothing_through_a_link() {
         );
         fs::rename(ann.home().join("elsewhere"), ann.home().join("vault/+identity")).unwrap();
     }
-    // A link that the user names is another matter: what it leads to is changed, and the link
-    // stays.
+    // A link that the user names is different: its target is changed, and the link stays.
     std::os::unix::fs::symlink("vault/+identity", ann.home().join("mine")).unwrap();
     ann.ok(&["passphrase", "add", "--new-recovery-code", "--identity", "mine"]);
     assert!(
@@ -260,8 +259,8 @@ fn a_passphrase_change_replaces_nothing_through_a_link() {
 
 #[test]
 fn an_identity_that_is_no_regular_file_is_refused_at_once() {
-    // A FIFO given with `--identity`, or put where one is expected, held the command until somebody
-    // wrote to it.
+    // A FIFO given with `--identity`, or put in the place of a file, blocked the command until
+    // somebody wrote to it.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     ann.shell("mkfifo pipe; ln -s pipe link; mkdir dir; mkdir -p .config/kithfs; mkfifo .config/kithfs/identity");
@@ -283,9 +282,9 @@ fn an_identity_that_is_no_regular_file_is_refused_at_once() {
 
 #[test]
 fn a_cost_that_the_storage_host_has_set_is_asked_about() {
-    // Nothing proves what an identity file says of the cost of a passphrase before it is unlocked.
-    // A storage host who wrote the highest one had each command take four gibibytes of memory and
-    // minutes of time.
+    // Before it is unlocked, nothing proves the passphrase costs in an identity file. A storage
+    // host that wrote the highest costs made each command take four gibibytes of memory and minutes
+    // of time.
     let ann = Person::new("ann");
     let code = said(&ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]));
     ann.write("code", &code);
@@ -322,14 +321,14 @@ fn a_cost_that_the_storage_host_has_set_is_asked_about() {
     with_cost(513, 1);
     let (done, told) = ann.shell(&script("KITHFS_ALLOW_KDF_COST=1 kithfs ls vault"));
     assert!(!done && told.contains("wrong passphrase"), "{told}");
-    // At a terminal the user is asked, and a no is a no.
+    // At a terminal the user is asked, and a "no" ends the command.
     let (_, told) = ann
         .shell(&script("echo n | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
     assert!(told.contains("513 MiB") && told.contains("ended with 14"), "{told}");
     let (_, told) = ann
         .shell(&script("echo y | script -qec 'kithfs ls vault' /dev/null || echo ended with $?"));
     assert!(told.contains("wrong passphrase") && told.contains("ended with 3"), "{told}");
-    // A user who chooses such a cost is told.
+    // A user who chooses such a cost is warned.
     fs::write(&file, &honest).unwrap();
     let args = [
         "passphrase",
@@ -347,8 +346,8 @@ fn a_cost_that_the_storage_host_has_set_is_asked_about() {
 
 #[test]
 fn a_command_that_unlocks_keeps_its_memory_to_itself() {
-    // Only the daemon of a mount did: any program of the same user could trace `put` and `cat`
-    // while they had the keys, and a crash of them left the keys in a core dump.
+    // Only the daemon of a mount was protected: any program of the same user could trace `put` and
+    // `cat` while they had the keys, and a crash of them left the keys in a core dump.
     let ann = Person::user("ann", 4);
     ann.ok(&["init", "--own-identity", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     ann.write("asks", "echo ready >&2; read line; cat passphrase");
@@ -377,8 +376,7 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
         };
         let pid = line(running.stdout.as_mut().unwrap());
         assert_eq!(line(running.stderr.as_mut().unwrap()), "ready", "{command}");
-        // The kernel gives the files in /proc of a process that may not be dumped or traced to
-        // root.
+        // In /proc, the files of a process that may not be dumped or traced belong to root.
         let owner = fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
         let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
@@ -392,9 +390,9 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
 
 #[test]
 fn init_keeps_the_identity_of_a_vault_that_arrives_meanwhile() {
-    // The directory was empty when `init` looked, and a sync tool, or another `init`, brought a
-    // vault while it waited. It put the new identity in the place of the other one, found the
-    // vault, and removed the identity: nobody could open that vault any more.
+    // The directory was empty when `init` looked, and a sync tool, or another `init`, created a
+    // vault while it waited. It replaced the other vault's identity by the new one, found the
+    // vault, and removed the identity: that vault could not be opened any more.
     let ann = Person::new("ann");
     fs::create_dir(ann.home().join("vault")).unwrap();
     let other = "kithfs init --kdf-memory 32 --kdf-passes 1 vault > code && echo x"
@@ -415,7 +413,7 @@ fn init_keeps_the_identity_of_a_vault_that_arrives_meanwhile() {
     assert!(stderr(&told).contains("vault") && said(&told).is_empty(), "{}", stderr(&told));
     ann.ok(&["ls", "vault"]);
     ann.ok(&["ls", "--recovery-code-file", "code", "vault"]);
-    // In part: the files of the vault are there, and its identity is still to come.
+    // A partial vault: its files are there, and its identity has not arrived.
     let identity = ann.home().join("vault/+identity");
     fs::remove_dir_all(ann.home().join("vault")).unwrap();
     fs::create_dir(ann.home().join("vault")).unwrap();
@@ -437,7 +435,7 @@ fn init_keeps_the_identity_of_a_vault_that_arrives_meanwhile() {
     ann.ok(&["ls", "vault"]);
 }
 
-/// A vault that holds no identity is opened with the one in the user's home.
+/// A vault without an identity is opened with the one in the user's home.
 #[test]
 fn a_vault_without_an_identity_opens_with_that_of_the_home() {
     let ann = Person::with_identity("ann");
@@ -461,11 +459,11 @@ fn a_contacts_changed_key_is_never_accepted_silently() {
         said(&ann.ok(&["contact", "add", "Bob", &key])).is_empty(),
         "the same once more changes nothing"
     );
-    // A name with a Cyrillic letter was taken without a word, and listed as a second Bob.
+    // A name with a Cyrillic letter was accepted without a warning, and listed as a second Bob.
     let warned = stderr(&ann.ok(&["contact", "add", "B\u{43e}b", &two.to_string()]));
     assert!(warned.contains("looks like the name of Bob"), "{warned}");
     ann.ok(&["contact", "remove", "B\u{43e}b"]);
-    // nobody can be asked
+    // No question can be asked.
     refused(&ann.fails(&["contact", "verify", "Bob"], 2), "--fingerprint");
     refused(
         &ann.fails(&["contact", "verify", "Bob", "--fingerprint", &two.fingerprint()], 14),
@@ -474,7 +472,7 @@ fn a_contacts_changed_key_is_never_accepted_silently() {
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
     ann.ok(&["contact", "verify", "Bob", "--fingerprint", &print.to_lowercase().replace('-', " ")]);
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {print}  Bob\n"));
-    // another key on its way
+    // Another key on its way.
     refused(&ann.fails(&["contact", "add", "Bob", &two.to_string()], 14), "CHANGED");
     let both = format!("CHANGED   {print}  Bob\noffered   {}  Bob\n", two.fingerprint());
     assert_eq!(said(&ann.ok(&["contact", "list"])), both);
@@ -612,7 +610,7 @@ fn altered_or_misaddressed_invitations_are_refused() {
     fs::write(cem.home().join("invitation"), &bytes).unwrap();
     refused(&cem.fails(&["accept", "invitation", "--yes"], 14), "for another identity");
     assert_eq!((remembered(&bob, &memory.share), remembered(&cem, &memory.share)), (None, None));
-    // the one who invites has two keys
+    // The inviting person has two keys.
     fs::write(bob.home().join("invitation"), &bytes).unwrap();
     bob.ok(&["contact", "add", "Ann", &known(2).public().to_string()]);
     bob.fails(&["contact", "add", "Ann", &ann.public().to_string()], 14);

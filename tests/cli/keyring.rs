@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::people::{Mounted, Person, has, refused, said, stderr, wait_until};
 
-/// A bus on which nothing is started by itself.
+/// A bus that starts nothing by itself.
 struct Bus {
     socket: PathBuf,
     children: Vec<Child>,
@@ -133,7 +133,7 @@ fn a_remembered_passphrase_unlocks_until_it_is_forgotten() {
     let mounted = Mounted::of(&ann);
     assert!(ann.home().join("plain/letters").is_dir());
     drop(mounted);
-    // The vault has moved: the item belongs to its keys, and not to its path.
+    // The vault has moved: the item belongs to its keys, not to its path.
     fs::rename(ann.home().join("vault"), ann.home().join("moved")).unwrap();
     assert_eq!(said(&bus.kithfs(&ann, &["ls", "moved"])), "letters\n");
     fs::rename(ann.home().join("moved"), ann.home().join("vault")).unwrap();

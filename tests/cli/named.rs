@@ -22,7 +22,7 @@ fn stderr(command: &mut Command, code: i32) -> String {
     String::from_utf8(expect_code(command, code).stderr).unwrap()
 }
 
-/// The line of one vault in the JSON of `status`.
+/// Returns the entry of a vault in the JSON of `status`.
 fn status(scratch: &Scratch) -> serde_json::Value {
     let all = stdout(kithfs(scratch, "status").args(["--json", "photos"]));
     let all: serde_json::Value = serde_json::from_str(&all).unwrap();
@@ -43,7 +43,7 @@ fn a_name_stands_for_vault_mount_point_and_options() {
         stdout(kithfs(&scratch, "vaults").arg("list")),
         format!("photos: {root}/vault on {root}/mnt -onoexec --idle=1h\n")
     );
-    // From any directory, as the paths are stored in full.
+    // From any directory, because paths are stored in full.
     expect_code(kithfs(&scratch, "open").arg("photos").current_dir("/"), 0);
     let options = shell(scratch.path(), "findmnt -nro VFS-OPTIONS mnt");
     fs::write(point.join("note"), "dear Ann").unwrap();
@@ -56,7 +56,7 @@ fn a_name_stands_for_vault_mount_point_and_options() {
     assert_eq!(open["mountpoint"], point.to_str().unwrap());
     assert!(open["pid"].is_u64() && open["since"].is_i64() && open["read_only"] == false);
     assert!(!is_mounted(&point));
-    // An option that is given goes before the stored one.
+    // A given option takes precedence over the stored one.
     expect_code(kithfs(&scratch, "open").args(["photos", "-o", "ro"]), 0);
     let options = shell(scratch.path(), "findmnt -nro VFS-OPTIONS mnt");
     expect_code(kithfs(&scratch, "close").arg("photos"), 0);
@@ -122,7 +122,7 @@ fn what_is_wrong_with_a_name_is_said() {
     fs::write(&file, "[a\n").unwrap();
     let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
     assert!(said.contains("hint: correct the line in"), "{said}");
-    // Its passphrase-command is run by a shell.
+    // A shell runs its passphrase-command.
     fs::write(&file, text).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     assert!(stderr(kithfs(&scratch, "open").arg("a"), 14).contains("other users may write to it"));
@@ -139,7 +139,7 @@ fn status_counts_what_needs_attention() {
     let point = scratch.point();
     let mut file = fs::File::create(point.join("note")).unwrap();
     std::io::Write::write_all(&mut file, b"dear Ann").unwrap();
-    // A write that the kernel has handed over, and no fsync.
+    // A write that the kernel has handed over, without an fsync.
     let handed_over = Command::new("sync").arg("-f").arg(&point).status();
     let busy = status(&scratch);
     file.sync_all().unwrap();
@@ -168,7 +168,8 @@ fn bash_completes_commands_options_and_names() {
     for name in ["photos", "papers", "music"] {
         expect_code(kithfs(&scratch, "vaults").args(["add", name, "vault", "mnt"]), 0);
     }
-    // As readline does: the words of the line, and the function that the script has registered.
+    // As readline does: passes the words of the line to the function that the script has
+    // registered.
     let script = r#"
         source <(kithfs completion bash)
         complete_line() {

@@ -1,5 +1,5 @@
 //! A vault with members, used by three people with homes, identities and copies of the ciphertext
-//! of their own, as three users where the test runs as root. A sync tool is played by rsync.
+//! of their own, as three users if the test runs as root. rsync plays the sync tool.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ fn can_run() -> bool {
     usable && syncs
 }
 
-/// Makes the copy of `to` like that of `from`, but for who has it open.
+/// Makes the copy of `to` equal to that of `from`, except for the locks of open daemons.
 fn sync(from: &Person, to: &Person) {
     let of = |person: &Person| format!("{}/vault/", person.home().display());
     let status = Command::new("rsync")
@@ -31,8 +31,8 @@ fn sync(from: &Person, to: &Person) {
     to.own(&to.home().join("vault"));
 }
 
-/// Ann's vault with Bob, who writes, and Cem, who reads; both have accepted her invitation and hold
-/// copies.
+/// Returns Ann's vault with Bob as a writer and Cem as a reader; both have accepted her invitation
+/// and hold copies.
 fn three() -> (Person, Person, Person) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
     ann.ok(&[
@@ -89,20 +89,20 @@ fn three_people_read_and_write_as_their_roles_say() {
             );
         }
     }
-    // Ann under the name that Cem has given her, Bob, of whom he knows nothing else, under the one
-    // in the list of members
+    // Cem sees Ann under his own name for her, and Bob, who is no contact, under the name in the
+    // list of members.
     for name in ["Ann", "Bob"] {
         refused(&cem.fails(&["share", "remove", "vault", name], 11), "not an admin");
     }
     refused(&ann.fails(&["share", "remove", "vault", "Dan"], 12), "no member Dan");
-    // what a writer wrote stays valid when he is removed
+    // What a writer wrote stays valid after the removal.
     ann.ok(&["share", "remove", "vault", "Bob"]);
     sync(&ann, &cem);
     let _mounted = Mounted::new(&cem, &[]);
     holds(&cem, "projects/bob", "two\n");
 }
 
-/// A removed member reads nothing new, and live mounts of the other members take the change over.
+/// A removed member reads nothing new, and live mounts of the other members adopt the change.
 #[test]
 fn a_removed_member_reads_nothing_new_in_a_live_mount() {
     if !can_run() {
@@ -113,7 +113,7 @@ fn a_removed_member_reads_nothing_new_in_a_live_mount() {
     assert!(ann.shell("echo before > plain/old; sync plain/old").0);
     sync(&ann, &cem);
     assert_eq!(said(&cem.ok(&["cat", "vault", "old"])), "before\n");
-    // while it is mounted, by the path of the mount
+    // While it is mounted, by the path of the mount.
     ann.ok(&["share", "remove", "plain", "Cem"]);
     let listed = said(&ann.ok(&["share", "list", "plain"]));
     assert!(listed.contains("epoch  2") && !listed.contains("Cem"), "{listed}");
@@ -122,11 +122,11 @@ fn a_removed_member_reads_nothing_new_in_a_live_mount() {
         let _mounted = Mounted::new(&ann, &[]);
         assert!(ann.shell("echo after > plain/new").0);
     }
-    // his old copy still opens: what he has read he has
+    // Cem's old copy still opens: a member keeps what was readable.
     assert_eq!(said(&cem.ok(&["cat", "vault", "old"])), "before\n");
     sync(&ann, &cem);
     refused(&cem.fails(&["cat", "vault", "new"], 3), "not a member");
-    // nor with the old list of members put back by whoever stores the vault
+    // Nor with the old list of members, restored by the storage host.
     let names = |person: &Person| -> Vec<String> {
         let entries = fs::read_dir(person.home().join("vault")).unwrap();
         entries
@@ -171,7 +171,7 @@ fn concurrent_changes_by_two_admins_are_shown_as_a_fork() {
     knows(&bob, "Eve", &eve);
     ann.ok(&["share", "add", "--role", "reader", "vault", "Dan"]);
     bob.ok(&["share", "add", "--role", "reader", "vault", "Eve"]);
-    // the copies come together; Cem has seen neither change
+    // The copies are merged; Cem has seen neither change.
     let status = Command::new("rsync")
         .args([
             "-a",
@@ -197,14 +197,14 @@ fn concurrent_changes_by_two_admins_are_shown_as_a_fork() {
     );
     let listing: serde_json::Value =
         serde_json::from_str(&said(&ann.ok(&["share", "list", "--json", "vault"]))).unwrap();
-    // Ann has seen her own change: what excludes it is a rival that does not bother her
+    // Ann has seen her own change: a rival that excludes it does not affect her.
     assert_eq!(listing["heads"].as_array().unwrap().len(), 1, "{listing}");
 }
 
 #[test]
 fn removing_a_contact_whose_key_differs_reports_no_removal() {
-    // Bob's machine was stolen, and he had a new key. `share remove vault Bob` took the new one out
-    // and said that Bob was removed, who went on reading with the old one; without the new one
+    // Bob's machine was stolen, and Bob had a new key. `share remove vault Bob` removed the new one
+    // and reported that Bob was removed, while the old key could still read; without the new key
     // among the members nothing could name the old one.
     let (ann, bob, new) =
         (Person::with_identity("ann"), Person::with_identity("bob"), Person::with_identity("bob"));
@@ -242,12 +242,12 @@ fn removing_a_contact_whose_key_differs_reports_no_removal() {
         "{}",
         stderr(&told)
     );
-    // as somebody might type it
+    // As a user might type it.
     ann.ok(&["share", "remove", "vault", &old.to_lowercase().replace('-', " ")]);
     assert!(fingerprints().len() == 1 && !fingerprints().contains(&old));
     ann.ok(&["share", "remove", "vault", "Bob"]);
     assert!(fingerprints().is_empty());
-    // two of one name, neither of them a contact
+    // Two members of one name, neither of them a contact.
     ann.ok(&["share", "add", "--role", "reader", "vault", "Bob"]);
     ann.ok(&["contact", "remove", "Bob"]);
     knows(&ann, "Bob", &bob);
@@ -259,7 +259,7 @@ fn removing_a_contact_whose_key_differs_reports_no_removal() {
     assert!(fingerprints().is_empty());
 }
 
-/// Kills the program, which stands where `setsid` was or is its child.
+/// Kills the program, which has replaced `setsid` or is its child.
 fn kill_program(started: &mut std::process::Child) {
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", started.id()))
         .unwrap_or_default();
@@ -274,7 +274,7 @@ fn kill_program(started: &mut std::process::Child) {
     let _ = started.wait();
 }
 
-/// What `share rekey --status` says.
+/// Returns the output of `share rekey --status`.
 fn left(person: &Person) -> serde_json::Value {
     serde_json::from_str(&said(&person.ok(&["share", "rekey", "--status", "--json", "vault"])))
         .unwrap()
@@ -304,7 +304,7 @@ fn an_eager_rekey_locks_out_a_removed_member_despite_kills() {
         (&serde_json::json!(40_000_004), &serde_json::json!(2)),
         "{at_first}"
     );
-    // killed as soon as it has begun
+    // Killed as soon as it has begun.
     let mut pass = ann.kithfs(&["share", "rekey", "--eager", "vault"]).spawn().unwrap();
     while left(&ann)["names"] == at_first["names"] && pass.try_wait().unwrap().is_none() {}
     kill_program(&mut pass);
@@ -320,8 +320,7 @@ fn an_eager_rekey_locks_out_a_removed_member_despite_kills() {
         "no other key was begun: {listed}"
     );
     assert_eq!(said(&ann.ok(&["cat", "vault", "projects/bob"])), "two\n");
-    // with the list of members from before Bob is in again, and nothing opens for the keys that he
-    // has
+    // With the list of members from before, Bob is a member again, but his keys open nothing.
     sync(&ann, &bob);
     for name in names(&bob).iter().filter(|name| name.starts_with("+manifest-4-")) {
         fs::remove_file(bob.home().join("vault").join(name)).unwrap();
@@ -369,13 +368,13 @@ fn share_commands_work_in_a_live_mount_with_readers() {
         )
         .0
     );
-    // no passphrase is to be had from here on: the daemon has what it takes
+    // No passphrase is available from here on: the daemon has the keys.
     fs::rename(ann.home().join("passphrase"), ann.home().join("hidden")).unwrap();
 
-    // A program reads in the folder all the time and has a file of it open; it stops when it is
-    // told, and says whether all was right. Story: its ls failed with ESTALE, in one of seven runs
-    // on a busy machine, when the folder became a share between its open and the fstat(2) or the
-    // reading after it.
+    // A program reads in the folder all the time and has a file of it open; it stops when told, and
+    // reports whether everything was right. Story: its ls failed with ESTALE, in one of seven runs
+    // on a busy machine, when the folder became a share between its open and the following fstat(2)
+    // or read.
     let reads = "exec 7< plain/projects/large; touch reading; while ! test -e stop; do cmp plain/projects/large large; \
         test \"$(cat plain/projects/deep/small)\" = text; ls plain/projects > /dev/null; done; cmp - large <&7; touch fine";
     let reader = ann.program(reads).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -390,7 +389,7 @@ fn share_commands_work_in_a_live_mount_with_readers() {
     ann.ok(&["share", "rekey", "--eager", "plain/projects"]);
     assert!(said(&ann.ok(&["share", "list", "plain/projects"])).contains("epoch  2"));
     ann.ok(&["share", "remove", "--eager", "plain/projects", "Bob"]);
-    // by the path of the ciphertext too
+    // Also by the path of the ciphertext.
     let status = said(&ann.ok(&["share", "rekey", "--status", "--json", "vault/projects"]));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert!(
@@ -411,7 +410,7 @@ fn share_commands_work_in_a_live_mount_with_readers() {
         stderr(&output)
     );
 
-    // refusals come through with their codes
+    // Refusals arrive with their exit codes.
     refused(
         &ann.fails(&["share", "remove", "plain/projects", "Bob"], 12),
         "no member has this key",
@@ -419,12 +418,12 @@ fn share_commands_work_in_a_live_mount_with_readers() {
     refused(&ann.fails(&["share", "create", "plain"], 2), "name a folder");
     refused(&ann.fails(&["share", "add", "--role", "reader", "plain", "Bob"], 2), "--signed");
     refused(&ann.fails(&["share", "settle", "plain/projects"], 2), "there is nothing to settle");
-    // a new folder is made as mkdir(1) makes one
+    // A new folder is created as mkdir(1) creates one.
     let (_, mask) = ann.shell("umask 027; mkdir plain/like; umask 027; stat -c %a plain/like");
     assert_eq!(mask.trim(), "750");
     ann.ok(&["share", "create", "plain/like/new"]);
     assert_eq!(ann.shell("stat -c %a plain/like/new").1, ann.shell("mkdir d; stat -c %a d").1);
-    // what is open for writing is not taken away from its program
+    // A file that is open for writing is not taken away from its program.
     let writes = "mkdir plain/busy; exec 8> plain/busy/open; touch writing; while ! test -e end; do sleep 0.05; done; echo end >&8";
     let mut writer = ann.program(writes).spawn().unwrap();
     wait_until("the program writes", || ann.home().join("writing").exists());
@@ -442,8 +441,8 @@ fn share_commands_work_in_a_live_mount_with_readers() {
 
 #[test]
 fn moves_and_copies_across_a_share_boundary_are_complete() {
-    // rename(2) and link(2) cannot do it, so mv(1) copies; it and cp(1) keep all that they keep
-    // elsewhere.
+    // rename(2) and link(2) cannot cross a share's boundary, so mv(1) copies; it and cp(1) keep
+    // everything that they keep elsewhere.
     if !can_run() {
         return;
     }

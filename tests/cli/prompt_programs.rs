@@ -1,4 +1,4 @@
-//! Secrets that a program asks for, where there is no terminal.
+//! Secrets from prompt programs, without a terminal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -74,7 +74,7 @@ done
     assert!(!told.status.success() && said(&told).is_empty());
 }
 
-/// The real systemd-ask-password, with an agent as the desktop and the console have one.
+/// The real systemd-ask-password, with an agent like those of the desktop and the console.
 #[test]
 fn systemd_ask_password_asks_the_agents() {
     let is_root = rustix::process::geteuid().is_root();

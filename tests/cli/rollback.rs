@@ -1,4 +1,4 @@
-//! The rollback memory as a person meets it: on a real mount, and after a restored backup.
+//! The rollback database as a user meets it: on a real mount, and after a restored backup.
 
 use std::fs;
 use std::process::Command;
@@ -45,7 +45,8 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
         .map(|n| (n["path"].as_str().unwrap(), n["kind"].as_str().unwrap()))
         .collect();
     assert!(kinds.contains(&("letter", "older")), "{found}");
-    // Nobody is locked out: it is mounted and read, and the program says what it has seen.
+    // The user is not locked out: the vault is mounted and read, and the program reports what it
+    // has seen.
     let mount = scratch.mount(&[]);
     assert_eq!(fs::read_to_string(&letter).unwrap(), "first");
     mount.unmount();
@@ -59,7 +60,7 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
         22,
     );
     assert_eq!(fs::read_to_string(out.join("letter")).unwrap(), "first");
-    // A name that was mistyped was "accepted".
+    // A mistyped name was "accepted".
     let mistyped = expect_code(
         scratch.kithfs("accept-rollback").arg(scratch.vault()).args(["letter", "leter"]),
         1,
@@ -77,8 +78,8 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
 
 #[test]
 fn of_a_damaged_file_nothing_is_copied_out() {
-    // What could be read before the first bad byte stayed, under the name of the file and as if it
-    // were all of it.
+    // The bytes before the first bad one stayed under the name of the file, as if they were all of
+    // it.
     let scratch = Scratch::new(&[]);
     let put = |byte: u8| {
         fs::write(scratch.path().join("plain"), vec![byte; 3 << 20]).unwrap();
@@ -115,8 +116,8 @@ fn of_a_damaged_file_nothing_is_copied_out() {
     assert!(!out.join("file").exists());
 }
 
-/// `--export` followed links below its directory, so a user who owned a part of it chose where root
-/// wrote.
+/// `--export` followed links below its directory, so a user who owned a part of it could choose
+/// where root wrote.
 #[test]
 fn an_export_writes_through_no_link() {
     let scratch = Scratch::new(&[]);
@@ -204,8 +205,8 @@ fn what_is_gone_is_accepted_by_its_name() {
     assert_eq!(told(&scratch, 0), serde_json::json!([]));
 }
 
-/// All sub-directories of a directory were opened at once. Those for which there was no descriptor
-/// were passed over, with what had been rolled back in them.
+/// All subdirectories of a directory were opened at once. Those for which there was no descriptor
+/// were skipped, together with rollbacks in them.
 #[test]
 fn more_directories_than_descriptors_are_all_compared() {
     let scratch = Scratch::new(&[]);

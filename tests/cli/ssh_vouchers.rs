@@ -12,7 +12,7 @@ fn with_ssh_keys() -> Person {
     bob
 }
 
-/// Signs Bob's key as the manual says, for Ann, who has his SSH keys.
+/// Signs Bob's key as the manual describes, for Ann, who has Bob's SSH keys.
 fn sign(bob: &Person, ann: &Person, kind: &str, namespace: &str) {
     let kithfs = env!("CARGO_BIN_EXE_kithfs");
     let (done, told) = bob.shell(&format!(
@@ -61,7 +61,7 @@ fn what_an_ssh_key_did_not_sign_is_refused() {
         refused(&ann.fails(&verify(keys), 14), why);
         assert_eq!(state(&ann), "new", "{why}");
     };
-    // Eve sends her own key as Bob's, with Bob's signature of his.
+    // Eve sends her own key as Bob's, with Bob's signature of his own key.
     ann.ok(&["contact", "add", "Bob", &key(&eve)]);
     sign(&bob, &ann, "ed25519", "kithfs");
     refuses("ed25519.pub", "not for this public key");

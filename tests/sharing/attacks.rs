@@ -1,5 +1,5 @@
-//! Attacks on shares by members, former members and whoever stores them: each test is named after
-//! what the attacker wants, and shows that he does not get it.
+//! Attacks on shares by members, former members and the storage host. Each test is named after the
+//! attacker's goal, and shows that it is not reached.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ fn new_since(before: &[Vec<u8>], store: &MemStore, prefix: &[u8]) -> Vec<u8> {
     named(&*store.root(), prefix).into_iter().find(|n| !before.contains(n)).unwrap()
 }
 
-/// Removes somebody, with a command of Ann's, while the host damages the slots of the new epoch:
-/// their name, and what they ought to be.
+/// Removes a member, by a command of Ann's, while the host damages the slots of the new epoch.
+/// Returns their name and their intact contents.
 fn removed_and_damaged(store: &MemStore, ann: &Identity, gone: &Identity) -> (Vec<u8>, Vec<u8>) {
     let before = names(&*store.root());
     root_share(&beside(store, ann)).remove(&[key(gone)], &mut quiet()).unwrap();
@@ -41,8 +41,8 @@ fn removed_and_damaged(store: &MemStore, ann: &Identity, gone: &Identity) -> (Ve
 
 #[test]
 fn a_demoted_admins_shares_stay_reachable() {
-    // Bob, an admin, has made a share; made a writer he is no admin any more, but the junction that
-    // he signed still leads there.
+    // Bob made a share as an admin. As a writer he is no longer an admin, but the junction that he
+    // signed still leads there.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
     let vault = open_as(&store, &bob).unwrap();
@@ -66,9 +66,8 @@ fn a_demoted_admins_shares_stay_reachable() {
 
 #[test]
 fn bytes_behind_the_end_of_a_file_do_not_enter_a_share() {
-    // Whoever stores the vault lengthened a ciphertext, or a full disk had. The copy in the share
-    // became as long as that made the file look, with zeros at its end, sealed and signed like all
-    // the rest.
+    // The storage host, or a full disk, lengthened a ciphertext. The copy in the share became as
+    // long as that made the file look, with zeros at its end, sealed and signed like the rest.
     let (store, ann) = founded(vec![]);
     let vault = open_as(&store, &ann).unwrap();
     mkdir(&vault, b"projects").unwrap();
@@ -109,7 +108,7 @@ fn bytes_behind_the_end_of_a_file_do_not_enter_a_share() {
 
 #[test]
 fn a_rival_manifests_inventory_validates_no_forgery() {
-    // Bob was removed; he signs a rival of his removal with an inventory that lists his forgery.
+    // Bob was removed, and signs a rival of the removal with an inventory that lists his forgery.
     // Neither head alone may vouch for it.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
@@ -126,7 +125,7 @@ fn a_rival_manifests_inventory_validates_no_forgery() {
     vault.close().unwrap();
     root_share(&beside(&apart, &bob)).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
     write(&*store.root(), &path, &read(&*apart.root(), &path));
-    // without the rival it is refused
+    // Without the rival it is refused.
     let honest = open_as(&store, &cem).unwrap();
     assert_eq!(get(&honest, b"small").unwrap_err().errno(), libc::EIO);
     honest.close().unwrap();
@@ -143,7 +142,7 @@ fn a_rival_manifests_inventory_validates_no_forgery() {
 
 #[test]
 fn a_fork_of_which_one_head_does_not_open_is_a_fork() {
-    // Two heads are there and the host has damaged the slots of one: what is left must not look
+    // Two heads exist and the host has damaged the slots of one: the remaining one must not look
     // like the only one.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
@@ -165,8 +164,7 @@ fn a_fork_of_which_one_head_does_not_open_is_a_fork() {
 
 #[test]
 fn settling_a_fork_without_a_member_keeps_their_files() {
-    // Ann settles a fork without Bob, who could write on one side: what he had written stays
-    // readable.
+    // Ann settles a fork without Bob, who could write on one side: his files stay readable.
     let (bob, dan) = (person(2), person(4));
     let (store, ann) =
         founded(vec![member(&bob, Role::Writer, "Bob"), member(&dan, Role::Admin, "Dan")]);
@@ -187,8 +185,8 @@ fn settling_a_fork_without_a_member_keeps_their_files() {
 
 #[test]
 fn nothing_is_written_under_a_key_that_was_ended() {
-    // The manifest that ends an epoch is there, its slots are damaged: nothing more is sealed under
-    // the key of who was removed.
+    // The manifest that ends an epoch exists, but its slots are damaged: nothing more is sealed
+    // under the removed member's key.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
         founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
@@ -200,14 +198,13 @@ fn nothing_is_written_under_a_key_that_was_ended() {
 
 #[test]
 fn a_new_epoch_that_could_not_be_taken_over_is_tried_again() {
-    // A sync tool brings the manifest first and the slots much later: they are taken over all the
-    // same.
+    // A sync tool delivers the manifest first and the slots much later: they are still adopted.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
         founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
     let vault = open_as(&store, &bob).unwrap();
     let (slots, good) = removed_and_damaged(&store, &ann, &cem);
-    // A directory whose last change is old is looked at again only when it changes.
+    // A directory whose last change is old is read again only when it changes.
     let long_ago = Timestamp { secs: 1_000_000_000, nanos: 0 };
     store.root().set_times_self(SetTime::Omit, SetTime::At(long_ago)).unwrap();
     assert!(vault.refresh().is_err());
@@ -220,8 +217,8 @@ fn a_new_epoch_that_could_not_be_taken_over_is_tried_again() {
 
 #[test]
 fn writing_does_not_prevent_a_members_removal() {
-    // Bob, who is to be removed, rewrites a file without rest while his removal lists what he has
-    // signed.
+    // Bob, who is about to be removed, rewrites a file all the time while the removal lists what he
+    // has signed.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let of_bob = open_as(&store, &bob).unwrap();
@@ -237,7 +234,7 @@ fn writing_does_not_prevent_a_members_removal() {
 
 #[test]
 fn an_inventory_that_arrives_after_its_manifest_counts() {
-    // A sync tool brings an inventory after the manifest that names it: what it lists counts from
+    // A sync tool delivers an inventory after the manifest that names it: its entries count from
     // then on.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
@@ -263,8 +260,8 @@ fn an_inventory_that_arrives_after_its_manifest_counts() {
 
 #[test]
 fn sharing_a_conflict_copy_leaves_the_original_alone() {
-    // A sync tool has made a conflict copy of a folder; a share of the copy would have the junction
-    // of the original.
+    // A sync tool has made a conflict copy of a folder; a share made of the copy would have the
+    // junction of the original.
     let (store, ann) = founded(vec![]);
     let vault = open_as(&store, &ann).unwrap();
     mkdir(&vault, b"photos").unwrap();
@@ -289,8 +286,8 @@ fn sharing_a_conflict_copy_leaves_the_original_alone() {
 
 #[test]
 fn a_folder_with_unreadable_entries_is_not_converted() {
-    // What had no name in the folder was passed over, and removed with the folder when the share
-    // had taken its place.
+    // Entries without a name in the folder were skipped, and were removed with the folder once the
+    // share had taken its place.
     let (store, ann) = founded(vec![]);
     let root = store.root();
     let vault = open_as(&store, &ann).unwrap();
@@ -322,8 +319,8 @@ fn a_folder_with_unreadable_entries_is_not_converted() {
 
 #[test]
 fn hiding_a_nested_share_does_not_keep_a_removed_admin() {
-    // The host hides a nested share while an admin is removed and puts it back later: Ann is told,
-    // and the same call goes on with it.
+    // The host hides a nested share while an admin is removed, and restores it later: Ann is told,
+    // and the same call continues with it.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -357,7 +354,7 @@ fn hiding_a_nested_share_does_not_keep_a_removed_admin() {
 
 #[test]
 fn a_member_removed_while_mounted_reads_on_as_logged() {
-    // Who was removed under a mount keeps what he could read, as the log tells him.
+    // A member who was removed under a mount keeps what was readable, as the log shows.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &bob).unwrap();
@@ -369,7 +366,7 @@ fn a_member_removed_while_mounted_reads_on_as_logged() {
 
 #[test]
 fn a_fork_with_an_unopenable_head_is_not_called_settled() {
-    // One head of a fork does not open: settling it says so, instead of saying that all is settled.
+    // One head of a fork does not open: settling it reports that, instead of reporting success.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
         founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
@@ -393,8 +390,8 @@ fn a_fork_with_an_unopenable_head_is_not_called_settled() {
 
 #[test]
 fn a_share_moved_by_the_host_is_not_entered_elsewhere() {
-    // The host moves a share that is open to the place of a private folder: what is put there would
-    // be for its members.
+    // The host moves a share that is open to the place of a private folder: files put there would
+    // be readable for its members.
     let bob = person(2);
     let (store, ann) = founded(vec![]);
     let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
@@ -430,8 +427,8 @@ fn a_share_moved_by_the_host_is_not_entered_elsewhere() {
 
 #[test]
 fn trust_in_a_share_does_not_extend_to_planted_shares() {
-    // The user takes the vault's share as it is; the host has planted another one in a folder of
-    // it.
+    // The user accepts the vault's share unverified; the host has planted another one in a folder
+    // of it.
     let eve = person(9);
     let (store, ann) = founded(vec![]);
     let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
@@ -458,7 +455,7 @@ fn trust_in_a_share_does_not_extend_to_planted_shares() {
 
 #[test]
 fn deep_directories_do_not_prevent_a_members_removal() {
-    // Bob makes very deep directories, so that whoever wants to remove him runs out of stack or of
+    // Bob makes very deep directories, so that a daemon that removes him runs out of stack or of
     // handles.
     let depth = std::env::var("KITHFS_DEPTH").ok().and_then(|d| d.parse().ok()).unwrap_or(1200);
     let (ann, bob) = (person(1), person(2));
@@ -499,8 +496,8 @@ fn deep_directories_do_not_prevent_a_members_removal() {
 
 #[test]
 fn an_old_junction_put_back_opens_the_share() {
-    // A share was renamed; the host moves it back and puts its old junction there. The threat model
-    // says that he can: a junction has no age.
+    // A share was renamed. The host moves it back and restores its old junction. The threat model
+    // allows that: a junction has no age.
     let bob = person(2);
     let (store, ann) = founded(vec![]);
     let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
@@ -535,8 +532,8 @@ fn an_old_junction_put_back_opens_the_share() {
 
 #[test]
 fn an_interrupted_removal_can_be_completed() {
-    // A removal has stopped after the parent and before a share within; the same call once more
-    // ends it.
+    // A removal stopped after the parent and before a nested share; the same call again completes
+    // it.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -550,7 +547,7 @@ fn an_interrupted_removal_can_be_completed() {
         .unwrap();
     let stored = vault.cipher_path(b"projects").unwrap();
     // As if the process had stopped between the parent's manifest and the child's: the child's new
-    // control files are taken away again.
+    // control files are removed again.
     let child = store.root().open_dir(&stored).unwrap();
     let before: Vec<_> =
         child.reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().map(|e| e.name).collect();
@@ -569,8 +566,8 @@ fn an_interrupted_removal_can_be_completed() {
 
 #[test]
 fn dirty_data_is_kept_until_an_unopenable_head_opens() {
-    // A sync tool brings the manifest before the slots while a file is being written: what is in
-    // memory must outlive that, even its close.
+    // A sync tool delivers the manifest before the slots while a file is being written: data in
+    // memory must survive that, even the file's close.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
         founded(vec![member(&bob, Role::Writer, "Bob"), member(&cem, Role::Writer, "Cem")]);
@@ -609,7 +606,7 @@ fn dirty_data_is_kept_until_an_unopenable_head_opens() {
 #[test]
 fn settling_revives_nothing_a_removed_admin_listed() {
     // Bob, removed, lists his forgery in an inventory of a rival branch, and waits for Ann to
-    // settle: her inventory must not take it over.
+    // settle: her inventory must not adopt it.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
         founded(vec![member(&bob, Role::Admin, "Bob"), member(&cem, Role::Writer, "Cem")]);
@@ -635,8 +632,8 @@ fn settling_revives_nothing_a_removed_admin_listed() {
 
 #[test]
 fn settling_keeps_what_a_staying_admin_listed() {
-    // Ann and Dan have both removed Bob, each apart; a file of his reached only Dan's copy before
-    // that.
+    // Ann and Dan have both removed Bob independently; a file of Bob's had reached only Dan's copy
+    // before.
     let (bob, dan) = (person(2), person(4));
     let (store, ann) =
         founded(vec![member(&bob, Role::Writer, "Bob"), member(&dan, Role::Admin, "Dan")]);
@@ -655,14 +652,14 @@ fn settling_keeps_what_a_staying_admin_listed() {
 
 #[test]
 fn an_unreadable_directory_does_not_keep_its_removed_writer() {
-    // Bob takes all rights from a directory of his, so that the list of what he has signed cannot
-    // be made to its end.
+    // Bob removes all permissions from a directory of his, so that the list of his signed entries
+    // cannot be completed.
     let outcome = std::thread::spawn(|| {
         let path = tempfile::tempdir().unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(path.path(), Some(65534), None).unwrap();
-            // SAFETY: it takes no pointer. It changes what this thread alone may do with files, and
-            // the thread ends with the test.
+            // SAFETY: it takes no pointer. It changes the file permissions of this thread alone,
+            // which ends with the test.
             unsafe { libc::setfsuid(65534) };
         }
         let caller = Caller { uid: 65534, gid: 0, umask: 0o022 };
@@ -720,8 +717,8 @@ fn an_unreadable_directory_does_not_keep_its_removed_writer() {
     outcome.join().unwrap();
 }
 
-/// Each junction in the root of a share, made anew and signed by a member: what it holds becomes
-/// what `change` makes of it.
+/// Rewrites each junction in the root of a share, signed by a member, with the contents that
+/// `change` returns.
 fn rewrite(store: &MemStore, by: &Identity, change: impl Fn(&[u8]) -> Vec<u8>) {
     let root = store.root();
     let forger = Forger::of(&root, by);
@@ -748,7 +745,7 @@ fn rewrite(store: &MemStore, by: &Identity, change: impl Fn(&[u8]) -> Vec<u8>) {
     }
 }
 
-/// A name for the root as a member may seal it, whatever it is.
+/// Seals a name for the root as a member can, whatever it contains.
 fn sealed_name(store: &MemStore, by: &Identity, name: &[u8]) -> Vec<u8> {
     let root = store.root();
     let forger = Forger::of(&root, by);
@@ -774,8 +771,8 @@ fn store_long_name(root: &Arc<dyn Dir>, sealed: &[u8]) -> Vec<u8> {
 
 #[test]
 fn an_impossible_name_is_not_shown_even_if_sealed() {
-    // Bob, a writer, seals a path, or what is no name at all, as the name of an entry: whoever
-    // exports the vault would write outside of it.
+    // Bob, a writer, seals a path, or no valid name at all, as the name of an entry: an export of
+    // the vault would write outside of its target.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &bob).unwrap();
@@ -821,8 +818,8 @@ fn an_impossible_name_is_not_shown_even_if_sealed() {
 
 #[test]
 fn a_long_name_that_mismatches_its_hash_is_not_shown() {
-    // Bob, a writer, seals another name for an entry than the one whose hash it has. It was shown
-    // with that name, under which nothing was found, or another file.
+    // Bob, a writer, seals another name for an entry than the one whose hash it has. The entry was
+    // shown with that name, under which nothing was found, or another file.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &bob).unwrap();
@@ -897,9 +894,9 @@ fn an_inventory_with_a_wrong_root_keeps_nothing() {
 
 #[test]
 fn a_share_removed_with_its_junction_leaves_a_plain_folder() {
-    // What the threat model says that the host can do: nothing tells that a share stood there, and
-    // who writes into the empty folder writes for the members around it. Who asks for them is told
-    // the truth.
+    // What the host can do according to the threat model: nothing shows that a share was there, and
+    // a user who writes into the empty folder writes for the members around it. A user who asks for
+    // the members gets the true list.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -936,9 +933,9 @@ fn a_share_removed_with_its_junction_leaves_a_plain_folder() {
 
 #[test]
 fn an_admin_is_removed_from_a_nested_share_marked_isolated() {
-    // Bob, an admin, foresees his removal and signs a junction that says of a share within that it
-    // is isolated. Removing him from what is around it passed that share over, in silence, and he
-    // stayed its admin.
+    // Bob, an admin, foresees the removal and signs a junction that claims that a nested share is
+    // isolated. The removal from the parent then silently skipped that share, and he stayed its
+    // admin.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -959,7 +956,7 @@ fn an_admin_is_removed_from_a_nested_share_marked_isolated() {
     assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 2);
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
     assert_eq!(vault.who_can_read(b"projects").unwrap().len(), 1);
-    // Nor does it help him that the host hides the share meanwhile.
+    // It does not help Bob either if the host hides the share meanwhile.
     let root = hidden.root();
     let folder = vault.cipher_path(b"projects").unwrap();
     root.rename(&folder, &*root, b"+hidden", StoreRename::NoReplace).unwrap();

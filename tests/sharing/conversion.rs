@@ -1,9 +1,9 @@
 //! Shares on stores that cannot exchange two directories in one step: exFAT, NTFS, sshfs, NFS, SMB
 //! and most of what comes through FUSE.
 //!
-//! What holds here at every moment: the folder is there, whole, under its name or under the one
-//! that it has while it stands aside; or the share is, whole. A second call ends with the share,
-//! and takes nothing away that the share does not have.
+//! At every moment the folder exists completely, under its own name or under the one that it has
+//! while it is set aside; or the share exists completely. A second call ends with the share, and
+//! removes nothing that the share does not contain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::support::vaults::{
     self, Item, Seeded, at, faults, get, mkdir, pattern, put, rename, settle, split, tree,
 };
 
-/// Stored names in the root that a crash or a failure left.
+/// Stored names in the root that a crash or a failure left behind.
 fn left(store: &MemStore) -> Vec<String> {
     let names = raw::names(&*store.root())
         .into_iter()
@@ -37,7 +37,7 @@ fn left(store: &MemStore) -> Vec<String> {
 
 const LONG: [u8; 250] = [b'l'; 250];
 
-/// A vault, made on a local disk, with a folder `path` of which a share is to be made.
+/// A vault, made on a local disk, with a folder `path` that is to become a share.
 fn filled(path: &[u8]) -> MemStore {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -74,13 +74,13 @@ fn share(vault: &Vault, path: &[u8]) -> Result<ShareMade, Error> {
     vault.create_share(path, &with_bob(), &mut quiet())
 }
 
-/// The folder's name while it stands aside.
+/// The folder's name while it is set aside.
 fn aside(path: &[u8]) -> Vec<u8> {
     let end = b".before-share";
     [&path[..path.len().min(255 - end.len())], end].concat()
 }
 
-/// The tree with what stands aside under its own name.
+/// The tree, with the folder that was set aside under its own name.
 fn put_right(found: &BTreeMap<Vec<u8>, Item>, path: &[u8]) -> BTreeMap<Vec<u8>, Item> {
     let aside = aside(path);
     let right = |at: &Vec<u8>| match at.strip_prefix(&aside[..]) {
@@ -90,8 +90,7 @@ fn put_right(found: &BTreeMap<Vec<u8>, Item>, path: &[u8]) -> BTreeMap<Vec<u8>, 
     found.iter().map(|(at, item)| (right(at), item.clone())).collect()
 }
 
-/// What stands in the store as each change of it was about to be made, in the making of a share of
-/// `path`.
+/// Returns the store before each change in the making of a share of `path`.
 fn moments(start: &MemStore, path: &[u8]) -> Vec<(String, MemStore)> {
     let store = start.snapshot();
     let (root, _) = through_fuse(&store);
@@ -117,13 +116,13 @@ fn moments(start: &MemStore, path: &[u8]) -> Vec<(String, MemStore)> {
     std::mem::take(&mut *moments.lock())
 }
 
-/// Goes on after an interruption, and finds the share with nothing beside it.
+/// Continues after an interruption, and finds the share with nothing beside it.
 fn goes_on(store: &MemStore, path: &[u8], whole: &BTreeMap<Vec<u8>, Item>, what: &str) {
     let vault = vaults::open(through_fuse(store).0).unwrap();
     let made = share(&vault, path).unwrap_or_else(|e| panic!("{what}: going on: {e}"));
     assert_eq!(made.former, None, "{what}");
     assert_eq!(tree(&vault).unwrap(), *whole, "{what}: gone on");
-    // A control file that was being written when all stopped is residue, and harmless.
+    // A control file that was being written at that moment is harmless residue.
     let harmless = |fault: &String| {
         fault.contains("was left behind by a crash")
             || fault.contains("names an entry that is not there")
@@ -143,8 +142,8 @@ fn goes_on(store: &MemStore, path: &[u8], whole: &BTreeMap<Vec<u8>, Item>, what:
 
 #[test]
 fn a_share_works_on_a_store_without_an_atomic_exchange() {
-    // On exFAT, NTFS, sshfs and NFS, which is what sticks and servers come as, no share could be
-    // made at all.
+    // On exFAT, NTFS, sshfs and NFS, the usual stores of sticks and servers, no share could be made
+    // at all.
     for path in [&b"projects"[..], &LONG] {
         let store = filled(path);
         let vault = vaults::open(through_fuse(&store).0).unwrap();
@@ -179,8 +178,8 @@ fn a_share_works_on_a_store_without_an_atomic_exchange() {
 
 #[test]
 fn a_conversion_in_steps_survives_a_stop_at_any_point() {
-    // Between two renames the folder has no name of its own. It has another one then, which the
-    // next call knows; that may be stopped too.
+    // Between two renames the folder has lost its name. It then has another one, which the next
+    // call knows; that call may be interrupted too.
     for path in [&b"projects"[..], &LONG] {
         let whole = tree(&vaults::open(filled(path).root()).unwrap()).unwrap();
         let (mut stood_aside, mut stood_beside) = (0, 0);
@@ -190,8 +189,8 @@ fn a_conversion_in_steps_survives_a_stop_at_any_point() {
             ("at the end, ", standing_aside(path, true)),
         ] {
             for (n, (what, store)) in moments(&start, path).into_iter().enumerate() {
-                // The process is killed, which loses nothing, or the power fails, which loses what
-                // was not durable, or some of it.
+                // The process is killed, which loses nothing; or the power fails, which loses some
+                // or all of what was not durable.
                 let random = Seeded::new(n as u64 + 7);
                 let mut choose = move |ways: usize| random.below(ways as u64) as usize;
                 let crashed = [
@@ -205,7 +204,7 @@ fn a_conversion_in_steps_survives_a_stop_at_any_point() {
                     let vault = vaults::open(through_fuse(&store).0).unwrap();
                     let found = tree(&vault).unwrap();
                     vault.close().unwrap();
-                    // The folder alone, or the share, or for a moment both: always whole.
+                    // The folder alone, or the share, or for a moment both: always complete.
                     for at in [path, &aside(path)].into_iter().filter(|at| found.contains_key(*at))
                     {
                         let other = if at == path { aside(path) } else { path.to_vec() };
@@ -238,7 +237,7 @@ fn a_conversion_in_steps_survives_a_stop_at_any_point() {
 
 #[test]
 fn each_step_is_durable_before_the_next_one() {
-    // A store that keeps the second rename and loses the first one would have the folder nowhere.
+    // On a store that keeps the second rename and loses the first one, the folder would be nowhere.
     let start = filled(b"projects");
     let stored = vaults::open(start.snapshot().root()).unwrap().cipher_path(b"projects").unwrap();
     let calls: Vec<String> = moments(&start, b"projects")
@@ -262,8 +261,8 @@ fn each_step_is_durable_before_the_next_one() {
     );
 }
 
-/// A store that fills up while a share is made leaves the folder whole, and the share is made once
-/// there is space.
+/// A store that fills up while a share is made leaves the folder complete, and the share is made
+/// once there is space.
 #[test]
 fn a_full_store_during_a_conversion_keeps_the_folder_whole() {
     let start = filled(b"projects");
@@ -279,7 +278,7 @@ fn a_full_store_during_a_conversion_keeps_the_folder_whole() {
             assert_eq!(error.errno(), libc::ENOSPC, "{blocks}: {error}");
             refused += 1;
         }
-        // Where it is a share already there may not even be room for its lock.
+        // If it is a share already, there may be no room even for its lock.
         match tree(&vault) {
             Ok(found) => assert_eq!(put_right(&found, b"projects"), whole, "{blocks}: {made:?}"),
             Err(error) => assert_eq!(error.errno(), libc::ENOSPC, "{blocks}: {error}"),
@@ -338,7 +337,7 @@ fn a_failed_rename_in_a_conversion_keeps_the_folders_name() {
     }
 }
 
-/// The first moment at which the folder stands aside, alone or beside the share.
+/// Returns the first moment at which the folder is set aside, alone or beside the share.
 fn standing_aside(path: &[u8], beside_the_share: bool) -> MemStore {
     let moments = moments(&filled(path), path);
     let found = moments.into_iter().map(|(_, store)| store).find(|store| {
@@ -350,8 +349,8 @@ fn standing_aside(path: &[u8], beside_the_share: bool) -> MemStore {
 
 #[test]
 fn a_leftover_folder_is_removed_only_if_its_share_is_whole() {
-    // Users see it there and may write to it; a sync tool may have brought a part of the share
-    // only.
+    // Users see it there and may write to it; a sync tool may have delivered only a part of the
+    // share.
     type Change = fn(&Vault);
     let changes: [(&str, Change); 8] = [
         ("a file was added", |v| put(v, b"projects.before-share/new", b"new").unwrap()),
@@ -389,7 +388,7 @@ fn a_leftover_folder_is_removed_only_if_its_share_is_whole() {
         let made = share(&vault, b"projects").unwrap();
         assert_eq!(made.former.as_deref(), Some(&b"projects.before-share"[..]), "{what}");
         assert_eq!(tree(&vault).unwrap(), before, "{what}: nothing was taken away");
-        // From now on it is the user's, and never looked for again.
+        // From now on it belongs to the user, and is never searched for again.
         assert_eq!(
             share(&vault, b"projects").unwrap(),
             ShareMade { former: None, ..made },
@@ -402,7 +401,7 @@ fn a_leftover_folder_is_removed_only_if_its_share_is_whole() {
 
 #[test]
 fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
-    // The name alone proves nothing, nor does it that the contents are the same.
+    // The name alone proves nothing, nor do equal contents.
     let start = filled(b"projects");
     let vault = vaults::open(through_fuse(&start).0).unwrap();
     mkdir(&vault, b"projects.before-share").unwrap();
@@ -412,7 +411,7 @@ fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
     assert_eq!(get(&vault, b"projects/moved/note").unwrap(), b"a note");
     vault.close().unwrap();
 
-    // One that he has put in the place of the folder that stood aside.
+    // One that the host has put in the place of the folder that was set aside.
     let store = standing_aside(b"projects", true);
     let vault = vaults::open(through_fuse(&store).0).unwrap();
     rename(&vault, b"projects.before-share", b"kept", RenameMode::Replace).unwrap();
@@ -424,7 +423,7 @@ fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
 
 #[test]
 fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
-    // A program finds its folder gone and makes it again, before anybody goes on with the share.
+    // A program finds its folder missing and creates it again before the share is continued.
     let store = standing_aside(b"projects", false);
     let vault = vaults::open(through_fuse(&store).0).unwrap();
     mkdir(&vault, b"projects").unwrap();
@@ -438,7 +437,7 @@ fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
     assert_eq!(get(&vault, b"projects/moved/note").unwrap(), b"a note");
     vault.resolve(b"projects.before-share").unwrap_err();
     vault.close().unwrap();
-    // Or the user gives it its name back himself, or another one.
+    // Or the user restores its name, or gives it another one.
     for name in [&b"projects"[..], b"works"] {
         let store = standing_aside(b"projects", false);
         let vault = vaults::open(through_fuse(&store).0).unwrap();
@@ -451,9 +450,9 @@ fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
 
 #[test]
 fn attack_staged_entries_are_changed_during_a_conversion() {
-    // Whoever stores the vault stops the machine there, takes a file out of the share that is to
-    // come, puts an older one into it, or puts it into the place of the folder himself: that is
-    // compared with the folder, and the folder is not removed for less than all of it.
+    // The storage host stops the machine there, removes a file from the new share, puts an older
+    // one into it, or puts the share into the folder's place: the share is compared with the
+    // folder, and the folder is removed only if the share contains all of it.
     type Attack = fn(&dyn Dir, &dyn Dir, &[u8]);
     let attacks: [(&str, Attack, bool); 3] = [
         ("a file is taken out", |_, staged, _| staged.unlink(&largest(staged)).unwrap(), true),
@@ -494,8 +493,8 @@ fn largest(dir: &dyn Dir) -> Vec<u8> {
 
 #[test]
 fn a_change_within_one_second_is_noticed_with_coarse_times() {
-    // exFAT and sshfs have whole seconds: what a program wrote right after its file was copied, and
-    // as much of it, was not in the share.
+    // exFAT and sshfs have whole seconds: bytes that a program wrote right after its file was
+    // copied, if they were as many, were missing in the share.
     let store = filled(b"projects");
     let (root, _) = through_fuse(&store);
     let vault = vaults::open(root).unwrap();
@@ -522,8 +521,8 @@ fn a_change_within_one_second_is_noticed_with_coarse_times() {
 
 #[test]
 fn a_folder_is_converted_while_a_file_in_it_is_open() {
-    // Such a store keeps a removed file under a hidden name while it is open, and so its directory:
-    // the share was there, and the command failed.
+    // Such a store keeps an open file that is removed under a hidden name, and therefore its
+    // directory: the share was made, but the command failed.
     let store = filled(b"projects");
     let (root, plan) = through_fuse(&store);
     let vault = vaults::open(root).unwrap();
@@ -553,7 +552,7 @@ fn a_folder_is_converted_while_a_file_in_it_is_open() {
 
 #[test]
 fn a_folder_is_found_while_its_conversion_has_moved_it() {
-    // Between the renames the folder is not where programs know it, and seemed not to exist to
+    // Between the renames the folder is not where programs know it, and seemed to be missing for
     // those that work in it.
     let store = filled(b"projects");
     let (root, plan) = through_fuse(&store);
@@ -561,7 +560,7 @@ fn a_folder_is_found_while_its_conversion_has_moved_it() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let ready = std::sync::Barrier::new(3);
     std::thread::scope(|scope| {
-        // In a panic too, or the scope would wait for those who look for ever.
+        // Also in a panic; otherwise the scope would wait for the readers for ever.
         let end =
             scopeguard::guard((), |()| stop.store(true, std::sync::atomic::Ordering::Relaxed));
         let looker = scope.spawn(|| {
@@ -581,7 +580,7 @@ fn a_folder_is_found_while_its_conversion_has_moved_it() {
                     }
                 };
                 vault.forget(node, 1);
-                // The kernel looks the path up again then.
+                // The kernel then looks the path up again.
                 assert!(error.is_none_or(|error| error.errno() == libc::ESTALE));
                 anew += 1;
             }
@@ -598,7 +597,7 @@ fn a_folder_is_found_while_its_conversion_has_moved_it() {
                         name
                     })
                     .collect();
-                // Shown twice, perhaps, as whatever is renamed while it is listed.
+                // It may be shown twice, like anything that is renamed during a listing.
                 assert!(
                     names.iter().any(|name| name == b"projects")
                         && !names.contains(&aside(b"projects")),

@@ -1,5 +1,4 @@
-//! Changing who is in a share, through the vault: adding, removing, roles, forks, and what
-//! attackers make of it.
+//! Changes of the members, through the vault: adding, removing, roles, forks, and attacks on them.
 
 use std::sync::{Arc, Barrier};
 
@@ -33,7 +32,7 @@ fn a_removed_members_files_stay_but_back_dating_is_refused() {
     let small = vault.cipher_path(b"small").unwrap();
     vault.close().unwrap();
 
-    // A copy from before the removal, in which Bob goes on writing under the old roster, with the
+    // A copy from before the removal, in which Bob continues to write under the old roster with the
     // storage host's help.
     let old = store.snapshot();
     let back_dated = {
@@ -114,11 +113,11 @@ fn a_fork_by_two_admins_is_read_only_until_settled() {
     put(&vault, b"file", b"before").unwrap();
     root_share(&vault).add(&[member(&dan, Role::Admin, "Dan")]).unwrap();
     vault.close().unwrap();
-    // Apart: Ann removes Bob, Dan adds Cem.
+    // Independently: Ann removes Bob, Dan adds Cem.
     let other = store.snapshot();
     root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
     root_share(&beside(&other, &dan)).add(&[member(&cem, Role::Writer, "Cem")]).unwrap();
-    // The sync tool brings the two together.
+    // The sync tool merges the two.
     for entry in other.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
         if entry.name.starts_with(b"+manifest-") || entry.name.starts_with(b"+slots-") {
             let from = other.root().open_file(&entry.name, Access::Read).unwrap();
@@ -136,7 +135,8 @@ fn a_fork_by_two_admins_is_read_only_until_settled() {
     let share = root_share(&forked);
     let heads = share.info().unwrap().heads;
     assert_eq!(heads.len(), 2);
-    // Those of the first head alone were named, of two that both open what is there.
+    // Only the members of the first head were listed, although members of both heads can read the
+    // files.
     let mut who: Vec<String> =
         forked.who_can_read(b"file").unwrap().into_iter().map(|member| member.name).collect();
     who.sort_unstable();
@@ -163,9 +163,9 @@ fn a_fork_by_two_admins_is_read_only_until_settled() {
 
 #[test]
 fn two_changes_at_the_same_time_in_one_store_both_count() {
-    // Two commands about one share, of one admin or of two, continued the same manifest if they
-    // were given at the same time. Both said that they were done; what they had made was a fork,
-    // read-only for everybody, or counted for nobody but a machine that had seen it alone.
+    // Two commands about one share, of one admin or of two, continued the same manifest if they ran
+    // at the same time. Both reported success. The result was a fork, read-only for everybody, or a
+    // change that counted only for a machine that had seen it alone.
     for round in 0..20 {
         let (store, ann, bob) = with_bob();
         let cem = person(3);
@@ -189,8 +189,7 @@ fn two_changes_at_the_same_time_in_one_store_both_count() {
 
 type Act = Box<dyn FnOnce() -> Option<Pin> + Send>;
 
-/// A memory of shares in whose first use something else happens: between the look at the head and
-/// the change of it.
+/// A store of pins whose first use runs something else: between reading the head and changing it.
 struct Meanwhile {
     act: parking_lot::Mutex<Option<Act>>,
     seen: parking_lot::Mutex<Option<Pin>>,
@@ -215,9 +214,9 @@ impl Pins for Meanwhile {
 
 #[test]
 fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
-    // As above, where locks reach nobody else. Whether the other change is remembered by this user
-    // already, as that of a second command of his own is, or not: what does not count must not be
-    // said to be done.
+    // As above, on a store whose locks reach no other daemon. Whether or not this user remembers
+    // the other change already, for example from a second command of their own: success must not be
+    // reported for a change that does not count.
     for remembered in [false, true] {
         let (store, ann, _) = with_bob();
         let (cem, dan) = (person(3), person(4));
@@ -248,9 +247,9 @@ fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
 
 #[test]
 fn a_concurrently_changed_role_is_not_overwritten() {
-    // A reader was to become a writer while a second command made him an admin. That took nothing
-    // down of what he signed as an admin, though it took that office from him: it had looked at his
-    // role before the other command was done.
+    // A reader was to become a writer while a second command made the same person an admin. The
+    // first command demoted the new admin without listing what had been signed in that role,
+    // because it had read the role before the second command finished.
     let (store, ann, bob) = with_bob();
     root_share(&open_as(&store, &ann).unwrap())
         .set_role(&key(&bob), Role::Reader, &mut quiet())
@@ -273,9 +272,9 @@ fn a_concurrently_changed_role_is_not_overwritten() {
 
 #[test]
 fn admins_can_remove_themselves_without_an_error() {
-    // The removal was made, and then the share could not be entered any more to see what had become
-    // of it: the command said that it had failed, and in a mount it named the shares within as ones
-    // in which he still was.
+    // The removal was made, and then the share could no longer be entered to check the result. The
+    // command reported failure, and in a mount it listed nested shares in which the member
+    // supposedly remained.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
@@ -300,9 +299,9 @@ fn admins_can_remove_themselves_without_an_error() {
 
 #[test]
 fn an_obstacle_in_place_of_the_inventory_stops_no_removal() {
-    // The name of an inventory follows from what the member has signed, so he can tell it before he
-    // is removed. He put a directory there, and could not be removed until somebody had found and
-    // deleted it.
+    // The name of an inventory follows from what the member has signed, so the member can compute
+    // it before the removal. Bob put a directory there, and could not be removed until it was found
+    // and deleted.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     put(&vault, b"file", b"by Bob").unwrap();
@@ -330,10 +329,10 @@ fn an_obstacle_in_place_of_the_inventory_stops_no_removal() {
 
 #[test]
 fn obstacles_under_the_names_of_records_stop_no_removal() {
-    // A directory, or a FIFO, by the name of a record was an error of the store for the walk that
-    // takes the inventory: who was to be removed had only to put one anywhere in the share, and
-    // stayed. By the name of a manifest it kept everybody from opening the share at all, and mounts
-    // from hearing of changes: these went on under the key of before.
+    // A directory or a FIFO with the name of a record was a store error for the walk that makes the
+    // inventory: a member only had to put one anywhere in the share to prevent the removal. With
+    // the name of a manifest it kept everybody from opening the share, and mounts from seeing
+    // changes: they continued under the former key.
     for kind in [Kind::Dir, Kind::Fifo, Kind::Symlink] {
         let (store, ann, bob) = with_bob();
         let vault = open_as(&store, &bob).unwrap();
@@ -381,8 +380,8 @@ fn obstacles_under_the_names_of_records_stop_no_removal() {
 
 #[test]
 fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
-    // The manifest of a removal was there and could not be read: a member had put one of another
-    // mode beside it, or the store failed. The open vault went on under the key that the removed
+    // The manifest of a removal existed and could not be read: a member had put one of another mode
+    // beside it, or the store failed. The open vault continued under the key that the removed
     // member has.
     let (store, ann, bob) = with_bob();
     let plan = FaultPlan::new();
@@ -412,7 +411,7 @@ fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
     assert_eq!(header[16..20], 2u32.to_le_bytes());
 }
 
-/// An admin who is removed from the parent is removed from the shares within it.
+/// An admin who is removed from the parent is removed from its nested shares.
 #[test]
 fn removing_an_admin_also_removes_them_from_nested_shares() {
     let (store, ann, bob) = with_bob();
@@ -440,8 +439,8 @@ fn removing_an_admin_also_removes_them_from_nested_shares() {
 
 #[test]
 fn an_older_roster_put_back_under_a_mount_is_refused() {
-    // The storage host takes the manifest of a removal away again: the open vault must not go back
-    // to the old key.
+    // The storage host removes the manifest of a removal again: the open vault must not return to
+    // the old key.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
@@ -469,7 +468,7 @@ fn a_removed_admins_rival_manifest_is_ignored_once_seen() {
     root_share(&vault).set_role(&key(&bob), Role::Admin, &mut quiet()).unwrap();
     let apart = store.snapshot();
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
-    // Bob, who has the state from before, signs a rival in which he is still in, and the storage
+    // Bob, who has the former state, signs a rival in which he is still a member, and the storage
     // host puts it here.
     root_share(&beside(&apart, &bob)).add(&[member(&person(5), Role::Admin, "Eve")]).unwrap();
     for entry in apart.root().reopen().unwrap().read(0, 1 << 20).unwrap() {

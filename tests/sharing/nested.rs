@@ -1,4 +1,4 @@
-//! Shares within a vault: made of folders, entered by proof, apart from what they stand in.
+//! Shares within a vault: made of folders, entered by proof, separate from the share around them.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn with_bob(bob: &Identity) -> CreateShare {
     }
 }
 
-/// A vault with a folder that has something of everything.
+/// A vault with a folder that contains an object of each kind.
 fn filled() -> MemStore {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -125,7 +125,7 @@ fn across_the_boundary_rename_and_link_give_exdev() {
     });
     assert_eq!(link.unwrap_err().errno(), libc::EXDEV);
 
-    // Its own place can change, and it goes on being entered.
+    // Its own place can change, and it can still be entered.
     rename(&vault, b"projects", b"works", RenameMode::Replace).unwrap();
     assert_eq!(get(&vault, b"works/moved/note").unwrap(), b"a note");
     mkdir(&vault, b"dir").unwrap();
@@ -179,8 +179,8 @@ fn empty_shares_are_removable_and_shares_can_be_nested() {
 
 #[test]
 fn a_share_planted_by_the_storage_host_is_not_entered() {
-    // Mallory makes a share with a slot for Ann and puts it in the place of a folder: what Ann
-    // copies in would be his to read.
+    // Mallory makes a share with a slot for Ann and replaces a folder by it: he could read whatever
+    // Ann copies into it.
     let (store, mallory) = (filled(), person(6));
     let root = store.root();
     let vault = open(root.clone()).unwrap();
@@ -232,16 +232,16 @@ fn a_swapped_or_stripped_share_is_no_folder_and_not_entered() {
         assert_eq!(put(&vault, b"other/secret", b"for nobody else").unwrap_err().errno(), errno);
         assert_eq!(at(&vault, b"other", |node| vault.open_dir(node)).unwrap_err().errno(), errno);
     };
-    // The storage host exchanges two shares: Bob is a member of one of them only.
+    // The storage host exchanges two shares: Bob is a member of only one of them.
     root.rename(&projects, &*root, &other, StoreRename::Exchange).unwrap();
     refused(libc::EACCES);
     root.rename(&projects, &*root, &other, StoreRename::Exchange).unwrap();
-    // It takes the descriptor away, so that the share looks like a folder of the vault.
+    // It removes the descriptor, so that the share looks like a folder of the vault.
     let folder = beneath(&root, &other);
     folder.rename(b"+share", &*folder, b"+gone", StoreRename::Replace).unwrap();
     refused(libc::EIO);
     folder.rename(b"+gone", &*folder, b"+share", StoreRename::Replace).unwrap();
-    // It takes the junction away.
+    // It removes the junction.
     let name = |dir: &Arc<dyn Dir>| {
         let entries = dir.reopen().unwrap().read(0, 1 << 20).unwrap();
         entries
@@ -302,7 +302,7 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
         });
         let stopped = share(&vault, b"projects", &with_bob(&bob));
         drop(vault);
-        // By turns the process is killed, which loses nothing, or the power fails, which loses what
+        // In turns the process is killed, which loses nothing, or the power fails, which loses what
         // was not durable.
         let store = if step % 3 == 0 { store.crash(&mut |_| 0) } else { store.snapshot() };
         let vault = open(store.root()).unwrap();
@@ -310,7 +310,7 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
         share(&vault, b"projects", &with_bob(&bob))
             .unwrap_or_else(|e| panic!("going on from {step}: {e}"));
         assert_eq!(tree(&vault).unwrap(), before, "gone on from {step}");
-        // A control file that was being written when all stopped is residue, and harmless.
+        // A control file that was being written at that moment is harmless residue.
         let faults: Vec<String> = faults(&vault)
             .into_iter()
             .filter(|fault| !fault.contains("was left behind by a crash"))
@@ -325,8 +325,8 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
 
 #[test]
 fn a_conversion_does_not_fill_another_share_of_the_owner() {
-    // The storage host puts a copy of a share that Ann has made with Bob where a share without him
-    // is being made.
+    // The storage host puts a copy of a share that Ann has made with Bob into the place where a
+    // share without Bob is being made.
     let (store, bob) = (filled(), person(2));
     let root = store.root();
     let vault = open(root.clone()).unwrap();
@@ -334,7 +334,7 @@ fn a_conversion_does_not_fill_another_share_of_the_owner() {
     let with = share(&vault, b"with Bob", &with_bob(&bob)).unwrap();
     let of_bob = vault.cipher_path(b"with Bob").unwrap();
     vault.close().unwrap();
-    // Ann's making of the other share stops in the middle.
+    // Ann's making of the other share stops half-way.
     let alone = CreateShare { name: "Ann".into(), ..CreateShare::default() };
     let plan = FaultPlan::new();
     let vault = open(FaultStore::wrap(root.clone(), plan.clone())).unwrap();
@@ -396,8 +396,8 @@ fn a_seen_removal_from_a_nested_share_is_not_rolled_back() {
 
 #[test]
 fn links_and_special_files_keep_attributes_in_a_new_share() {
-    // They are the store's attributes of another name than those of files, and a copy that knew
-    // only those would lose them.
+    // They are attributes of the store under another name than those of files; a copy that knew
+    // only those of files would lose them.
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     at(&vault, b"projects", |dir| {
@@ -418,8 +418,8 @@ fn links_and_special_files_keep_attributes_in_a_new_share() {
     assert_eq!(faults(&vault), Vec::<String>::new());
 }
 
-/// A check of the vault finds damage in a share within it. The repair needs the share to be opened
-/// by itself.
+/// A check of the vault finds damage in a nested share. Its repair requires that the share is
+/// opened by itself.
 #[test]
 fn damage_in_a_share_is_reported_by_the_vault_around_it() {
     let (store, bob) = (filled(), person(2));
@@ -444,7 +444,7 @@ fn damage_in_a_share_is_reported_by_the_vault_around_it() {
     let mut paths: Vec<_> =
         found.faults.iter().map(|fault| (&fault.plain[..], &fault.cipher[..])).collect();
     paths.sort_unstable();
-    // A file has two names, and is damaged under both.
+    // The file has two names, and is damaged under both.
     let hard = vault.cipher_path(b"projects/moved/hard").unwrap();
     assert_eq!(
         paths,
@@ -490,8 +490,8 @@ fn damage_in_a_share_is_reported_by_the_vault_around_it() {
     let done = alone.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
     for repaired in &done.repaired {
         match &repaired.fault.plain[..] {
-            // What stood behind the end is nobody's that could be verified: it is not copied to a
-            // file that this client would sign.
+            // Bytes after the end cannot be attributed to anybody: they are not copied to a file
+            // that this client would sign.
             b"moved/note" => assert!(
                 matches!(&repaired.outcome, Outcome::Failed(why) if why.contains("signed share")),
                 "{repaired:?}"

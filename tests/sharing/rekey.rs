@@ -1,5 +1,5 @@
-//! The pass that seals a share anew after the folder key has changed: complete, stoppable, and
-//! never a help to a forger.
+//! The pass that reseals a share after the folder key has changed: complete, interruptible, and
+//! never of help to a forger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ fn open_root(root: Arc<dyn Dir>, who: &Identity) -> Result<Vault, Error> {
 
 const LARGE: usize = 60_000;
 
-/// Ann's share with Bob, who writes, and who made something of everything; Ann has some too, and a
-/// share within.
+/// Ann's share with Bob as a writer, who made an object of each kind; Ann made some too, and a
+/// nested share.
 fn filled() -> (MemStore, Identity, Identity) {
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
@@ -81,7 +81,7 @@ fn filled() -> (MemStore, Identity, Identity) {
     (store, ann, bob)
 }
 
-/// Gives everything below a directory a time in the past.
+/// Sets a time in the past on everything below a directory.
 fn age(vault: &Vault, node: NodeId) {
     for (_, attr) in entries(vault, node).unwrap() {
         if attr.kind == Kind::Dir {
@@ -93,7 +93,7 @@ fn age(vault: &Vault, node: NodeId) {
     }
 }
 
-/// Times, owners and modes of everything, by path.
+/// Returns times, owners and modes of everything, by path.
 fn looks(vault: &Vault) -> BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)> {
     fn walk(
         vault: &Vault,
@@ -144,7 +144,7 @@ fn pending(vault: &Vault) -> Pending {
 fn stored_entries(dir: &Arc<dyn Dir>, path: &[u8], all: &mut Vec<Vec<u8>>) {
     for entry in dir.reopen().unwrap().read(0, 1 << 20).unwrap() {
         let path = [path, b"/", &entry.name].concat();
-        // Into the share within nothing leads but its place.
+        // Only its place leads into the nested share.
         let within =
             dir.open_dir(&entry.name).ok().filter(|inside| inside.stat(b"+share").is_err());
         if let Some(inside) = within {
@@ -180,7 +180,7 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     );
     vault.share_at(b"").unwrap().remove(&[key(&bob)], &mut quiet()).unwrap();
     let all = pending(&vault);
-    // Of the sparse file the part of a segment up to its end.
+    // Of the sparse file, the part of a segment up to its end.
     let sparse = 300_010 % 4096;
     assert_eq!((all.files, all.bytes), (6, LARGE as u64 + sparse + 6 + 6 + 9 + 6), "{all:?}");
     assert!(all.bytes_total == all.bytes && all.names >= 13 && all.headers >= 15, "{all:?}");
@@ -228,12 +228,12 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     assert!(pending(&vault).is_done(true));
     vault.close().unwrap();
 
-    // With the list of members from before put back Bob has every key that he ever had, and reads
-    // no name and no byte.
+    // With the former list of members restored, Bob has every key that he ever had, and reads no
+    // name and no byte.
     let copy = rolled_back(&store);
     let of_bob = open_as(&copy, &bob).unwrap();
     assert_eq!(entries(&of_bob, ROOT).unwrap().len(), 0);
-    // Even where the names are given back that he knows.
+    // Even if the names that Bob knows are restored.
     let small = open_as(&store, &ann).unwrap().cipher_path(b"small").unwrap();
     copy.root()
         .rename(
@@ -282,7 +282,7 @@ fn a_rekey_stopped_anywhere_leaves_a_readable_share() {
             "stopped at {step} of {steps}: {stopped:?}"
         );
         drop(vault);
-        // By turns the process is killed, which loses nothing, or the power fails, which loses what
+        // In turns the process is killed, which loses nothing, or the power fails, which loses what
         // was not durable.
         let store = if step % 3 == 0 { store.crash(&mut |_| 0) } else { store.snapshot() };
         let vault = open_as(&store, &ann).unwrap();
@@ -304,7 +304,7 @@ fn a_rekey_stopped_anywhere_leaves_a_readable_share() {
     }
 }
 
-/// A new epoch that begins in the middle of a pass is not passed over.
+/// A new epoch that begins in the middle of a pass is not missed.
 #[test]
 fn a_new_epoch_during_a_rekey_is_not_skipped() {
     let (store, ann, _bob) = filled();
@@ -323,7 +323,7 @@ fn a_new_epoch_during_a_rekey_is_not_skipped() {
         begun && !left.is_done(true),
         "what was sealed before is of an older epoch by now: {left:?}"
     );
-    // Nor while it is counted.
+    // Nor one that begins during a count.
     let mut begun = false;
     let counted = vault
         .pending(b"", &mut |_| {
@@ -340,7 +340,7 @@ fn a_new_epoch_during_a_rekey_is_not_skipped() {
     same(&tree(&vault).unwrap(), &before);
 }
 
-/// Programs go on reading and writing open files during a pass.
+/// Programs continue to read and write open files during a pass.
 #[test]
 fn open_files_stay_readable_and_writable_during_a_rekey() {
     let (store, ann, _bob) = filled();
@@ -381,7 +381,7 @@ fn a_name_under_two_epochs_stays_a_conflict() {
     let (store, ann, _bob) = filled();
     let root = store.root();
     let vault = open_as(&store, &ann).unwrap();
-    // Somebody who had not heard of the new epoch made a file whose name another has given
+    // A daemon that did not know of the new epoch made a file whose name another file has got
     // meanwhile.
     let stored = vault.cipher_path(b"small").unwrap();
     vault.close().unwrap();
@@ -404,8 +404,8 @@ fn a_name_under_two_epochs_stays_a_conflict() {
 
 #[test]
 fn a_long_name_under_two_epochs_is_listed_and_found_twice() {
-    // Both entries had the same name in a listing: an export copied the newer file and passed over
-    // the older one without a word.
+    // Both entries had the same name in a listing: an export copied the newer file and silently
+    // skipped the older one.
     let (store, ann, _bob) = filled();
     let root = store.root();
     let name = &[b'n'; 200][..];
@@ -445,8 +445,8 @@ fn a_long_name_under_two_epochs_is_listed_and_found_twice() {
 
 #[test]
 fn nothing_that_was_planted_is_signed_by_a_pass() {
-    // A removed writer and the storage host put files and segments of the old epoch where the pass
-    // comes by.
+    // A removed writer and the storage host put files and segments of the old epoch in the way of
+    // the pass.
     let (store, ann, bob) = filled();
     let vault = open_as(&store, &ann).unwrap();
     let paths =
@@ -565,7 +565,7 @@ fn no_name_and_no_control_file_of_the_old_epoch_is_left() {
     assert_eq!(names(&after, b"+attr-"), 2 * lists, "each list has a new one beside it");
 }
 
-/// Whether a stored path is that of a file two levels below `dir`.
+/// Returns whether a stored path is that of a file two levels below `dir`.
 fn is_file_in(path: &[u8], dir: &[u8]) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.contains(&b'/'))
 }
@@ -587,9 +587,9 @@ fn a_reader_counts_and_reseals_nothing() {
 
 #[test]
 fn a_hard_link_keeps_attributes_if_a_rekey_stops_midway() {
-    // Story: the first name of a link was made anew with the reference to its list of attributes,
-    // and the pass ended. Then the link was two, and the list went with the next change of one of
-    // them.
+    // Story: the first name of a link was created again with the reference to its list of
+    // attributes, and the pass ended. The link was then two links, and the list was removed at the
+    // next change of one of them.
     let (store, ann, _bob) = with_bob();
     let plan = FaultPlan::new();
     let vault = open_root(FaultStore::wrap(store.root(), plan.clone()), &ann).unwrap();
@@ -634,8 +634,7 @@ fn a_hard_link_keeps_attributes_if_a_rekey_stops_midway() {
 
 #[test]
 fn a_new_epoch_changes_the_keys_of_a_listing() {
-    // Story: the kernel kept listings in which the names of an epoch were missing whose key came
-    // after them.
+    // Story: the kernel kept listings that lacked the names of an epoch whose key arrived later.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     let reader = members::beside(&store, &bob);
@@ -651,9 +650,8 @@ fn a_new_epoch_changes_the_keys_of_a_listing() {
 
 #[test]
 fn directories_that_are_deeper_than_the_stack_are_sealed_anew() {
-    // Any member who may write could make a tree at which the pass, which entered one directory out
-    // of the other, died of its own depth: with the daemon that the others had the share mounted
-    // by.
+    // Any writer could make a tree so deep that the pass, which recursed into directories,
+    // overflowed its stack and ended the daemon with which the others had the share mounted.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     let (mut parent, mut nodes) = (ROOT, Vec::new());
@@ -673,9 +671,9 @@ fn directories_that_are_deeper_than_the_stack_are_sealed_anew() {
     assert!(left.is_done(true) && left.skipped == 0, "{left:?}");
 }
 
-/// Another program put an older version of a file in its place, of which the kernel cached the
-/// newer one. The pass met a node that admits no open any more, and passed the file over: what it
-/// said to be left was less than what was left.
+/// Another program replaced a file by an older version, while the kernel had cached the newer one.
+/// The pass met a node that accepts no open any more and skipped the file: it reported less
+/// remaining work than there was.
 #[test]
 fn the_count_takes_in_a_file_that_changed_beneath_a_cache() {
     let (store, ann, _) = with_bob();

@@ -1,5 +1,4 @@
-//! Rosters against those who would change them. Each test that is named after an attack tries it as
-//! the attacker would.
+//! Rosters against people who try to change them. A test that is named after an attack performs it.
 
 use std::collections::HashMap;
 use std::io;
@@ -50,7 +49,7 @@ fn sign_key(identity: &Identity) -> [u8; 32] {
     identity.public().sign
 }
 
-/// What lies in the store, as whoever keeps it sees and changes it.
+/// The contents of the store, as the storage host sees and changes them.
 #[derive(Clone)]
 struct Store {
     descriptor: ShareDescriptor,
@@ -142,7 +141,7 @@ fn three(random: &Counter) -> (Store, Identity, Identity, Identity) {
     (store, ann, bob, cem)
 }
 
-/// Signs a manifest as `by` after `change` was made to it by hand.
+/// Signs a manifest as `by` after `change` has modified it.
 fn forge(manifest: &[u8], by: &Identity, change: impl FnOnce(&mut Manifest)) -> Vec<u8> {
     let mut forged = Manifest::decode(manifest).unwrap();
     change(&mut forged);
@@ -234,7 +233,8 @@ fn removed_members_old_key_opens_nothing_of_the_new_epoch() {
     for old in held.all() {
         assert_ne!(old.key.expose(), new.current().key.expose());
         for epoch in [1, 2] {
-            // Every key that comes from what he held, tried on what is sealed in the new epoch.
+            // Every key derived from what the removed member held, tried on data that is sealed in
+            // the new epoch.
             let keys = EpochKeys::derive(&old.key, share, epoch, suite);
             assert_ne!(keys.commitment, roster.manifest().commitment);
             for key in [
@@ -262,7 +262,7 @@ fn attack_older_roster_cut() {
     let pin = store.roster().head();
     let mut old = store.clone();
     old.manifests.pop();
-    // By itself the older chain is valid; only memory tells.
+    // By itself the older chain is valid; only a pin reveals the rollback.
     let cut = verify(&old).unwrap();
     assert!(matches!(cut.check_pin(&pin), Err(RosterError::RolledBack { found: 2, pinned: 3 })));
     let assembled = Roster::assemble(&old.descriptor, &old.manifests, Some(&pin));
@@ -317,7 +317,7 @@ fn attack_slots_swapped() {
     }
 }
 
-/// The block anew from its own slots and list, so that its tree fits what was changed in it.
+/// Rebuilds the block from its own slots and list, so that its tree matches the change.
 fn store_block_of(bytes: &[u8]) -> Vec<u8> {
     let header = SlotHeader::decode(&bytes[..slots::HEADER_LEN]).unwrap();
     let slots: Vec<_> = bytes[slots::HEADER_LEN..].as_chunks::<{ slots::SLOT_LEN }>().0
@@ -332,7 +332,7 @@ fn attack_public_key_replaced() {
     let random = random(1);
     let (store, ann, _, _) = three(&random);
     let mallory = person(66);
-    // In the list of admins, which is in clear: the signature no longer fits.
+    // In the list of admins, which is in clear: the signature no longer matches.
     let mut changed = store.clone();
     let mut manifest = Manifest::decode(changed.manifests.last().unwrap()).unwrap();
     manifest.admins[0] = sign_key(&mallory);
@@ -351,7 +351,7 @@ fn attack_public_key_replaced() {
     for identity in [&ann, &mallory] {
         assert!(unauthentic(&changed.open(identity).err().unwrap()));
     }
-    // In the sealed member list, which nobody but a member could even write.
+    // In the sealed list of members, which only a member could write.
     let mut changed = store.clone();
     let bytes = changed.blocks.get_mut(&root).unwrap();
     let last = bytes.len() - 20;
@@ -379,14 +379,14 @@ fn attack_chain_cut() {
     let mut swapped = store.clone();
     swapped.manifests.swap(1, 2);
     assert!(matches!(verify(&swapped), Err(RosterError::Sequence { expected: 2, found: 3 })));
-    // Numbers made to fit, with an admin's signature: the hash of the manifest before does not.
+    // Matching numbers, with an admin's signature: the hash of the previous manifest does not
+    // match.
     let mut renumbered = store.clone();
     renumbered.manifests.remove(1);
     renumbered.manifests[1] = forge(&store.manifests[2], &ann, |m| m.sequence = 2);
     renumbered.manifests.truncate(2);
     assert!(matches!(verify(&renumbered), Err(RosterError::BrokenChain(2))));
-    // In a bag, what comes after the gap does not count, and the pin says that something is
-    // missing.
+    // In a bag, manifests after the gap do not count, and the pin shows that something is missing.
     let mut bag = store.manifests.clone();
     bag.remove(1);
     let standing = Roster::assemble(&store.descriptor, &bag, None).unwrap();
@@ -400,13 +400,13 @@ fn attack_chain_cut() {
 fn attack_folder_key_of_the_attackers_own() {
     let random = random(1);
     let (store, ann, bob, _) = three(&random);
-    // The storage host makes a block for Ann with a key that he knows. The manifest does not name
+    // The storage host makes a block for Ann with a key that it knows. The manifest does not name
     // it.
     let own = found(&ann, &params(Suite::Aes256Gcm, true), &random, NOW).unwrap();
     let mut planted = store.clone();
     planted.blocks.insert(store.roster().manifest().blocks[0].root, own.change.slots.clone());
     assert!(unauthentic(&planted.open(&ann).err().unwrap()));
-    // An admin names a block whose key is another than the one that he commits to.
+    // An admin names a block whose key differs from the committed one.
     let (roster, keys, members) = store.as_admin(&bob);
     let rekeyed = roster.rekey(&acting(&bob, &keys, &members, &random)).unwrap();
     let mut lying = store.clone();
@@ -414,14 +414,14 @@ fn attack_folder_key_of_the_attackers_own() {
     let last = lying.manifests.pop().unwrap();
     lying.manifests.push(forge(&last, &bob, |m| m.commitment[0] ^= 1));
     assert!(matches!(lying.open(&ann), Err(RosterError::WrongFolderKey(2))));
-    // An admin hands on a wrong key of the epoch before: sealed under another context, or exchanged
-    // for another record.
+    // An admin passes on a wrong key of the previous epoch: sealed under another context, or
+    // exchanged for another record.
     let mut lying = store.clone();
     lying.put(&rekeyed);
     let last = lying.manifests.pop().unwrap();
     lying.manifests.push(forge(&last, &bob, |m| m.history[0].sealed[30] ^= 1));
     assert!(matches!(lying.open(&ann), Err(RosterError::WrongFolderKey(1))));
-    // In the same epoch the commitment cannot change, and a new epoch must hand on the old key.
+    // Within an epoch the commitment cannot change, and a new epoch must pass on the old key.
     for change in [|m: &mut Manifest| m.commitment[0] ^= 1, |m: &mut Manifest| m.epoch = 3] {
         let mut lying = store.clone();
         let last = lying.manifests.pop().unwrap();
@@ -456,8 +456,8 @@ fn attack_control_files_of_another_share() {
     let mut moved = store.clone();
     moved.descriptor = other.descriptor;
     assert!(matches!(verify(&moved), Err(RosterError::OtherShare(1))));
-    // An admin of both signs a manifest here that names the slot block of there: the block knows
-    // its share.
+    // An admin of both shares signs a manifest here that names a slot block of the other: the block
+    // contains its share.
     let foreign = other.roster().manifest().blocks[0];
     let mut moved = store.clone();
     moved.blocks.extend(other.blocks.clone());
@@ -505,7 +505,7 @@ fn attack_removed_admins_rival_manifest() {
     let (before, bobs_keys, bobs_members) = store.as_admin(&bob);
     store.remove(&ann, &bob, &random);
     let pin = store.roster().head();
-    // After the removal he is no admin.
+    // After the removal Bob is no admin.
     let mut rival = store.clone();
     let late = forge(&store.manifests[2], &bob, |m| {
         m.sequence = 4;
@@ -514,17 +514,17 @@ fn attack_removed_admins_rival_manifest() {
     });
     rival.manifests.push(late);
     assert!(matches!(verify(&rival), Err(RosterError::SignerNotAdmin(4))));
-    // Beside the removal he can always sign a rival: a fork to who has seen neither, nothing to who
-    // has seen the removal.
+    // Bob can always sign a rival of the removal: a fork for members who have seen neither, and
+    // nothing for members who have seen the removal.
     let beside = before
         .remove_members(&acting(&bob, &bobs_keys, &bobs_members, &random), &[sign_key(&ann)], None)
         .unwrap();
-    // He may even claim that it settles the chain in which he was removed.
+    // Bob may even claim that it settles the chain in which he was removed.
     let settling = forge(&beside.manifest, &bob, |m| m.second_parent = pin.hash);
     for (rival, counts) in [(beside.manifest, true), (settling, false)] {
         let bag: Vec<Vec<u8>> = store.manifests.iter().cloned().chain([rival.clone()]).collect();
         let fork = Roster::assemble(&store.descriptor, &bag, None).unwrap();
-        // What settles has to be of an epoch above both.
+        // A settlement must be of an epoch above both.
         assert!(if counts {
             matches!(fork.only(), Err(RosterError::Forked(2)))
         } else {
@@ -548,8 +548,8 @@ fn attack_removed_admins_rival_manifest() {
 
 #[test]
 fn attack_settling_a_branch_that_is_not_there() {
-    // An admin says that he settles something: with that he could skip epochs up to the last one,
-    // after which nobody is removed any more.
+    // An admin claims to settle something: that could skip epochs up to the last one, after which
+    // nobody can be removed any more.
     let random = random(1);
     let (store, ann, _, _) = three(&random);
     let (roster, keys, members) = store.as_admin(&ann);
@@ -576,7 +576,8 @@ fn attack_settling_a_branch_that_is_not_there() {
 
 #[test]
 fn attack_more_heads_than_can_be_told_apart() {
-    // Rivals without number: a head that is passed over could be the one that removed their signer.
+    // An unlimited number of rivals: a head that is skipped could be the one that removed their
+    // signer.
     let random = random(1);
     let (store, ann, _, _) = three(&random);
     let (roster, keys, members) = store.as_admin(&ann);
@@ -612,8 +613,8 @@ fn attack_manifest_signed_by_a_reader_or_a_stranger() {
 fn attack_admin_in_the_sealed_list_alone() {
     let random = random(1);
     let (mut store, ann, _, _) = three(&random);
-    // A manifest whose clear admins are not those of the sealed list cannot be used to tell members
-    // different things.
+    // A manifest whose list of admins in clear differs from the sealed list cannot be used to show
+    // different members to different people.
     let last = store.manifests.pop().unwrap();
     store.manifests.push(forge(&last, &ann, |m| m.admins = vec![sign_key(&ann)]));
     let keys = store.open(&ann).unwrap();
@@ -639,7 +640,7 @@ fn concurrent_changes_by_two_admins_fork_and_are_settled() {
         let standing = Roster::assemble(&both.descriptor, &both.manifests, pin.as_ref()).unwrap();
         assert!(matches!(standing.only(), Err(RosterError::Forked(2))));
     }
-    // Who has seen one of them stays with it.
+    // A member who has seen one of them stays with it.
     for side in [&anns, &bobs] {
         let head = side.roster().head();
         assert_eq!(
@@ -677,7 +678,7 @@ fn concurrent_changes_by_two_admins_fork_and_are_settled() {
             .unwrap();
         assert_eq!((head.head().sequence, head.epoch()), (4, 4));
     }
-    // Dan, who was never on the losing side, reads what was written there.
+    // Dan, who was never on the losing side, can read what was written there.
     let keys = anns.open(&dan).unwrap();
     assert_eq!(keys.all().map(|key| key.epoch).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert_eq!(
@@ -703,7 +704,7 @@ fn an_unsigned_share_has_one_owner_for_ever() {
     assert!(matches!(found(&ann, &with_others, &random, NOW), Err(RosterError::OwnerOnly)));
     let isolated = FoundParams { isolated: true, ..params(Suite::Aes256Gcm, false) };
     assert!(matches!(found(&ann, &isolated, &random, NOW), Err(RosterError::OwnerOnly)));
-    // A manifest that says otherwise is refused even with the founder's signature.
+    // A manifest that claims otherwise is refused even with the founder's signature.
     for change in
         [|m: &mut Manifest| m.admins.push([0xff; 32]), |m: &mut Manifest| m.blocks[0].count = 2]
     {
@@ -753,7 +754,7 @@ fn operations_that_make_no_sense_are_refused() {
         ([1; 32], [2; 32])
     );
     assert!(!store.roster().is_admin(&sign_key(&bob)) && store.open(&bob).is_ok());
-    // Keys and members of the head before are not used at the new one.
+    // Keys and members of the previous head are not used at the new one.
     assert!(matches!(
         store.roster().rekey(&acting(&ann, &keys, &members, &random)),
         Err(RosterError::Stale)
@@ -798,7 +799,7 @@ fn ones_own_slot_among_thousands_is_found_with_a_few_reads() {
     assert!(read <= 4096, "{read} bytes of the block");
 }
 
-/// Adding a member to a large share makes a small block of slots, until there are four of them.
+/// Adding a member to a large share makes a small block of slots, until there are four.
 #[test]
 fn additions_to_a_large_share_use_up_to_four_small_blocks() {
     let random = random(1);
@@ -840,8 +841,7 @@ fn additions_to_a_large_share_use_up_to_four_small_blocks() {
     assert_eq!(store.members(&keys).unwrap().all().len(), n + 4);
 }
 
-/// A block of slots that is missing is reported as an error of reading and not as a lost
-/// membership.
+/// A missing block of slots is reported as an error of reading, not as a lost membership.
 #[test]
 fn a_missing_block_is_a_read_error_not_a_lost_membership() {
     let (mut store, ann, _, _) = three(&random(1));
@@ -862,7 +862,7 @@ fn bit_flips_in_a_manifest_are_never_accepted() {
         assert!(verify(&store).is_err(), "bit {bit}");
         store.manifests[2][bit / 8] ^= 1 << (bit % 8);
     }
-    // In the middle of the chain too.
+    // Also in the middle of the chain.
     for bit in (0..store.manifests[1].len() * 8).step_by(7) {
         store.manifests[1][bit / 8] ^= 1 << (bit % 8);
         assert!(verify(&store).is_err(), "bit {bit}");

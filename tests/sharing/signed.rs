@@ -1,9 +1,7 @@
-//! Signed shares on their own: who may write, and what honest clients make of what others put into
-//! the store.
+//! Signed shares: who may write, and what honest clients accept of what others put into the store.
 //!
-//! The attackers here are members: they hold the folder key, and they, or who stores the ciphertext
-//! with them, may change every byte of it. Each forgery is built with the key, as a modified client
-//! would.
+//! The attackers here are members: they hold the folder key, and they or the storage host may
+//! change every byte. Each forgery is made with the key, as a modified client would make it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -70,7 +68,7 @@ impl People {
         forger::roster(&self.store.root())
     }
 
-    /// What a modified client of a member has in its hands.
+    /// Returns the keys that a modified client of a member has.
     fn keys(&self, who: &Identity) -> Forger {
         Forger::of(&self.store.root(), who)
     }
@@ -130,7 +128,7 @@ fn members_act_by_role_and_files_name_their_authors() {
 }
 
 impl People {
-    /// Removes a member, as Ann, beside whoever has the share open.
+    /// Removes a member, as Ann, while others have the share open.
     fn remove(&self, gone: &Identity) {
         let root = self.store.root();
         let roster = self.roster();
@@ -158,8 +156,8 @@ impl People {
     }
 }
 
-/// An open vault notices that a member was removed. Nothing that is written from then on opens with
-/// the old keys.
+/// An open vault notices that a member was removed. Nothing written from then on opens with the old
+/// keys.
 #[test]
 fn an_open_vault_notices_a_removal_and_uses_new_keys() {
     let people = People::new(Suite::Aes256Gcm);
@@ -209,7 +207,8 @@ fn an_open_vault_notices_a_removal_and_uses_new_keys() {
         vaults::entries(&vault, ROOT).unwrap().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), 4);
 
-    // Somebody who had not heard of it made the same name under the old epoch: both are shown.
+    // A daemon that did not know of the removal made the same name under the old epoch: both are
+    // shown.
     let old_name = {
         let hctr2 = kithfs::crypto::Hctr2::new(&old.keys.names);
         let folder = folder_keys(&people.roster(), &people.ann, &root);
@@ -269,7 +268,7 @@ fn a_readers_writes_with_the_folder_key_are_refused() {
     let own = forger.small(b"forged by Cem", cem, cem);
     let for_bob = forger.small(b"forged by Cem for Bob", bob, cem);
     let as_bob = {
-        // The signature is taken from a file that Bob has signed.
+        // The signature is copied from a file that Bob has signed.
         let by = Authorship { author: bob.public().sign, signer: bob.public().sign };
         let header = forger.header(5, Some(5), [7; 32], HOLE);
         forger.seal(&header, b"other", by, &|_, _| {
@@ -310,14 +309,14 @@ fn a_readers_writes_with_the_folder_key_are_refused() {
 
 #[test]
 fn a_cached_signature_vouches_only_for_its_own_message() {
-    // Of a file that was opened before, or written here, the signature is not verified again.
-    // Everything here happens in one open vault.
+    // If a file was opened before, or written here, its signature is not verified again. Everything
+    // here happens in one open vault.
     for len in [5, 100_000] {
         let people = People::new(Suite::Aes256Gcm);
         let (ann, bob, cem) = (&people.ann, &people.bob, &people.cem);
         let honest = pattern(3, len);
         for writer in [ann, bob] {
-            // Ann reads her own file, which she knows because she has signed it, and Bob's, which
+            // Ann reads her own file, which is cached because she has signed it, and Bob's, which
             // she has verified.
             let vault = people.open(writer);
             put(&vault, b"file", &honest).unwrap();
@@ -341,7 +340,8 @@ fn a_cached_signature_vouches_only_for_its_own_message() {
                     let sealed = forger.seal(header, &data, by, sign);
                     [&sealed[..], &bytes[sealed.len()..]].concat()
                 };
-            // What its writer has signed, and with it his signature: the same for the same message.
+            // What its writer has signed, and therefore the same signature: equal for equal
+            // messages.
             let same = reseal(&header, by, &|label, message| {
                 *signed.borrow_mut() = message.to_vec();
                 writer.sign(label, message)
@@ -360,8 +360,8 @@ fn a_cached_signature_vouches_only_for_its_own_message() {
                 (reseal(&newer, by, &taken), "cannot be authenticated"),
                 (reseal(&header, of_cem, &taken), "cannot be authenticated"),
                 (reseal(&header, by, &flipped), "cannot be authenticated"),
-                // A valid one, of somebody whose signature does not count: it is known from the
-                // second time on, and counts as little.
+                // A valid signature of a person whose signatures do not count: it is cached from
+                // the second time on, and still does not count.
                 (
                     reseal(&newer, by_cem, &|label, message| cem.sign(label, message)),
                     "may not write here",
@@ -379,7 +379,7 @@ fn a_cached_signature_vouches_only_for_its_own_message() {
                     "nothing planted is signed by an honest client"
                 );
             }
-            // Sealed anew it is still what was signed.
+            // Resealed, it is still what was signed.
             for whole in [&same, &bytes] {
                 overwrite(&*root, &name, whole);
                 assert_eq!(get(&vault, b"file").unwrap(), honest);
@@ -391,8 +391,8 @@ fn a_cached_signature_vouches_only_for_its_own_message() {
     }
 }
 
-/// Bits of a segment that can be flipped together without a change of its tag: what holders of the
-/// key can always find, since the tag of GCM is linear in the ciphertext.
+/// Returns bits of a segment that can be flipped together without changing its tag. A key holder
+/// can always find them, because the tag of GCM is linear in the ciphertext.
 fn collision(
     key: &kithfs::crypto::SegmentKey,
     nonce: &[u8; 12],
@@ -407,8 +407,8 @@ fn collision(
         u128::from_le_bytes(key.seal(nonce, aad, &mut bytes))
     };
     let base = tag(None);
-    // Gaussian elimination over the differences that single bits make; each row knows the bits that
-    // it is the sum of.
+    // Gaussian elimination over the differences that single bits make; each row lists the bits of
+    // which it is the sum.
     let mut rows: Vec<(u128, BTreeSet<usize>)> = Vec::new();
     for bit in 0..200 {
         let (mut difference, mut bits) = (tag(Some(bit)) ^ base, BTreeSet::from([bit]));
@@ -426,7 +426,7 @@ fn collision(
     unreachable!("129 vectors of 128 bits depend on each other")
 }
 
-/// Header, whose it is, and small data of a file, opened with the forger's keys.
+/// Returns header, authorship and small data of a file, opened with the forger's keys.
 fn parts(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Vec<u8>) {
     let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
     let context = HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher };
@@ -434,7 +434,7 @@ fn parts(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Vec<u8>) {
     (header, by.unwrap(), data.to_vec())
 }
 
-/// Header, table and segments of the file `name`, opened with the forger's keys.
+/// Returns header, table and segments of the file `name`, opened with the forger's keys.
 fn take_apart(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Table) {
     let layout = Layout::new(CHUNK_LOG2, true).unwrap();
     let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
@@ -448,7 +448,7 @@ fn take_apart(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Table) {
 #[test]
 fn a_second_ciphertext_with_one_tag_is_refused_and_unsigned() {
     // A reader makes a ciphertext with the same nonce and tag for another plain text. Tag and table
-    // fit; only the hash in the signed tree does not. An honest 4 KiB write into the same chunk
+    // match; only the hash in the signed tree does not. An honest 4 KiB write into the same chunk
     // must not sign it.
     let people = People::new(Suite::Aes256Gcm);
     let contents = pattern(3, 12_000);
@@ -504,8 +504,8 @@ fn a_second_ciphertext_with_one_tag_is_refused_and_unsigned() {
 
 #[test]
 fn a_planted_table_is_not_taken_into_a_signed_tree() {
-    // A reader seals a chunk of his own, with its table, and a header whose root is that table's
-    // hash, signed by himself or not at all.
+    // A reader seals a chunk with its table, and a header whose root is that table's hash, signed
+    // by the reader or not at all.
     let people = People::new(Suite::Aes256Gcm);
     let vault = people.open(&people.bob);
     put(&vault, b"plans", &pattern(3, 12_000)).unwrap();

@@ -1,9 +1,8 @@
-//! What whoever stores a share can do to its control files, tried on the way that a mount takes:
-//! from the vault around the share, in the share opened alone, and under a vault that is open. Each
-//! test is named after the attack.
+//! What the storage host of a share can do to its control files, on the paths that a mount uses:
+//! from the vault around the share, in the share opened alone, and under an open vault. Each test
+//! is named after the attack.
 //!
-//! `roster` tries the same on rosters alone, with more variants and with the help of
-//! admins.
+//! `roster` does the same with rosters alone, with more variants and with the help of admins.
 
 use std::sync::Arc;
 
@@ -23,8 +22,8 @@ use crate::support::raw::{beneath, copy, merge, named, names, read, write};
 use crate::support::vaults::{self, get, mkdir, owner, put};
 
 /// Ann's vault with the folder `projects`, of which Bob is a writer and from which Dan was removed,
-/// and another one with Bob. Both have seen the newest members of `projects`; Bob has never been in
-/// the other folder.
+/// and a second folder shared with Bob. Both have seen the newest members of `projects`; Bob has
+/// never opened the second folder.
 struct Scene {
     store: MemStore,
     ann: Arc<Memory>,
@@ -76,14 +75,14 @@ impl Scene {
         beneath(&self.store.root(), path)
     }
 
-    /// Bob, who holds only the ciphertext of the folder.
+    /// Opens the folder as Bob, who holds only its ciphertext.
     fn alone(&self) -> Result<Vault, Error> {
         Vault::open(self.folder(&self.projects), &person(2), remembering(&self.bob))
     }
 }
 
-/// Asserts that nobody who has seen the newest members takes what the attack leaves, and gives what
-/// Bob and Ann are told.
+/// Asserts that nobody who has seen the newest members accepts the result of the attack. Returns
+/// the errors of Bob and Ann.
 fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     let scene = Scene::new();
     let folder = scene.folder(&scene.projects);
@@ -92,7 +91,7 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     assert_eq!(get(&open, b"projects/plan").unwrap(), b"the plan");
     attack(&scene, &*folder);
 
-    // Under an open vault: whether it notices or not, it goes on with what it has verified, and
+    // Under an open vault: whether it notices or not, it continues with what it has verified, and
     // writes for nobody else.
     let _ = open.refresh();
     assert_eq!(get(&open, b"projects/plan").unwrap(), b"the plan");
@@ -108,7 +107,7 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     }
     open.close().unwrap();
 
-    // Opened anew, from the vault around it and alone.
+    // Opened again, from the vault around it and alone.
     let vault = scene.vault();
     let from_vault = get(&vault, b"projects/plan").expect_err("Ann does not take it");
     assert!(put(&vault, b"projects/secret", b"Ann's own").is_err());
@@ -116,8 +115,7 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     vault.close().unwrap();
     let alone = scene.alone().err().expect("Bob does not take it");
 
-    // And with the control files as they were all is well again: nothing was remembered that was
-    // not true.
+    // With the original control files everything works again: nothing false was remembered.
     let before = beneath(&honest.root(), &scene.projects);
     for name in named(&*folder, b"+") {
         folder.unlink(&name).unwrap();
@@ -144,7 +142,7 @@ fn newest(folder: &dyn Dir) -> Vec<u8> {
     named(folder, b"+manifest-").pop().unwrap()
 }
 
-/// Name of the slots that the newest manifest names.
+/// Returns the name of the slots that the newest manifest names.
 fn current_slots(folder: &dyn Dir) -> Vec<u8> {
     let manifest = Manifest::decode(&read(folder, &newest(folder))).unwrap();
     slots::file_name(&manifest.blocks[0].root).into_bytes()
@@ -172,7 +170,7 @@ fn attack_the_slots_of_two_members_are_exchanged() {
 
 #[test]
 fn attack_a_public_key_is_replaced_in_the_roster() {
-    // That of an admin, in the manifest: its signature does not fit, so the newest manifest is
+    // An admin's key, in the manifest: its signature does not match, so the newest manifest is
     // missing.
     let errors = refused(|_, folder| {
         let name = newest(folder);
@@ -182,14 +180,14 @@ fn attack_a_public_key_is_replaced_in_the_roster() {
         write(folder, manifest.file_name().as_bytes(), &manifest.encode());
     });
     tells(&errors, "older than manifest 3");
-    // That of the founder, in the descriptor: it is another share.
+    // The founder's key, in the descriptor: it is another share.
     let errors = refused(|_, folder| {
         let mut descriptor = ShareDescriptor::decode(&read(folder, b"+share")).unwrap();
         descriptor.founder = person(66).public();
         write(folder, b"+share", &descriptor.encode());
     });
     assert!(errors.iter().all(|error| matches!(error, Error::Untrusted { .. })), "{errors:?}");
-    // Those of the members, in the sealed list.
+    // The members' keys, in the sealed list.
     let errors = refused(|_, folder| {
         let name = current_slots(folder);
         let mut bytes = read(folder, &name);
@@ -214,7 +212,7 @@ fn attack_the_chain_is_cut() {
 
 #[test]
 fn attack_a_folder_key_of_the_hosts_own() {
-    // Mallory makes slots for Ann and Bob in which is a key that she knows.
+    // Mallory makes slots for Ann and Bob with a key that she knows.
     let errors = refused(|_, folder| {
         let own = MemStore::new();
         let others =
@@ -235,7 +233,7 @@ fn attack_a_folder_key_of_the_hosts_own() {
 
 #[test]
 fn attack_control_files_of_another_share() {
-    // All of them: it is the other share, which has no place here.
+    // All of them: it is the other share, which does not belong here.
     let move_all = |scene: &Scene, folder: &dyn Dir, kinds: &[&[u8]]| {
         let other = scene.folder(&scene.other);
         for name in named(folder, b"+")
@@ -255,7 +253,7 @@ fn attack_control_files_of_another_share() {
         move_all(scene, folder, &[b"+share", b"+manifest-", b"+slots-", b"+inventory-"])
     });
     assert!(errors.iter().all(|error| matches!(error, Error::Untrusted { .. })), "{errors:?}");
-    // But for the descriptor: they are not of this share.
+    // All except the descriptor: they do not belong to this share.
     tells(
         &refused(|scene, folder| move_all(scene, folder, &[b"+manifest-", b"+slots-"])),
         "manifest",
@@ -271,7 +269,7 @@ fn attack_control_files_of_another_share() {
 #[test]
 fn attack_the_old_folder_is_put_back_with_its_junction() {
     // While a share was being made its junction said so, and the folder was one of the vault. The
-    // host, who kept both, puts them back later: what Ann writes there would be for the members of
+    // host, which kept both, restores them later: what Ann writes there would be for the members of
     // the vault, not for those of the share.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
@@ -285,7 +283,7 @@ fn attack_the_old_folder_is_put_back_with_its_junction() {
     let (watched, kept, folder) = (store.snapshot(), then.clone(), stored.clone());
     vault.close().unwrap();
     drop(vault);
-    // On a copy, to see what there is just before the exchange of folder and share.
+    // On a copy, to see the state just before the exchange of folder and share.
     {
         let (handle, weak) = (watched.clone(), kept);
         watched.on_event(Box::new(move |event| {
@@ -322,7 +320,7 @@ fn attack_the_old_folder_is_put_back_with_its_junction() {
     assert!(error.to_string().contains("a share that is missing"), "{error}");
     assert!(get(&vault, b"secret/first").is_err());
     vault.close().unwrap();
-    // Who has never been in the share cannot know.
+    // A person who has never opened the share cannot know.
     let elsewhere = Arc::new(Memory::default());
     assert_eq!(
         get(&Vault::open(root, &ann, remembering(&elsewhere)).unwrap(), b"secret/first").unwrap(),
@@ -332,14 +330,14 @@ fn attack_the_old_folder_is_put_back_with_its_junction() {
 
 #[test]
 fn attack_a_share_replaces_a_vault_of_the_same_owner() {
-    // Ann founded both, so both are hers to enter, and nothing tells her program which of them she
-    // meant. The threat model says that the host can do that; who asks for the members is told the
-    // truth.
+    // Ann founded both, so she may enter both, and her program cannot know which one she meant. The
+    // threat model lists this ability of the host. A user who asks for the members gets the true
+    // list.
     let bob = person(2);
     let (with_bob, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = Vault::open(with_bob.root(), &ann, OpenOptions::default()).unwrap();
     assert_eq!(vault.who_can_read(b"").unwrap().len(), 2);
-    // One that she did not found, and was not invited to, is not entered.
+    // A share that she neither founded nor was invited to is not entered.
     let mallory = person(66);
     let planted = MemStore::new();
     let share = CreateShare {
@@ -362,9 +360,9 @@ fn attack_a_share_replaces_a_vault_of_the_same_owner() {
 
 #[test]
 fn attack_valid_manifests_are_buried_among_many() {
-    // Bob, removed, fills the store with names that sort before that of his removal. All beyond a
-    // number were left out in silence, and his removal with them: Ann's open vault went on under
-    // the key that he has.
+    // Bob, removed, fills the store with names that sort before that of the removal. Names beyond a
+    // limit were silently left out, and the removal with them: Ann's open vault continued under the
+    // key that Bob has.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -388,8 +386,8 @@ fn attack_valid_manifests_are_buried_among_many() {
 
 #[test]
 fn attack_an_invitation_to_a_losing_fork_by_a_non_admin() {
-    // The manifest that the invitation names is in no head's chain since the fork was settled, and
-    // so nobody looked whether he was an admin.
+    // The manifest that the invitation names has been in no head's chain since the fork was
+    // settled, so its signer was not checked for being an admin.
     let (bob, cem, dan) = (person(2), person(3), person(4));
     let members = vec![
         member(&bob, Role::Writer, "Bob"),
@@ -413,8 +411,8 @@ fn attack_an_invitation_to_a_losing_fork_by_a_non_admin() {
 
 #[test]
 fn attack_a_state_another_process_has_seen_is_hidden() {
-    // A command beside the mount removes Bob; the host hides that from the mount. Who asks the
-    // mount is told.
+    // A command beside the mount removes Bob; the host hides that from the mount. A user who asks
+    // the mount gets the true list.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let memory = Arc::new(Memory::default());
@@ -440,8 +438,8 @@ fn attack_a_state_another_process_has_seen_is_hidden() {
 
 #[test]
 fn attack_a_removed_member_reads_on_through_the_parent() {
-    // Bob stays a writer of the vault, whose key he has; of the share within it he is none any
-    // more.
+    // Bob stays a writer of the vault and has its key; he is no longer a writer of the nested
+    // share.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -475,8 +473,8 @@ fn attack_a_removed_member_reads_on_through_the_parent() {
     }
     assert!(put(&of_bob, b"inner/new", b"x").is_err());
     of_bob.close().unwrap();
-    // With the list of members of before put back he has his old key of the share and that of the
-    // vault, and neither opens what is new.
+    // With the former list of members restored, Bob has the old key of the share and that of the
+    // vault, and neither opens anything new.
     let folder = beneath(&store.root(), &inner);
     let hidden = store.snapshot();
     let before = named(&*beneath(&old.root(), &inner), b"+manifest-");
@@ -488,7 +486,7 @@ fn attack_a_removed_member_reads_on_through_the_parent() {
     assert!(get(&of_bob, b"inner/after").is_err());
     let shown: Vec<Vec<u8>> = vaults::tree(&of_bob).unwrap().into_keys().collect();
     assert!(!shown.contains(&b"inner/after".to_vec()), "not even its name: {shown:?}");
-    // What he writes now counts for nobody who has the newest members.
+    // What Bob writes now is not accepted by anybody who has the newest members.
     put(&of_bob, b"inner/of Bob", b"when he may not").unwrap();
     let forged = of_bob.cipher_path(b"inner/of Bob").unwrap();
     of_bob.close().unwrap();
