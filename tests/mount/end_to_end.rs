@@ -1,5 +1,5 @@
-//! The program as a stranger uses it: init, mount, real files in and out, unmount; and each way in
-//! which that can go wrong.
+//! The program as a new user uses it: init, mount, real files in and out, unmount; and each way in
+//! which that can fail.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
 
-/// Bytes that no compressor and no mistake in an offset leaves alike.
+/// Returns bytes in which every shift and every compression shows.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = Vec::with_capacity(len + 8);
@@ -56,9 +56,9 @@ fn files_go_in_and_come_out_after_a_remount() {
 
 #[test]
 fn a_background_mount_inherits_no_file_descriptors() {
-    // The daemon kept what was open in the script that mounted: who read the script's output by
-    // another descriptor waited until the unmount, a lock stayed locked, and a mount in which the
-    // script had a file open stayed busy.
+    // The daemon kept the descriptors of the script that mounted. A reader of the script's output
+    // through another descriptor waited until the unmount, a lock stayed locked, and a mount in
+    // which the script had a file open stayed busy.
     if !can_mount() {
         return;
     }
@@ -66,8 +66,8 @@ fn a_background_mount_inherits_no_file_descriptors() {
     let lock = scratch.path().join("lock");
     let held = fs::File::create(&lock).unwrap();
     held.lock().unwrap();
-    // As the shell has it after `exec 3>lock; flock 3`: in one open file, whose lock goes with the
-    // last descriptor of it.
+    // As in a shell after `exec 3>lock; flock 3`: one open file, whose lock ends with its last
+    // descriptor.
     let mut command = Command::new("bash");
     command.args([
         "-euc",
@@ -91,8 +91,8 @@ fn a_background_mount_inherits_no_file_descriptors() {
 
 #[test]
 fn a_ciphertext_that_somebody_lengthened_reads_as_it_was() {
-    // The kernel believed the size that follows from the ciphertext's length, and filled up with
-    // zeros what the vault would not give.
+    // The kernel believed the size that follows from the ciphertext's length, and filled with zeros
+    // what the vault refused.
     if !can_mount() {
         return;
     }
@@ -118,8 +118,8 @@ fn a_ciphertext_that_somebody_lengthened_reads_as_it_was() {
         for options in [&[][..], &["--read-only"]] {
             let mount = scratch.mount(options);
             for size in sizes {
-                // Once with attributes that were looked up before, as a listing does, and once more
-                // when they are known.
+                // Once with attributes that were looked up before, as a listing does, and once when
+                // they are cached.
                 let path = scratch.point().join(format!("{size}"));
                 fs::metadata(&path).unwrap();
                 for _ in 0..2 {
@@ -177,9 +177,9 @@ fn names_of_every_length_and_of_any_bytes_survive() {
 
 #[test]
 fn a_freed_name_stays_free_until_the_next_mount() {
-    // A conflict copy got the name as soon as the file that was really named so was removed or
-    // renamed, and what a program then wrote under the name went into the copy. The kernel keeps
-    // for an hour what a name has led to, so it is asked here and not only in tests/vault/names.rs.
+    // A conflict copy got the name as soon as the file that really had it was removed or renamed,
+    // and data that a program then wrote under the name went into the copy. The kernel remembers
+    // for an hour where a name leads, so this is tested here and not only in tests/vault/names.rs.
     if !can_mount() {
         return;
     }
@@ -203,7 +203,7 @@ fn a_freed_name_stays_free_until_the_next_mount() {
             &format!("cp -r -- '{}' '{copy}'", copy.strip_suffix(" (1)").unwrap()),
         );
     }
-    // The names belong to the files that are really named so; the copies have marks.
+    // The names belong to the files that really have them; the copies have marks.
     let marked = |name: &str, stored: &str| {
         let mark = kithfs::format::suffix::mark_of(stored.as_bytes());
         let shown = kithfs::format::suffix::marked(name.as_bytes(), &mark);
@@ -231,7 +231,7 @@ fn a_freed_name_stays_free_until_the_next_mount() {
         (read("dx (1)/inside"), read(&format!("{dir}/inside"))),
         ("really named so".into(), "first".into())
     );
-    // What is open stays what it is; what is resolved anew is what the listing shows.
+    // An open file stays the same; a new lookup returns what the listing shows.
     let mut open = fs::File::open(m.join("x (1)")).unwrap();
     fs::remove_file(m.join("x (1)")).unwrap();
     fs::remove_dir_all(m.join("dx (1)")).unwrap();
@@ -331,8 +331,8 @@ fn a_file_of_three_gibibytes_and_a_sparse_one_of_a_tebibyte() {
     mount.unmount();
 }
 
-/// Lines that tell of each entry type, mode, links, owner, size, time to the nanosecond, and link
-/// target; of directories without what the filesystem decides.
+/// Prints type, mode, links, owner, size, time to the nanosecond, and link target of each entry;
+/// for directories without the values that the filesystem chooses.
 const METADATA: &str = r#"find . \( -type d -printf '%P d %m %u %g %T@\n' \) -o -printf '%P %y %m %n %u %g %s %T@ %l\n' | sort"#;
 
 #[test]
@@ -343,8 +343,7 @@ fn a_tree_of_ten_thousand_files_is_the_same_after_a_remount() {
     let scratch = Scratch::new(&[]);
     let source = scratch.path().join("source");
     fs::create_dir(&source).unwrap();
-    // Real files as far as the machine has them, and as many of our own as are missing for ten
-    // thousand.
+    // Real files as far as the machine has them, and generated ones up to ten thousand.
     shell(
         &source,
         "cp -a /usr/share/doc /usr/share/man /usr/include . 2>/dev/null || true
@@ -529,7 +528,7 @@ fn a_mount_waits_for_the_daemon_of_the_one_before() {
         .unwrap();
     let daemon = rustix::process::Pid::from_raw(of_ours["pid"].as_i64().unwrap() as i32).unwrap();
     let stopped = Stopped::stop(daemon);
-    // Not umount(8), which asks for the attributes of the place first.
+    // Not umount(8), which first asks for the attributes of the mount point.
     rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
     let mut second = scratch.kithfs("mount").arg(scratch.vault()).arg(&point).spawn().unwrap();
     // It waits in poll(2), which has one of these numbers.
@@ -551,7 +550,7 @@ fn a_mount_waits_for_the_daemon_of_the_one_before() {
     first.unmount();
 }
 
-/// A process that stands still until this is dropped.
+/// A process that is stopped until this is dropped.
 struct Stopped(rustix::process::Pid);
 
 impl Stopped {
@@ -584,7 +583,7 @@ fn a_termination_signal_unmounts_cleanly() {
             .unwrap();
         wait_until_mounted(&scratch.point(), &mut daemon);
         fs::write(scratch.point().join("last"), b"word").unwrap();
-        // SAFETY: the child is ours and was not waited for, so that its pid is still its own.
+        // SAFETY: the child is ours and was not waited for, so its pid is still its own.
         unsafe { libc::kill(daemon.id() as i32, signal) };
         assert!(daemon.wait().unwrap().success());
         assert!(!is_mounted(&scratch.point()));
@@ -595,8 +594,8 @@ fn a_termination_signal_unmounts_cleanly() {
 
 #[test]
 fn isatty_on_a_file_logs_nothing() {
-    // Many a runtime asks that of each file that it opens; each time a warning went to the log,
-    // which took longer than making the file.
+    // Many a runtime asks that of each file that it opens; each time a warning was logged, which
+    // took longer than creating the file.
     use std::os::fd::AsRawFd;
     if !can_mount() {
         return;
@@ -612,7 +611,7 @@ fn isatty_on_a_file_logs_nothing() {
         .unwrap();
     wait_until_mounted(&scratch.point(), &mut daemon);
     let file = fs::File::create(scratch.point().join("file")).unwrap();
-    // SAFETY: asks about a descriptor that is open; nothing is written but errno.
+    // SAFETY: asks about an open descriptor; writes nothing but errno.
     assert_eq!(unsafe { libc::isatty(file.as_raw_fd()) }, 0);
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOTTY));
     let mut ready =
@@ -639,7 +638,7 @@ fn wait_until_mounted(point: &Path, daemon: &mut std::process::Child) {
         }
         assert!(daemon.try_wait().unwrap().is_none(), "the daemon ended before it mounted");
         let mut poll = libc::pollfd { fd: table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
-        // SAFETY: one valid pollfd; the time-out only bounds how long a daemon that fails goes
+        // SAFETY: one valid pollfd; the time-out only limits how long a failing daemon goes
         // unnoticed.
         unsafe { libc::poll(&mut poll, 1, 1000) };
     }
@@ -647,7 +646,7 @@ fn wait_until_mounted(point: &Path, daemon: &mut std::process::Child) {
 
 #[test]
 fn a_mount_that_is_busy_for_a_moment_is_waited_for() {
-    // A program had just ended, or was just being started, and umount gave up at once, with nobody
+    // A program was just ending, or just being started, and umount failed at once without a process
     // to name.
     use rustix::net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
@@ -659,7 +658,7 @@ fn a_mount_that_is_busy_for_a_moment_is_waited_for() {
     }
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount(&[]);
-    // A file that is open in a message on its way is in nobody's list of open files.
+    // A file that is open in a message in transit is in no process's list of open files.
     let (here, there) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let file = fs::File::create(scratch.point().join("held")).unwrap();
@@ -696,7 +695,7 @@ fn umount_lists_the_programs_that_use_a_mount() {
 #[test]
 fn umount_reports_a_mount_kept_by_another_namespace() {
     // A container or a sandbox that was started beside a mount has a copy of it: `umount` waited
-    // for the daemon for ever, and said no more than that it was writing what is left.
+    // for the daemon for ever, and reported only that it was writing the remaining data.
     if !can_mount() || !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, for a mount namespace");
         return;
@@ -704,7 +703,7 @@ fn umount_reports_a_mount_kept_by_another_namespace() {
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount(&[]);
     fs::write(scratch.point().join("file"), "text").unwrap();
-    // The copies of other tests' mounts, which those would have to wait for, are let go at once.
+    // The copies of other tests' mounts, for which those would have to wait, are unmounted at once.
     let script = "while read -r _ point type _; do
         if [ $type = fuse.kithfs ] && [ \"$point\" != \"$1\" ]; then umount -l \"$point\"; fi
     done </proc/self/mounts; echo there; read line";
@@ -730,8 +729,8 @@ fn umount_reports_a_mount_kept_by_another_namespace() {
         );
     }
     assert!(!is_mounted(&scratch.point()));
-    // With the last process of the namespace the mount goes, and with that the daemon, which has
-    // written all.
+    // The mount ends with the last process of the namespace, and then the daemon, which has written
+    // everything.
     drop(other.stdin.take());
     other.wait().unwrap();
     drop(mount);
@@ -743,7 +742,7 @@ fn umount_reports_a_mount_kept_by_another_namespace() {
 #[test]
 fn umount_reports_a_mount_kept_by_a_bind_mount() {
     // `mount --bind` shows it, or a directory of it, a second time: `umount` of the first place
-    // waited for the daemon for ever, and said that it was writing what is left.
+    // waited for the daemon for ever, and reported that it was writing the remaining data.
     if !can_mount() || !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, to bind a mount");
         return;
@@ -814,8 +813,8 @@ fn the_vault_is_usable_without_a_mount() {
     expect_code(scratch.kithfs("rm").arg(&vault).arg("new/file"), 0);
     expect_code(scratch.kithfs("cat").arg(&vault).arg("new/file"), 12);
     expect_code(scratch.kithfs("fsck").arg(&vault), 0);
-    // One flipped bit in the last byte of a ciphertext is named by fsck, in plain and as it is
-    // stored.
+    // fsck names one flipped bit in the last byte of a ciphertext, by its plain and its stored
+    // path.
     let stored = expect_code(scratch.kithfs("map").arg(&vault).arg("photos/sub/2"), 0);
     let stored = vault.join(String::from_utf8(stored.stdout).unwrap().trim());
     let mut bytes = fs::read(&stored).unwrap();
@@ -865,11 +864,11 @@ fn a_passphrase_changes_and_the_recovery_code_opens() {
     assert_eq!(fs::metadata(scratch.vault()).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-/// Installs the mount helper where mount(8) looks for it; takes it away again.
+/// Installs the mount helper where mount(8) looks for it; removes it on drop.
 struct Helper;
 
 impl Helper {
-    /// `None` without root, or where the machine has a helper of its own that is not ours to touch.
+    /// `None` without root, or if the machine has a helper of its own, which is not touched.
     fn install() -> Option<Self> {
         // SAFETY: no preconditions.
         if unsafe { libc::geteuid() } != 0 || fs::symlink_metadata("/sbin/mount.kithfs").is_ok() {
@@ -924,7 +923,7 @@ fn mount_8_and_fstab_know_the_type() {
             .expect("listed");
         let daemon = Ended::watch(ours["pid"].as_u64().unwrap() as i32);
         if round == 1 {
-            // `remount,ro` took nosuid and nodev away with it.
+            // `remount,ro` removed nosuid and nodev too.
             expect_code(
                 Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro"]).arg(&point),
                 0,

@@ -1,8 +1,7 @@
-//! The adapter over a real mount: a filesystem in memory is mounted and used through the system
-//! calls.
+//! The adapter over a real mount: a filesystem in memory is mounted and used through system calls.
 //!
 //! Each test mounts its own and unmounts it when it ends, also when it fails. Without /dev/fuse or
-//! the right to mount they say that they skip.
+//! the right to mount they print that they skip.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -27,7 +26,7 @@ use tempfile::TempDir;
 use crate::support::memfs::{INO_OFFSET, MemFs};
 use crate::support::turn;
 
-/// What the variable KITHFS_TRANSPORT asks for, as the program takes it.
+/// Returns the transport that KITHFS_TRANSPORT requests, as the program parses it.
 fn transport() -> Transport {
     match std::env::var("KITHFS_TRANSPORT").as_deref() {
         Ok("uring") => Transport::Uring,
@@ -45,7 +44,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// `None`, with a line that says so, where this machine has no FUSE.
+    /// `None`, with a message, if this machine has no FUSE.
     fn new(list: &str) -> Option<Mount> {
         if !Path::new("/dev/fuse").exists() {
             println!("skipped: there is no /dev/fuse");
@@ -95,7 +94,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Asked before unmounting: what the kernel has still to release then, it gives up.
+        // Asked before unmounting: the kernel gives up what it would still have to release then.
         let closed =
             std::thread::panicking() || self.serving.is_none() || self.ops.wait_until_closed();
         if self.mounted.is_mounted()
@@ -192,7 +191,7 @@ fn a_listing_of_five_thousand_is_complete_and_agrees_with_stat() {
     let mut listed = BTreeSet::new();
     for entry in fs::read_dir(mount.path("")).unwrap() {
         let entry = entry.unwrap();
-        // DirEntryExt::ino is d_ino, metadata is what READDIRPLUS or LOOKUP brought.
+        // DirEntryExt::ino is d_ino, metadata is from READDIRPLUS or LOOKUP.
         assert_eq!(std::os::unix::fs::DirEntryExt::ino(&entry), entry.metadata().unwrap().ino());
         assert!(listed.insert(entry.file_name().into_string().unwrap()), "listed twice");
     }
@@ -320,8 +319,8 @@ fn what_is_not_there_is_remembered_until_the_kernel_is_told() {
 
 #[test]
 fn a_file_that_exists_after_all_opens_with_permission() {
-    // The kernel takes it for missing and asks for it to be made. Whoever made it has decided who
-    // may open it.
+    // The kernel believes that it is missing and asks for its creation. The other program that
+    // created it has decided who may open it.
     for options in ["", "default_permissions"] {
         let Some(mount) = Mount::new(options) else { return };
         assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));
@@ -354,8 +353,8 @@ fn a_file_that_exists_after_all_opens_with_permission() {
 
 #[test]
 fn nobody_opens_a_file_while_the_kernel_is_given_its_contents() {
-    // Contents that were read before somebody wrote, and given to the kernel after that, took the
-    // write back.
+    // Contents that were read before a program's write, and passed to the kernel after it, reverted
+    // the write.
     if !kithfs::fuse::kernel::is_since(6, 16) {
         println!("skipped: contents are given to Linux 6.16 and later");
         return;
@@ -373,8 +372,8 @@ fn nobody_opens_a_file_while_the_kernel_is_given_its_contents() {
             let _ = written.send(());
         };
         let writer = scope.spawn(write);
-        // As long as this takes nobody has written; that it is enough is not relied on for anything
-        // but finding the fault.
+        // Nobody has written until this returns. A correct daemon passes whatever the time; the
+        // time only helps to find the fault.
         let early = has_written.recv_timeout(Duration::from_millis(300)).is_ok();
         mount.ops.open_gate();
         writer.join().unwrap();
@@ -519,7 +518,7 @@ fn times_before_1970_keep_their_fractions() {
         let times = [atime, mtime].map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
         // SAFETY: path and times live during the call.
         assert_eq!(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }, 0);
-        // Read back from the filesystem and not from what the kernel has just been told.
+        // Read back from the filesystem and not from the kernel's cache.
         let node = fs::metadata(mount.path("f")).unwrap().ino() - INO_OFFSET;
         mount.notifier().inval_inode(node, -1, 0).unwrap();
         let found = fs::metadata(mount.path("f")).unwrap();
@@ -569,7 +568,7 @@ fn special_files() {
     }
 }
 
-/// With HANDLE_KILLPRIV_V2 the kernel leaves it to us to clear suid and sgid, and fuser shows only
+/// With HANDLE_KILLPRIV_V2 the filesystem has to clear suid and sgid, and fuser passes on only
 /// WRITE's flag.
 #[test]
 fn suid_and_sgid_are_cleared_as_on_other_filesystems() {

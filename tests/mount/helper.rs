@@ -78,7 +78,7 @@ fn the_program_mounts_and_remounts_as_a_helper() {
 }
 
 /// Root mounts for a user, as pam_mount does at login. Everything happens in a mount namespace of
-/// its own, with a user who is known only there.
+/// its own, with a user who exists only there.
 const FOR_A_USER: &str = r#"
 mkdir home
 printf 'ann:x:4321:4321::%s/home:/bin/sh\n' "$PWD" | cat /etc/passwd - > passwd

@@ -1,4 +1,4 @@
-//! `mount --idle`: who has left, leaves no vault open behind him, and who works in it keeps it.
+//! `mount --idle`: a vault that is no longer used is closed, and one that is used stays open.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::mounted::{Scratch, can_mount, expect_code, is_mounted};
 
-/// A mount in the foreground, ended after two minutes where nothing else ends it, and what it logs.
+/// Starts a mount in the foreground, which ends after two minutes if nothing else ends it; returns
+/// its log.
 fn mount(scratch: &Scratch, idle: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
     let kithfs = scratch.kithfs("mount");
     let mut command = Command::new("timeout");
@@ -37,7 +38,7 @@ fn wait_for(log: &mut Lines<BufReader<ChildStderr>>, what: &str) {
     assert!(found, "the mount ended before it said: {what}");
 }
 
-/// The root of the mount, held open; `None` where this took so long that it was unmounted again.
+/// Opens the root of the mount; `None` if this took so long that it was unmounted again.
 fn held(scratch: &Scratch) -> Option<File> {
     let root = File::open(scratch.point()).unwrap();
     let is_mounted = root.metadata().unwrap().dev() != fs::metadata(scratch.path()).unwrap().dev();
@@ -70,7 +71,7 @@ fn a_mount_in_use_stays_and_is_unmounted_once_nobody_uses_it() {
     }
 }
 
-/// Where the daemon of the mount can be asked; `None` where it has ended.
+/// Returns the daemon's control socket; `None` if the daemon has ended.
 fn socket(scratch: &Scratch) -> Option<PathBuf> {
     let mounts = expect_code(scratch.kithfs("mounts").arg("--json"), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
@@ -101,14 +102,14 @@ fn socket(scratch: &Scratch) -> Option<PathBuf> {
 
 #[test]
 fn a_command_that_asks_the_daemon_keeps_the_mount() {
-    // Nothing showed it. The daemon waits ten seconds for who has come and says nothing, and is
-    // there for as long as it waits.
+    // It is not visible from outside. The daemon waits ten seconds for a client that connects and
+    // sends nothing, and runs as long as it waits.
     const WAITS: Duration = Duration::from_secs(9);
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    // Where the machine stands still before the command has come, it is unmounted with right.
+    // If the machine stalls before the command arrives, the unmount is correct.
     let waited = (0..3).any(|_| {
         let (mut child, mut log) = mount(&scratch, &["--idle", "1s"]);
         let begun = Instant::now();

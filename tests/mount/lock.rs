@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
 
-/// A mount in the foreground, with what it logs.
+/// Starts a mount in the foreground; returns its log.
 fn mount(scratch: &Scratch, options: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
     let mut command = scratch.kithfs("mount");
     command.args(["--foreground", "--log-level", "info"]).args(options);
@@ -19,8 +19,8 @@ fn mount(scratch: &Scratch, options: &[&str]) -> (Child, Lines<BufReader<ChildSt
     (child, log)
 }
 
-/// A program that has written to a file of the mount and keeps it open. After each further line of
-/// its input it writes again, and prints whether it could.
+/// A program that has written to a file of the mount and keeps it open. For each further line of
+/// input it writes again, and prints whether it succeeded.
 struct Writer {
     child: Child,
     input: ChildStdin,
@@ -96,8 +96,8 @@ fn a_vault_that_nobody_uses_is_locked_too() {
     assert!(String::from_utf8_lossy(&none.stderr).contains("no vault of yours is mounted there"));
 }
 
-/// An ordinary user cannot end the connection by umount2(2). The kernel has a file for that where
-/// `fusectl` is mounted; without it the daemon ends itself.
+/// An ordinary user cannot end the connection by umount2(2). The kernel has a file for that if
+/// `fusectl` is mounted; without it the daemon exits.
 const AS_A_USER: &str = r#"
 printf 'ann:x:4321:4321::%s/home:/bin/sh\n' "$PWD" | cat /etc/passwd - > passwd
 mount --bind passwd /etc/passwd
@@ -142,10 +142,10 @@ fn an_ordinary_user_locks_with_and_without_fusectl() {
 }
 
 /// Of two vaults, one is inside the mount of the other. Both were locked at the same time, and the
-/// inner one could not write its last changes any more.
+/// inner one could no longer write its last changes.
 ///
-/// All vaults of a user: in a user namespace, where other mounts of this machine are not this
-/// user's.
+/// All vaults of a user: in a user namespace, where other mounts of this machine do not belong to
+/// this user.
 const ALL: &str = r#"
 export XDG_RUNTIME_DIR=$PWD/run XDG_CONFIG_HOME=$PWD/config KITHFS_PASSPHRASE_FILE=$PWD/passphrase
 mkdir run inner
@@ -186,7 +186,7 @@ fn all_vaults_are_locked_or_closed_at_once() {
     assert_eq!(said, "2\n0\nlock\n0\nagain\n2\n0\nclose --all\n0\nagain\n");
 }
 
-/// A service manager, as far as a service can tell: a socket for its notifications.
+/// A service manager, from a service's point of view: a socket for its notifications.
 #[test]
 fn a_service_notifies_and_ends_when_it_is_stopped() {
     use std::os::unix::net::UnixDatagram;

@@ -1,7 +1,7 @@
-//! What programs see on a real mount when the store is full, or refuses what the kernel has taken
-//! in already.
+//! What programs see on a real mount when the store is full, or refuses data that the kernel has
+//! already accepted.
 //!
-//! Skipped with a word where nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
+//! Skipped with a message if nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -38,7 +38,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// `None`, with a word about it, where nothing can be mounted.
+    /// `None`, with a message, if nothing can be mounted.
     fn new() -> Option<Mount> {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 18);
@@ -80,13 +80,13 @@ impl Mount {
             .set_capacity(Some((space.blocks - space.free) * space.block_size + bytes as u64));
     }
 
-    /// Every call that changes something in the store fails from now on.
+    /// Makes every changing call to the store fail from now on.
     fn fail(&self, calls: Calls, when: When, errno: i32) {
         self.plan.reset();
         self.plan.add(Fault { calls, when, errno, short: false });
     }
 
-    /// What a daemon that is started anew shows.
+    /// Mounts again, with a new daemon.
     fn again(self) -> Option<Mount> {
         let store = self.store.clone();
         drop(self);
@@ -113,8 +113,8 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// Writes `part` after `part` until that fails: the bytes that write(2) has taken, and why it took
-/// no more.
+/// Writes `part` after `part` until that fails: returns the bytes that write(2) has accepted, and
+/// the error that ended it.
 fn write_on(mut file: &File, part: usize, most: usize) -> (Vec<u8>, Option<i32>) {
     let mut taken = Vec::new();
     while taken.len() < most {
@@ -133,7 +133,7 @@ fn write_at(path: &Path, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Waits until `holds`: the kernel tells of a close a moment after it.
+/// Waits until `holds`: the kernel reports a close a moment after it.
 fn comes_about(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
@@ -144,8 +144,8 @@ fn comes_about(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn a_full_store_says_so_to_write_and_keeps_what_it_took() {
-    // Programs that look at write() alone wrote 20 MB to a store with 8 MB free and ended well; the
-    // file then had 20 MB of which none could be read, and none at all some seconds later.
+    // Programs that check only write() wrote 20 MB to a store with 8 MB free and succeeded. The
+    // file then had 20 MB of which none could be read, and was empty some seconds later.
     let Some(mount) = Mount::new() else { return };
     mount.leave(8 * MIB);
     for (n, part) in [777, 4096, 65_536, MIB].into_iter().enumerate() {
@@ -168,15 +168,14 @@ fn a_full_store_says_so_to_write_and_keeps_what_it_took() {
 
 #[test]
 fn a_descriptor_from_before_is_told_and_goes_on_later() {
-    // The kernel takes what is written through it into its pages. It asks before it does so once
-    // there is little room, and is told no.
+    // The kernel accepts written data into its pages. When there is little room it asks first, and
+    // is refused.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("log");
     let file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
     (&file).write_all(&pattern(7, MIB)).unwrap();
     mount.leave(8 * MIB);
-    // What somebody else writes tells that there is little room, once what was known of it is too
-    // old.
+    // Another program's write reveals that there is little room, once the known value is too old.
     comes_about("it is known that there is little room", || {
         fs::write(mount.path("other"), b"something").unwrap();
         mount.vault.is_low()
@@ -198,9 +197,9 @@ fn a_descriptor_from_before_is_told_and_goes_on_later() {
 
 #[test]
 fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
-    // The kernel has taken in far more than there is room for when the store first refuses. What
-    // fits is kept; write() says so soon, the file is as long as what is kept, and what is opened
-    // later is told at once.
+    // The kernel has accepted far more than there is room for when the store first refuses. What
+    // fits is kept; write() fails soon, the file is as long as the kept data, and a file that is
+    // opened later fails at once.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -209,7 +208,7 @@ fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
     let why = errno(file.sync_all());
     assert_eq!(why, Some(libc::ENOSPC), "{:?}, {:?}", mount.vault.space(), file.metadata());
     assert_eq!(errno((&file).write(b"more")), Some(libc::ENOSPC));
-    // Who has it open is not shown bytes that are nowhere.
+    // A program that has it open is not shown bytes that are stored nowhere.
     let mut last = [0; 4096];
     comes_about("the pages are dropped", || {
         file.read_at(&mut last, 20 * MIB as u64 - 4096).is_err()
@@ -228,7 +227,7 @@ fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
     assert!(fs::read(mount.path("file")).unwrap() == kept);
 }
 
-/// A quota refuses without a word about room beforehand: the store says that much is free.
+/// A quota refuses without reporting less room beforehand: the store reports much free space.
 #[test]
 fn a_quota_is_told_to_write_and_keeps_what_was_there() {
     let Some(mount) = Mount::new() else { return };
@@ -251,8 +250,8 @@ fn a_quota_is_told_to_write_and_keeps_what_was_there() {
 
 #[test]
 fn a_limit_on_the_length_of_files_is_told_to_write() {
-    // The daemon may make no file longer than 8 MiB (RLIMIT_FSIZE), which is more than the store
-    // says of itself. A quota is like it.
+    // The daemon may make no file longer than 8 MiB (RLIMIT_FSIZE), less than the room that the
+    // store reports. A quota behaves like this.
     if !mounted::can_mount() {
         return;
     }
@@ -280,8 +279,8 @@ fn a_limit_on_the_length_of_files_is_told_to_write() {
 
 #[test]
 fn a_store_that_turns_read_only_is_told_to_write() {
-    // The kernel took what was written to a file that was open, and only fsync and close said that
-    // nothing of it was kept.
+    // The kernel accepted data that was written to an open file, and only fsync and close reported
+    // that nothing of it was kept.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -300,9 +299,9 @@ fn a_store_that_turns_read_only_is_told_to_write() {
 
 #[test]
 fn a_refused_write_is_not_shown_nor_kept_in_part() {
-    // The kernel went on to show the pages that the store had refused. One byte that was written
-    // into one of them later made the daemon have that page and not the one before it: a mixture,
-    // and fsync said that all was well.
+    // The kernel continued to show the pages that the store had refused. One byte that was written
+    // into one of them later gave the daemon that page and not the one before it: a mixture, and
+    // fsync succeeded.
     for stays_open in [false, true] {
         let Some(mount) = Mount::new() else { return };
         let path = mount.path("file");
@@ -326,9 +325,9 @@ fn a_refused_write_is_not_shown_nor_kept_in_part() {
 
 #[test]
 fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
-    // The kernel sends the time of modification with the new size. Where the size was set and the
-    // time was not, the program was told that it had failed, and the kernel showed the old length
-    // with zeros where the bytes had been.
+    // The kernel sends the modification time with the new size. If the size was set and the time
+    // was not, the program got an error, and the kernel showed the old length with zeros in the
+    // place of the bytes.
     for call in [Call::SetTimes, Call::SetLen, Call::Write, Call::Stat] {
         for nth in 1..4 {
             let Some(mount) = Mount::new() else { return };
@@ -340,7 +339,7 @@ fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
             mount.fail(Calls::Of(call), When::Nth(nth), libc::EIO);
             let cut = held.set_len(9000);
             mount.plan.heal();
-            // What is shown is asked of the daemon.
+            // The attributes shown come from the daemon.
             rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let wanted = |bytes: &[u8]| bytes == &old[..9000] || cut.is_err() && bytes == old;
             let shown =
@@ -348,7 +347,7 @@ fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
             assert!(wanted(&shown), "{call:?} {nth}: {} bytes, {cut:?}", shown.len());
             let mut there = vec![0; 40_000];
             let mut read = 0;
-            // Through the old descriptor as well, if it says anything.
+            // Also through the old descriptor, if it returns anything.
             while let Ok(more @ 1..) = held.read_at(&mut there[read..], read as u64) {
                 read += more;
             }
@@ -359,9 +358,9 @@ fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
 
 #[test]
 fn what_is_shown_after_any_failure_is_what_was_there() {
-    // Random calls, of which some fail in the store: what anybody who opens the file then finds is
-    // a state that it had, whole, and what was synced stays. KITHFS_RUNS tells how many runs there
-    // are, KITHFS_SEED with which they begin.
+    // Random calls, of which some fail in the store. A program that then opens the file finds a
+    // complete state that it had, and what was synced stays. KITHFS_RUNS sets the number of runs,
+    // KITHFS_SEED the first one.
     let number = |name: &str, default: u64| {
         std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
     };
@@ -380,7 +379,7 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
                 .open(mount.path("file"))
         };
         let mut file = Some(open(&mount).unwrap());
-        // States that it may have, the last of which a program would expect.
+        // States that it may have; a program would expect the last one.
         let mut states: Vec<Vec<u8>> = vec![Vec::new()];
         let mut log = Vec::new();
         for _ in 0..60 {
@@ -433,8 +432,7 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
             if let Err(error) = &done {
                 log.push(format!("{error}"));
                 failures += 1;
-                // The descriptor may be of no more use; what it shows is a state, or it shows
-                // nothing.
+                // The descriptor may be of no more use; it shows a state, or nothing.
                 file = None;
             }
             let mut shown = Vec::new();
@@ -478,7 +476,8 @@ fn what_is_shown_after_any_failure_is_what_was_there() {
 
 #[test]
 fn a_file_written_with_little_room_has_its_mtime_and_maps() {
-    // The kernel keeps the times of files, and does not change them for what it does not hold back.
+    // The kernel keeps the times of files, and does not change them for data that it does not hold
+    // back.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");
     fs::write(&path, b"old").unwrap();
@@ -497,7 +496,7 @@ fn a_file_written_with_little_room_has_its_mtime_and_maps() {
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     if kernel::is_since(6, 6) {
         use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-        // SAFETY: of a file that lives and is longer than what is looked at, and unmapped at the
+        // SAFETY: the file lives and is longer than the range that is read, and is unmapped at the
         // end.
         unsafe {
             let map = mmap(
@@ -519,9 +518,9 @@ fn a_file_written_with_little_room_has_its_mtime_and_maps() {
     }
 }
 
-/// Where there was little room, each close retired the node of the file: a rename after it did not
-/// reach the node, so that the new name did not exist for `stat` and `link`, and `git init` failed.
-/// Processes that wrote to one file in turn got ESTALE.
+/// With little room, each close retired the file's node. A later rename did not reach the node, so
+/// the new name did not exist for `stat` and `link`, and `git init` failed. Processes that wrote to
+/// one file in turn got ESTALE.
 #[test]
 fn names_and_links_work_with_little_room() {
     let Some(mount) = Mount::new() else { return };

@@ -1,7 +1,7 @@
-//! Signed files behind the kernel's caches: what the store is given in the place of a file that was
-//! read is not shown, nor hidden by what the kernel has kept.
+//! Signed files behind the kernel's caches: a forgery that replaces a file that was read is not
+//! shown, nor hidden by the kernel's cached pages.
 //!
-//! Skipped with a word where nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
+//! Skipped with a message if nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
 
 use std::fs;
 use std::io;
@@ -67,8 +67,8 @@ fn is_eio<T>(result: &io::Result<T>) -> bool {
     result.as_ref().err().and_then(io::Error::raw_os_error) == Some(libc::EIO)
 }
 
-/// Reads the file until the daemon has let go of it, as the kernel tells it a moment after the
-/// close, and it is refused. Until then it has to be what it was.
+/// Reads the file until it is refused, which happens after the daemon has released it (the kernel
+/// reports a close a moment later). Until then the contents must be the honest ones.
 fn becomes_refused(path: &Path, honest: &[u8]) {
     let begun = Instant::now();
     loop {
@@ -83,8 +83,8 @@ fn becomes_refused(path: &Path, honest: &[u8]) {
     }
 }
 
-/// `bytes` of a file with a newer version, under the signature of the version that it has: that one
-/// is valid, and known to who has the file open or had.
+/// Returns `bytes` of a file with a newer version, under the signature of the current version: that
+/// signature is valid, and cached by a daemon that has or had the file open.
 fn newer_under_the_same_signature(forger: &Forger, bytes: &[u8], writer: &Identity) -> Vec<u8> {
     let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
     let context = HeaderContext { share: &forger.share, layout: forger.layout, cipher: &cipher };
@@ -143,7 +143,7 @@ fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
             write(&*root, &name, &bytes);
             assert!(fs::read(&file).unwrap() == honest);
         }
-        // What nobody looks at any more is replaced by what its writer wants.
+        // Pages that are not used any more are replaced by the writer's forgery.
         write(&*root, &name, &forged);
         becomes_refused(&file, &honest);
         fs::write(&file, b"new").unwrap();
@@ -154,9 +154,9 @@ fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
 
 #[test]
 fn a_replaced_version_is_not_mixed_in_the_page_cache() {
-    // The kernel had some pages of a file when somebody put another version of it into the same
-    // file of the store, a sync tool or whoever stores it. The next open showed those pages between
-    // the ones of the other version.
+    // The kernel had some pages of a file when another version was written into the same file of
+    // the store, by a sync tool or the storage host. The next open showed those pages between pages
+    // of the other version.
     if !Path::new("/dev/fuse").exists() {
         println!("skipped: there is no /dev/fuse");
         return;

@@ -1,6 +1,6 @@
 //! A vault in a folder that a sync tool keeps equal, mounted for writing on several machines.
 //!
-//! A machine is a state directory and a copy of the vault of its own.
+//! A machine is a state directory and a copy of the vault.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::mounted::{Mount, Scratch, can_mount, expect_code};
 
-/// A mount that began before the vault's directory was renamed excludes one under the new name.
+/// A mount that began before the vault's directory was renamed excludes a second mount under the
+/// new name.
 #[test]
 fn a_renamed_directory_has_one_mount() {
     if !can_mount() {
@@ -93,7 +94,7 @@ impl Machine<'_> {
         serde_json::from_slice(&info.stdout).unwrap()
     }
 
-    /// Kills the daemon, and takes the dead mount away.
+    /// Kills the daemon, and removes the dead mount.
     fn kill(&self, mount: Mount) {
         let pid = self.info()["in_use_by"]["pid"].as_i64().unwrap() as i32;
         let daemon = rustix::process::Pid::from_raw(pid).unwrap();
@@ -103,13 +104,13 @@ impl Machine<'_> {
     }
 }
 
-/// Brings what one copy has and the other has not, or has with another time, as a sync tool does:
-/// whole files, under another name first.
+/// Delivers files that the other copy lacks, or has with another time, as a sync tool does: whole
+/// files, first under another name.
 fn deliver(from: &Path, to: &Path) {
     deliver_if(from, to, &|known, changed| known != changed);
 }
 
-/// As [`deliver`], where the times in the other copy and in this one are such.
+/// Does [`deliver`] for files whose times in the two copies satisfy `wanted`.
 fn deliver_if(from: &Path, to: &Path, wanted: &dyn Fn(SystemTime, SystemTime) -> bool) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -165,7 +166,7 @@ fn a_file_that_arrives_is_visible_at_once() {
         let seen = || fs::read(two.file(name)).ok();
         let (bytes, _) = wait(SOON, name, seen);
         assert_eq!(bytes, b"from one", "{name}");
-        // Its attributes, and what a change of it makes of them.
+        // Its attributes, and those after a change of it.
         assert_eq!(fs::metadata(two.file(name)).unwrap().len(), 8);
         fs::write(one.file(name), "from one, and longer").unwrap();
         hand_over();
@@ -197,7 +198,7 @@ fn a_file_that_arrives_is_not_hidden_for_long() {
     [first, second].into_iter().for_each(Mount::unmount);
 }
 
-/// What a program writes and does not sync reaches the other machines soon: until it is in the
+/// Data that a program writes and does not sync soon reaches the other machines: until it is in the
 /// store, a sync tool sees no change, and replaces the file.
 #[test]
 fn a_change_is_committed_within_a_second() {
@@ -221,7 +222,7 @@ fn a_change_is_committed_within_a_second() {
         open.write_all(line.as_bytes()).unwrap();
         arrives(line);
     }
-    // The kernel sends the time of a write behind its contents. The store got the time first, and
+    // The kernel sends the time of a write after its contents. The store got the time first, and
     // the contents at the commit; a tool that compares sizes and times missed them.
     for line in ["THIRD.\n", "FOURTH\n"] {
         open.write_all_at(line.as_bytes(), 6).unwrap();
@@ -231,8 +232,8 @@ fn a_change_is_committed_within_a_second() {
     [first, second].into_iter().for_each(Mount::unmount);
 }
 
-/// Another machine is active, or has crashed: no mount is refused (SYNC failure 7), nothing of a
-/// lock is left for the tool (SYNC failure 9), and what was synced is there.
+/// Another machine is active, or has crashed: no mount is refused (SYNC failure 7), a lock leaves
+/// nothing for the tool (SYNC failure 9), and what was synced is there.
 #[test]
 fn machines_that_are_active_or_crashed_refuse_no_mount() {
     if !can_mount() {
@@ -291,7 +292,7 @@ fn machines_that_are_active_or_crashed_refuse_no_mount() {
     }
 }
 
-/// `set` marks an existing vault, without a secret and for good; a mount of it heeds that.
+/// `set` marks an existing vault, without a secret and permanently; a mount of it respects that.
 #[test]
 fn an_existing_vault_is_marked_as_synced() {
     if !can_mount() {

@@ -1,8 +1,8 @@
-//! FUSE over io_uring: what is particular to it. That it does everything else as well is shown by
-//! running the other tests over it, which `scripts/check-uring.sh` does.
+//! FUSE over io_uring: its particular behaviour. `scripts/check-uring.sh` runs the other tests over
+//! it.
 //!
-//! Skipped with a word where the kernel has no FUSE over io_uring, or where it is switched off and
-//! we are not root.
+//! Skipped with a message if the kernel has no FUSE over io_uring, or if it is switched off and the
+//! test does not run as root.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,14 +23,14 @@ use crate::support::turn;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// The kernel's switch, set for one test and put back afterwards.
+/// The kernel's switch, set for one test and then restored.
 struct Switch {
     before: String,
     _turn: turn::Turn,
 }
 
 impl Switch {
-    /// Switches io_uring on; `None`, with the reason, where that cannot be.
+    /// Switches io_uring on; `None`, with the reason, if that is impossible.
     fn on() -> Option<Switch> {
         let turn = turn::take();
         if !can_mount() {
@@ -96,7 +96,7 @@ impl Drop for Mount {
     }
 }
 
-/// Keeps this thread on one processor: the first that it may use.
+/// Keeps this thread on the first processor that it may use.
 fn pin() {
     let allowed = rustix::thread::sched_getaffinity(None).expect("the processors of this thread");
     let first = (0..rustix::thread::CpuSet::MAX_CPU)
@@ -152,8 +152,8 @@ fn io_uring_is_used_only_if_requested_and_offered() {
 
 #[test]
 fn what_waits_for_the_disk_does_not_hold_up_its_processor() {
-    // A request that blocks in the thread of a queue stops everything that comes from that
-    // processor, also what the wait is for.
+    // A request that blocks a queue's thread stops everything from that processor, including what
+    // it waits for.
     let Some(_switch) = Switch::on() else { return };
     let mount = Mount::new(Transport::Uring).unwrap();
     let files: Vec<File> =
@@ -180,8 +180,8 @@ fn what_waits_for_the_disk_does_not_hold_up_its_processor() {
 
 #[test]
 fn quick_flushes_run_inline_until_one_takes_long() {
-    // Each fsync was given to another thread, and 4 KiB writes with one each were twice as slow
-    // over io_uring as over the device, where the store is in memory.
+    // Each fsync was passed to another thread, and 4 KiB writes with one each were twice as slow
+    // over io_uring as over the device, with the store in memory.
     let Some(_switch) = Switch::on() else { return };
     let mount = Mount::new(Transport::Uring).unwrap();
     let file = File::create(mount.path("f")).unwrap();
@@ -196,7 +196,7 @@ fn quick_flushes_run_inline_until_one_takes_long() {
         mount.ops.flushed_by()
     };
     let is_pool = |name: &String| name == "kithfs-pool";
-    // A machine that stands still for a moment makes any of them slow: then they begin anew.
+    // A machine that stalls for a moment makes any of them slow: then the count begins again.
     let mut by = flush(40);
     assert!(is_pool(&by[0]), "the first is not trusted: {by:?}");
     for _ in 0..20 {
@@ -242,8 +242,8 @@ fn more_requests_than_entries_all_get_their_turn() {
 
 #[test]
 fn concurrent_seeks_for_holes_do_not_hang() {
-    // LSEEK waits until the kernel has sent pages. If all entries of a queue waited so, there would
-    // be none for the pages.
+    // LSEEK waits until the kernel has sent pages. If all entries of a queue waited for that, there
+    // would be none for the pages.
     let Some(_switch) = Switch::on() else { return };
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount(&["--transport", "uring"]);
@@ -254,13 +254,13 @@ fn concurrent_seeks_for_holes_do_not_hang() {
         assert_eq!(holes::data(&file), vec![81920..86016; 1]);
     }
     drop(file);
-    // So many at once are more than a queue can let wait: from then on all counts as data.
+    // This many at once are more than a queue can let wait: from then on everything counts as data.
     holes::many_at_once(&scratch.point(), false);
     mount.unmount();
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
-/// The number of the process that serves `point`.
+/// Returns the process id of the daemon that serves `point`.
 fn daemon(point: &Path) -> i32 {
     let mounts = expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
@@ -284,7 +284,7 @@ fn a_daemon_that_is_killed_leaves_nobody_hanging() {
     let pid = daemon(&scratch.point());
     // SAFETY: kill(2) touches no memory, and the process is the daemon of this test.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-    // Whether or not the kernel has noticed by now, each call ends, and soon they all fail.
+    // Whether or not the kernel has noticed by now, each call ends, and soon all of them fail.
     let gone = |result: io::Result<()>| {
         result.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     };
@@ -300,14 +300,14 @@ fn a_daemon_that_is_killed_leaves_nobody_hanging() {
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
-/// With the least memory for io_uring, requests are smaller and data is whole.
+/// With the least memory for io_uring, requests are smaller and data is intact.
 #[test]
 fn with_minimal_memory_requests_are_smaller_and_data_whole() {
     let Some(_switch) = Switch::on() else { return };
     let scratch = Scratch::new(&[]);
     let data: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
-    // Where there are many processors a MiB is too little; with `auto` the mount goes on over the
-    // device then.
+    // With many processors a MiB is too little; with `auto` the mount then continues over the
+    // device.
     let mount = scratch.mount(&["--transport", "auto", "-o", "uring,uring_memory=1"]);
     fs::write(scratch.point().join("f"), &data).unwrap();
     mount.unmount();
@@ -329,7 +329,7 @@ impl Random {
 }
 
 /// Random reads, writes, truncations and fsyncs of one file until `end`, each read compared with
-/// what must be there.
+/// the expected contents.
 fn work(path: &Path, seed: u64, end: Instant) -> u64 {
     const SIZE: u64 = 8 << 20;
     let file =

@@ -1,7 +1,7 @@
-//! The tests that the pages name, and the names that tests have.
+//! The tests that pages name, and the names of tests.
 //!
 //! Rules that hold here
-//! * A page names a test as `binary::module::test`. Each test that a page names is there.
+//! * * A page names a test as `binary::module::test`. Each test that a page names exists.
 //! * Each row of a table of docs/DURABILITY.md names its test, and each test of
 //!   `durability::contract` has a row.
 //! * The name of a test has fewer than 60 characters. Its doc comment tells the story.
@@ -40,7 +40,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Names of the test binaries: directories of `tests` with a `main.rs`.
+/// Returns the names of the test binaries: directories of `tests` with a `main.rs`.
 fn binaries() -> BTreeSet<String> {
     let entries = fs::read_dir(root().join("tests")).unwrap().map(|entry| entry.unwrap());
     entries
@@ -49,15 +49,14 @@ fn binaries() -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the source of a module of tests, such as `mount::posix::names`; `None` where there is
-/// none.
+/// Returns the source of a module of tests, such as `mount::posix::names`; `None` if there is none.
 fn module(path: &str) -> Option<String> {
     let file = root().join("tests").join(path.replace("::", "/"));
     let found = [file.with_extension("rs"), file.join("mod.rs")].into_iter().find(|f| f.exists());
     found.map(|file| read(&file))
 }
 
-/// Names of the tests in a source, in the way that rustfmt writes them.
+/// Returns the names of the tests in a source, in the form that rustfmt writes.
 fn tests(source: &str) -> impl Iterator<Item = &str> {
     source.split("#[test]\n").skip(1).filter_map(|rest| {
         let mut lines = rest.lines().map(str::trim_start);
@@ -72,8 +71,7 @@ fn must_be_a_test(path: &str, page: &str) {
     assert!(tests(&source).any(|test| test == name), "{page}: no such test: {path}");
 }
 
-/// Tests that a page names: what it writes as code and begins with a test binary and a module of
-/// it.
+/// Returns the tests that a page names: code that begins with a test binary and a module of it.
 fn named<'a>(page: &'a str, binaries: &BTreeSet<String>) -> Vec<&'a str> {
     let is_test = |code: &&str| {
         let mut parts = code.splitn(3, "::");
@@ -108,7 +106,7 @@ fn every_test_that_the_threat_model_names_is_there() {
     named.iter().for_each(|test| must_be_a_test(test, "THREAT_MODEL.md"));
 }
 
-/// A yes of the comparison is a claim like any other: it names a test, or a script that CI runs.
+/// A "yes" of the comparison is a claim like any other: it names a test, or a script that CI runs.
 #[test]
 fn every_yes_of_the_comparison_names_its_test() {
     let page = read(&root().join("docs/COMPARISON.md"));
@@ -147,7 +145,7 @@ fn every_line_of_the_page_has_its_test() {
         named += 1;
     }
     assert!(named >= 14, "{named} lines");
-    // And the other way round: no promise is tested that the page does not give.
+    // And the other way round: every tested promise is on the page.
     for test in tests(&module("durability::contract").expect("the contract")) {
         assert!(
             page.contains(&format!("`durability::contract::{test}`")),

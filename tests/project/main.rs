@@ -1,5 +1,5 @@
-//! The project itself: which part of the source may name which, and that the pages keep to the
-//! program and its tests.
+//! The project itself: which part of the source may name which, and whether the pages agree with
+//! the program and its tests.
 
 #[path = "../support/mod.rs"]
 mod support;

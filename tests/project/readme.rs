@@ -1,5 +1,5 @@
 //! Runs the commands of README.md and of the manual as they are printed, and compares the tables of
-//! the documents with the program.
+//! the pages with the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ fn page(name: &str) -> String {
         .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Makes new passphrases cheap to try: a page opens vaults dozens of times, a second each.
+/// Makes new passphrases cheap to try: a page opens vaults dozens of times, which takes a second
+/// each.
 const CHEAP: &str = r#"
 kithfs() {
     case "$1 ${2-}" in
@@ -41,7 +42,7 @@ fn script(page: &str) -> String {
     page.split("```sh").skip(1).map(block).collect()
 }
 
-/// Unmounts what a session that failed may have left.
+/// Unmounts the mounts of a session that failed.
 struct Unmount(PathBuf);
 
 impl Drop for Unmount {
@@ -52,8 +53,8 @@ impl Drop for Unmount {
     }
 }
 
-/// Runs the commands of a page in a new home, and hands `check` that home and their output. Bob's
-/// home has the same `sync` directory.
+/// Runs the commands of a page in a new home, and passes that home and their output to `check`.
+/// Bob's home has the same `sync` directory.
 fn run_page(name: &str, check: impl FnOnce(&Path, &str)) {
     if !can_mount() {
         return;

@@ -5,26 +5,27 @@
 //! ```
 //!
 //! Rules that hold here
-//! * A room names only rooms below it: `roster` is above `format`; `fuse` skips none of the layers
-//!   that know ciphers, and of `store` it takes plain types only (what a time or a kind of file
-//!   is), never the store.
+//! * * A room names only rooms below it: `roster` is above `format`; `fuse` names no layer that
+//!   knows ciphers, and of `store` only plain types (such as a timestamp or the kind of a file),
+//!   never the store.
 //! * The sub-rooms of `vault` have an order; a sub-room names itself and those below it.
-//! * `crypto`, `format` and `roster` are pure: no files, clocks, threads, environment or
-//!   randomness but what is handed in. Of `std::io` they may take the types of errors. Code of
-//!   tests is free.
-//! * Ciphers are named in `crypto` alone, the FUSE transport in `fuse`, the terminal in `cli`.
-//! * Unsafe code is in the files that are listed here, each with its reason. Advice to the user is
-//!   in `cli`.
+//! * * `crypto`, `format` and `roster` are pure: no files, clocks, threads, environment or
+//!   randomness except what the caller passes in. Of `std::io` they may use the types of errors.
+//!   Test code is exempt.
+//! * * Ciphers are named only in `crypto`, the FUSE transport only in `fuse`, the terminal only in
+//!   `cli`.
+//! * * Unsafe code is only in the files that are listed here, each with its reason. Advice to the
+//!   user is only in `cli`.
 //!
 //! Source is read as text: comments, literals and items under `#[cfg(test)]` are blanked, `use`
-//! lines are expanded, and every `a::b` is a path. Nothing knows the compiler's rules, so forms
-//! that would hide a path (`use crate as x`, `#[path]`) are faults themselves.
+//! lines are expanded, and every `a::b` is a path. The check does not implement the compiler's
+//! rules, so forms that would hide a path (`use crate as x`, `#[path]`) are faults themselves.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each room and those that it may name.
+/// Each room and the rooms that it may name.
 const ROOMS: &[(&str, &[&str])] = &[
     ("crypto", &[]),
     ("format", &["crypto"]),
@@ -52,19 +53,18 @@ const SUB_ROOMS: &[&str] = &[
     "membership",
 ];
 
-/// Files and folders that one folder of `vault` may hold.
+/// Maximum number of files and folders in one folder of `vault`.
 const ENTRIES_MAX: usize = 15;
 
-/// What `fuse` may take of `store`.
+/// What `fuse` may use of `store`.
 const PLAIN: &[&str] = &["Kind", "RenameMode", "Seek", "SetTime", "Space", "Stat", "Timestamp"];
 
 const PURE: &[&str] = &["crypto", "format", "roster"];
 
-/// Parts of `std` that reach outside; the pure rooms do without.
+/// Parts of `std` that reach outside; the pure rooms may not use them.
 const OUTSIDE: &[&str] = &["env", "fs", "net", "os", "path", "process", "random", "thread"];
 
-/// Crates that the pure rooms may name: none of them does anything but compute. (rayon computes on
-/// several cores.)
+/// Crates that the pure rooms may name: they only compute. (rayon computes on several cores.)
 const COMPUTE: &[&str] = &[
     "aes",
     "argon2",
@@ -119,7 +119,7 @@ const OWNED: &[(&str, &str)] = &[
     ("zxcvbn", "cli"),
 ];
 
-/// Files with unsafe code, and why they cannot do without.
+/// Files with unsafe code, and the reason for each.
 const UNSAFE: &[(&str, &str)] = &[
     (
         "crypto/exchange/wide.rs",
@@ -148,7 +148,7 @@ struct Source {
     /// Relative to `src`.
     path: String,
     text: String,
-    /// Line and path of what is named outside tests.
+    /// Line and path of everything that is named outside tests.
     named: Vec<(usize, Vec<String>)>,
 }
 
@@ -170,7 +170,8 @@ fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
     found.sort();
 }
 
-/// The text with blanks for comments and, unless `keep` is set, for the insides of literals.
+/// Returns the text with blanks for comments and, unless `keep` is set, for the insides of
+/// literals.
 fn blanked(text: &str, keep: bool) -> String {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
@@ -225,7 +226,7 @@ fn blanked(text: &str, keep: bool) -> String {
     out
 }
 
-/// Blanks what is under `#[cfg(test)]`; gives the names of modules of tests in files of their own.
+/// Blanks items under `#[cfg(test)]`; returns the names of test modules in files of their own.
 fn without_tests(code: &str) -> (String, Vec<String>) {
     let (mut out, mut files) = (code.to_owned(), Vec::new());
     let mut from = 0;
@@ -261,7 +262,7 @@ fn without_tests(code: &str) -> (String, Vec<String>) {
     (out, files)
 }
 
-/// The paths of a `use` tree, each with the name that it has from then on.
+/// Expands a `use` tree into paths, each with the name that it introduces.
 fn expand(before: &[String], tree: &str, found: &mut Vec<(Vec<String>, String)>) {
     let tree = tree.trim();
     let segments = |text: &str| -> Vec<String> {
@@ -294,7 +295,7 @@ fn expand(before: &[String], tree: &str, found: &mut Vec<(Vec<String>, String)>)
     }
 }
 
-/// Every path in blanked code of `module`, from the crate's root where it begins in the crate.
+/// Returns every path in blanked code of `module`, from the crate's root if it begins in the crate.
 fn paths(code: &str, module: &[&str]) -> Vec<(usize, Vec<String>)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let absolute = |path: Vec<String>| -> Vec<String> {
@@ -347,7 +348,7 @@ fn paths(code: &str, module: &[&str]) -> Vec<(usize, Vec<String>)> {
     found
 }
 
-/// Reads `(path, text)` pairs; a file of tests names nothing that counts.
+/// Reads `(path, text)` pairs; a test file names nothing that counts.
 fn read(files: Vec<(String, String)>) -> Vec<Source> {
     let mut tests: Vec<String> = Vec::new();
     let mut cut = Vec::new();
@@ -378,7 +379,7 @@ fn sources() -> Vec<Source> {
     read(found.iter().map(|path| (name(path), fs::read_to_string(path).expect("UTF-8"))).collect())
 }
 
-/// What is wrong with a path that `room` names, if anything is.
+/// Returns the fault of a path that `room` names, if there is one.
 fn fault(room: &str, parts: &[&str], crates: &BTreeSet<String>) -> Option<String> {
     let pure = PURE.contains(&room);
     match parts {
@@ -430,7 +431,8 @@ fn fault(room: &str, parts: &[&str], crates: &BTreeSet<String>) -> Option<String
     }
 }
 
-/// The crates that may be named, as they are spelled in code: the dependencies of Cargo.toml.
+/// Returns the crates that may be named, as they are spelled in code: the dependencies of
+/// Cargo.toml.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut inside = false;
     let mut names = BTreeSet::new();
@@ -444,7 +446,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     names
 }
 
-/// What is wrong where a file of `vault` names another part of it.
+/// Returns the fault if a file of `vault` may not name another part of it.
 fn sub_room_fault(path: &str, parts: &[&str]) -> Option<String> {
     let (["crate", "vault", to, ..], Some(own)) = (parts, path.strip_prefix("vault/")) else {
         return None;
@@ -522,7 +524,7 @@ fn every_file_is_in_a_room() {
     }
 }
 
-/// Files, lines and what is wrong there, of what every file must keep.
+/// Returns the violations of the rules for every file, with file and line.
 fn manners(sources: &[Source]) -> Vec<String> {
     let unfinished =
         [concat!("TO", "DO"), concat!("FIX", "ME"), "unimplemented!", concat!("to", "do!")];
@@ -568,8 +570,8 @@ fn unsafe_code_and_hints_are_only_where_listed() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Sources made up so that the check has something to find: the file, its text, and how many paths
-/// or lines in it are faults.
+/// Invented sources in which the check must find something: the file, its text, and the number of
+/// faulty paths or lines.
 const MADE_UP: &[(&str, &str, usize)] = &[
     // Rooms.
     ("store/a.rs", "use crate::vault::Thing;", 1),
@@ -596,7 +598,7 @@ const MADE_UP: &[(&str, &str, usize)] = &[
     ("format/a.rs", "#[cfg(not(test))] use crate::vault::Vault;", 1),
     ("format/a.rs", "#[cfg(test)] mod tests { } use crate::vault::Vault;", 1),
     ("format/a.rs", "#[cfg(test)] use crate::vault::A;\nuse crate::vault::B;", 1),
-    // Prose, literals and tests do not count.
+    // Prose, literals and tests are ignored.
     ("format/a.rs", "//! See [`crate::vault`].", 0),
     ("format/a.rs", "/* crate::vault::x /* nested crate::vault::x */ crate::vault::y */", 0),
     ("format/a.rs", "const S: &str = \"crate::vault::x \\\" std::fs::y\";", 0),
@@ -626,7 +628,7 @@ const MADE_UP: &[(&str, &str, usize)] = &[
     ("vault/types.rs", "use crate::vault::error::Fault;", 0),
     ("vault/mod.rs", "pub use crate::vault::membership::share::Share;", 0),
     ("vault/new.rs", "use crate::vault::error::Fault;", 1),
-    // What reaches outside a pure room.
+    // Paths that reach outside a pure room.
     ("crypto/a.rs", "use std::fs; use std::fs::File; use std::{fmt, fs as files};", 3),
     ("roster/a.rs", "fn f() { std::env::var(\"X\"); ::std::thread::spawn(g); }", 2),
     ("format/a.rs", "use std::time::{Duration, Instant}; use std::time::SystemTime;", 2),

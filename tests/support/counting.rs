@@ -1,11 +1,11 @@
-//! Predictable randomness: 00, 01, 02, ... counting on from call to call.
+//! Predictable randomness: 00, 01, 02, ..., continued from call to call.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use kithfs::crypto::Random;
 
-/// Gives the bytes that follow `0` (or another first one), wrapping at 255. For one structure at a
-/// time: it repeats after 256 bytes.
+/// Returns the bytes that follow `0` (or another first one), wrapping at 255. For one structure at
+/// a time: it repeats after 256 bytes.
 pub struct Counting(AtomicU8);
 
 impl Counting {

@@ -7,7 +7,7 @@
 //!
 //! Every cut is checked for these properties
 //! * The vault opens, and opens again after a clean close.
-//! * A file that was made durable holds, whole, the state of its last fsync or a state that was
+//! * * A file that was made durable has, completely, the state of its last fsync or one that was
 //!   committed later; never a mixture.
 //! * No file returns data that was never written: any other file reads as one of its states, or
 //!   fails if it was never durable.
@@ -23,11 +23,11 @@ use parking_lot::Mutex;
 
 type Bytes = Arc<Vec<u8>>;
 
-/// What may stand under a path after a cut; `None` is nothing.
+/// The possible contents of a path after a cut; `None`: the path is missing.
 #[derive(Clone, Debug)]
 pub struct Allowed {
     pub states: Vec<Option<Bytes>>,
-    /// An error is allowed too: the file was never durable, or was cut to nothing since.
+    /// An error is allowed too: the file was never durable, or has been truncated to zero since.
     pub unreadable: bool,
 }
 
@@ -35,7 +35,7 @@ pub type Promises = BTreeMap<Vec<u8>, Allowed>;
 
 pub struct Session {
     pub vault: Vault,
-    /// The state directory of the machine, for a vault that is synced.
+    /// The state directory of the machine, for a synced vault.
     pub state: Option<MemStore>,
     pub promises: Arc<Mutex<Promises>>,
     /// Contents by path as the program sees them.
@@ -47,8 +47,8 @@ impl Session {
         Allowed { states: vec![None], unreadable: false }
     }
 
-    /// The state of `path` is about to become `next`: it may be there from now on, and what was
-    /// before may still be.
+    /// The state of `path` is about to become `next`: both the new and the former state are
+    /// possible from now on.
     pub fn may(&mut self, path: &[u8], next: Option<&[u8]>) {
         let mut promises = self.promises.lock();
         let allowed = promises.entry(path.to_vec()).or_insert_with(Self::nothing);
@@ -58,12 +58,12 @@ impl Session {
         }
     }
 
-    /// A file that was never durable, or whose old contents were thrown away, is changing.
+    /// A file that was never durable, or whose old contents were discarded, is changing.
     pub fn may_break(&mut self, path: &[u8]) {
         self.promises.lock().entry(path.to_vec()).or_insert_with(Self::nothing).unreadable = true;
     }
 
-    /// From now on nothing but the present state will do.
+    /// From now on only the present state is allowed.
     pub fn must(&mut self, path: &[u8]) {
         let state = self.now.get(path).cloned();
         self.promises
@@ -82,7 +82,7 @@ impl Session {
         vaults::open_or_create(&self.vault, path, flags).unwrap()
     }
 
-    /// Makes a file and fsyncs it, as a careful program does: directory included.
+    /// Creates a file and fsyncs it, as a careful program does: directory included.
     pub fn create(&mut self, path: &[u8], bytes: &[u8]) {
         self.may(path, Some(b""));
         self.may_break(path);
@@ -151,12 +151,12 @@ impl Session {
         self.vault.release(handle).unwrap();
     }
 
-    /// Lengthens a file to `size` by `fallocate`, and makes zeros of what is behind `zero` besides.
+    /// Extends a file to `size` by `fallocate`, and also zeroes everything after `zero`.
     pub fn extend(&mut self, path: &[u8], size: usize, zero: Option<usize>) {
         let from = zero.map_or(0, |zero| zero.min(size - 1));
         let handle = self.open(path, READ_WRITE);
         if zero.is_some() {
-            // Two commits where much becomes a hole: first the hole, then the length.
+            // Two commits if much becomes a hole: first the hole, then the length.
             self.change(path, |b| b.iter_mut().skip(from).for_each(|b| *b = 0));
         }
         self.change(path, |b| b.resize(size, 0));
@@ -178,7 +178,7 @@ impl Session {
         vaults::rename(&self.vault, from, to, RenameMode::Replace).unwrap();
     }
 
-    /// Renames a directory with all that the session knows in it.
+    /// Renames a directory with everything that the session knows in it.
     pub fn rename_dir(&mut self, from: &[u8], to: &[u8]) {
         let inside: Vec<_> =
             self.now.keys().filter(|p| p.starts_with(&[from, b"/"].concat())).cloned().collect();
@@ -210,22 +210,21 @@ impl Session {
         self.vault.commit_due(std::time::Duration::ZERO);
     }
 
-    /// What the background does of itself for a file that stays open, and of which all is
-    /// committed.
+    /// What the background thread does for a file that stays open and is committed completely.
     pub fn made_durable(&mut self, path: &[u8]) {
         self.vault.flush_due(std::time::Duration::ZERO);
         self.must(path);
     }
 
-    /// Everything that is there by now will be there for ever: closes the vault and opens it again.
+    /// Makes everything durable: closes the vault and opens it again.
     pub fn reopen(&mut self, store: &MemStore) {
         self.vault.close().unwrap();
         self.vault = vaults::open_on(store, self.state.as_ref()).unwrap();
     }
 }
 
-/// Reads a vault after a cut and compares it with what was promised, then opens it again, which
-/// finds what the first one made of it.
+/// Reads a vault after a cut and compares it with the promises, then opens it again, which reads
+/// the result of the first recovery.
 pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
     verify_on(store, None, promises, what);
 }
@@ -235,8 +234,8 @@ pub fn verify_on(store: &MemStore, state: Option<&MemStore>, promises: &Promises
     for round in ["after the cut", "after the replay"] {
         let what = format!("{what}, {round}");
         let vault = verify_once(store, state, promises, &what);
-        // The check reports residue and nothing else, but where a file that was never durable is
-        // torn; no record was left over.
+        // The check reports only residue, except for a torn file that was never durable; no record
+        // is left over.
         for fault in vault.check(b"", &mut |_| {}).unwrap().faults {
             let fragile = promises.get(&fault.plain).is_some_and(|allowed| allowed.unreadable);
             assert!(fragile || fault.residue, "{what}: {fault:?}");
@@ -245,7 +244,7 @@ pub fn verify_on(store: &MemStore, state: Option<&MemStore>, promises: &Promises
     }
 }
 
-/// As [`verify`], once and without the check: for very many cuts.
+/// Does [`verify`] once and without the check: for very many cuts.
 pub fn verify_quickly(store: &MemStore, promises: &Promises, what: &str) {
     verify_once(store, None, promises, what);
 }
@@ -298,13 +297,13 @@ pub struct Cut {
     pub promises: Promises,
 }
 
-/// Runs a session once and gives every moment before a call that changes the store or makes it
+/// Runs a session once and returns every moment before a call that changes the store or makes it
 /// durable, and the one after the last.
 pub fn record(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore)) -> Vec<Cut> {
     record_on(chunk_log2, None, session)
 }
 
-/// As [`record`], with the state directory of the machine: each call there is a moment, too.
+/// Does [`record`] with the state directory of the machine: each call there is a moment, too.
 pub fn record_on(
     chunk_log2: u8,
     state: Option<MemStore>,
@@ -357,8 +356,8 @@ pub fn record_on(
     cuts
 }
 
-/// Chance for a power cut, told by a number. Tears are the most telling, so they are half of what
-/// is chosen where there are three ways.
+/// The choices of a power cut, determined by a number. Tears reveal most, so they are half of the
+/// choices if there are three.
 pub fn chance(seed: u64) -> impl FnMut(usize) -> usize {
     let random = Seeded::new(seed);
     move |n| if n == 3 && random.below(2) == 0 { 1 } else { random.below(n as u64) as usize }
@@ -369,13 +368,13 @@ pub fn cut_everywhere(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore))
     cut_some(chunk_log2, 6, session);
 }
 
-/// As [`cut_everywhere`] with another number of random ways besides the harshest and the kindest.
+/// Does [`cut_everywhere`] with another number of random ways besides the harshest and the kindest.
 pub fn cut_some(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStore)) {
     cut_on(chunk_log2, None, ways, session);
 }
 
-/// As [`cut_some`], of a synced vault, whose journals are in the state directory of the machine:
-/// on a disk of its own, which keeps and loses what it likes, however the vault's disk does.
+/// Does [`cut_some`] with a synced vault, whose journals are in the state directory of the machine:
+/// on a disk of its own, which keeps and loses writes independently of the vault's disk.
 pub fn cut_synced(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStore)) {
     cut_on(chunk_log2, Some(MemStore::new()), ways, session);
 }

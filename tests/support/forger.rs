@@ -1,4 +1,4 @@
-//! A modified client: it holds the keys that every member of a share has, and signs and seals
+//! A modified client: it has the keys that every member of a share has, and signs and seals
 //! whatever it likes.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub fn read(dir: &dyn Dir, name: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Puts these bytes in the place of those of a file of the store.
+/// Overwrites a file of the store with these bytes.
 pub fn overwrite(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
     let file = dir.open_file(name, Access::ReadWrite).unwrap();
     file.set_len(0).unwrap();
@@ -88,7 +88,7 @@ impl Forger {
         }
     }
 
-    /// A header of a file that was never there.
+    /// Returns a header of a file that never existed.
     pub fn header(
         &self,
         size: u64,
@@ -103,7 +103,7 @@ impl Forger {
         Header { public, size, version: 77, root, oldest_epoch: self.epoch, hint }
     }
 
-    /// It, sealed, with a signature that `sign` makes.
+    /// Returns the header, sealed, with a signature that `sign` makes.
     pub fn seal(
         &self,
         header: &Header,
@@ -116,7 +116,7 @@ impl Forger {
         header.seal(&context, data, Some(Sign { by, sign }), &Seeded::new(5))
     }
 
-    /// A small file whose contents are said to be `author`'s.
+    /// Returns a small file whose contents claim to be `author`'s.
     pub fn small(&self, data: &[u8], author: &Identity, signer: &Identity) -> Vec<u8> {
         let by = Authorship { author: author.public().sign, signer: signer.public().sign };
         let header = self.header(data.len() as u64, Some(data.len() as u16), [7; 32], HOLE);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 const PAGE: u64 = 4096;
 
-/// Whether the kernel can be made to send what it holds back.
+/// Returns whether the kernel can be made to send what it holds back.
 pub fn kernel_sends() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();
@@ -26,7 +26,7 @@ pub fn kernel_sends() -> bool {
     sends
 }
 
-/// Where `file` has data.
+/// Returns the ranges of `file` that have data.
 pub fn data(file: &File) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -43,7 +43,7 @@ pub fn data(file: &File) -> Vec<Range<u64>> {
     }
 }
 
-/// The ranges of these pages.
+/// Returns the ranges of these pages.
 fn ranges(pages: &BTreeSet<u64>) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for page in pages {
@@ -56,8 +56,8 @@ fn ranges(pages: &BTreeSet<u64>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Several threads write single pages into files of their own in `dir`, and never sync. After each
-/// few they look where data is. `exact`: nothing else may be said to be data.
+/// Several threads write single pages into files of their own in `dir`, and never sync. After every
+/// few they look where data is. `exact`: nothing else may be reported as data.
 pub fn many_at_once(dir: &Path, exact: bool) {
     const THREADS: u64 = 16;
     const ROUNDS: u64 = 12;
@@ -74,7 +74,7 @@ pub fn many_at_once(dir: &Path, exact: bool) {
                         seed = seed
                             .wrapping_mul(6_364_136_223_846_793_005)
                             .wrapping_add(1_442_695_040_888_963_407);
-                        // Beyond the end, too.
+                        // Also beyond the end.
                         let page = (seed >> 33) % (512 + 64 * round);
                         file.write_all_at(&[thread as u8 + 1; PAGE as usize], page * PAGE).unwrap();
                         pages.insert(page);

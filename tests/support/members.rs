@@ -13,22 +13,22 @@ use kithfs::vault::{
 
 use super::vaults::Seeded;
 
-/// Somebody; the same number is the same person.
+/// Returns a person; the same number is the same person.
 pub fn person(n: u64) -> Identity {
     Identity::generate(&Seeded::new(1000 + n))
 }
 
-/// An entry of a list of members.
+/// Returns an entry of a list of members.
 pub fn member(identity: &Identity, role: Role, name: &str) -> Member {
     Member { public: identity.public(), role, name: name.into() }
 }
 
-/// The key by which members are named.
+/// Returns the key by which members are named.
 pub fn key(identity: &Identity) -> [u8; 32] {
     identity.public().sign
 }
 
-/// How a share is opened that nothing vouches for.
+/// Options for opening a share that nothing vouches for.
 pub fn trusting(read_only: bool, lock: LockMode) -> OpenOptions {
     OpenOptions {
         read_only,
@@ -38,27 +38,27 @@ pub fn trusting(read_only: bool, lock: LockMode) -> OpenOptions {
     }
 }
 
-/// As a mount does.
+/// Opens as a mount does.
 pub fn open_as(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
     Vault::open(store.root(), who, trusting(false, LockMode::Exclusive))
 }
 
-/// As a command beside a mount does.
+/// Opens as a command beside a mount does.
 pub fn beside(store: &MemStore, who: &Identity) -> Vault {
     Vault::open(store.root(), who, trusting(true, LockMode::None)).unwrap()
 }
 
-/// As a mount does beside which others write too.
+/// Opens as a mount with concurrent writers does.
 pub fn together(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
     Vault::open(store.root(), who, trusting(false, LockMode::Shared))
 }
 
-/// Nobody looks.
+/// Ignores progress.
 pub fn quiet() -> impl FnMut(&ShareProgress) {
     |_| {}
 }
 
-/// A share of the person number 1, whom its members call Ann.
+/// Creates a share of person number 1, whom its members call Ann.
 pub fn founded(others: Vec<Member>) -> (MemStore, Identity) {
     let ann = person(1);
     let store = MemStore::new();
@@ -73,28 +73,28 @@ pub fn founded(others: Vec<Member>) -> (MemStore, Identity) {
     (store, ann)
 }
 
-/// Ann's share with Bob, who writes.
+/// Creates Ann's share with Bob as a writer.
 pub fn with_bob() -> (MemStore, Identity, Identity) {
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     (store, ann, bob)
 }
 
-/// The vault's own share.
+/// Returns the vault's own share.
 pub fn root_share(vault: &Vault) -> Share {
     vault.share_at(b"").unwrap()
 }
 
-/// What a client remembers of shares.
+/// The pins that a client has stored.
 #[derive(Default)]
 pub struct Memory {
     pub heads: parking_lot::Mutex<HashMap<[u8; 32], Pin>>,
-    /// Whose invitation the heads come from.
+    /// Signer of the invitation that the heads come from.
     pub inviter: Option<[u8; 32]>,
 }
 
 impl Memory {
-    /// An accepted invitation of `inviter`.
+    /// Returns the pin of an accepted invitation of `inviter`.
     pub fn invited(share: [u8; 32], head: Pin, inviter: &Identity) -> Arc<Memory> {
         Arc::new(Memory {
             heads: parking_lot::Mutex::new(HashMap::from([(share, head)])),
@@ -118,7 +118,7 @@ impl Pins for Memory {
     }
 }
 
-/// How a share is opened by who remembers what he has seen, and takes nothing on trust.
+/// Options for opening a share with stored pins, without trust on first use.
 pub fn remembering(memory: &Arc<Memory>) -> OpenOptions {
     OpenOptions {
         trust: Trust { pins: Some(memory.clone()), first_use: false },

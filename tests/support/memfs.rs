@@ -17,7 +17,7 @@ use kithfs::fuse::wire::kind_of_mode;
 use kithfs::store::{Kind, Seek, SetTime, Space, Timestamp};
 use kithfs::vault::{Handle, ROOT};
 
-/// What is added to a node number to show an inode number.
+/// Difference between a node number and its inode number.
 pub const INO_OFFSET: u64 = 1_000_000;
 
 struct Inode {
@@ -48,7 +48,7 @@ pub struct MemFs {
     flushed_by: Mutex<Vec<String>>,
 }
 
-/// What holds up fsync or reading, as a slow disk would.
+/// Holds up fsync or reads, as a slow disk would.
 #[derive(Default)]
 struct Gate {
     shut: bool,
@@ -235,13 +235,13 @@ impl MemFs {
         self.state.lock().expect("no operation panics")
     }
 
-    /// Lookups that were counted and not forgotten, of all nodes together.
+    /// Returns the number of lookups that were not forgotten, of all nodes together.
     pub fn lookups(&self) -> u64 {
         self.state().inodes.values().map(|inode| inode.lookups).sum()
     }
 
-    /// Waits until no file or directory is open, which the kernel says some time after the last
-    /// close(2); false after ten seconds.
+    /// Waits until no file or directory is open, which the kernel reports some time after the last
+    /// close(2); returns false after ten seconds.
     pub fn wait_until_closed(&self) -> bool {
         let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| {
             !state.handles.is_empty()
@@ -249,22 +249,22 @@ impl MemFs {
         !wait.expect("no operation panics").1.timed_out()
     }
 
-    /// Names of the threads that have begun an fsync since this was asked last.
+    /// Returns the names of the threads that have begun an fsync since the last call.
     pub fn flushed_by(&self) -> Vec<String> {
         std::mem::take(&mut self.flushed_by.lock().expect("no operation panics"))
     }
 
-    /// From now on fsync waits.
+    /// Makes fsync wait from now on.
     pub fn shut_gate(&self) {
         self.gate.lock().expect("no operation panics").shut = true;
     }
 
-    /// From now on reading waits.
+    /// Makes reads wait from now on.
     pub fn shut_gate_to_reads(&self) {
         self.gate.lock().expect("no operation panics").shut_to_reads = true;
     }
 
-    /// Lets all who wait go on.
+    /// Releases all waiting threads.
     pub fn open_gate(&self) {
         let mut gate = self.gate.lock().expect("no operation panics");
         (gate.shut, gate.shut_to_reads) = (false, false);
@@ -281,8 +281,8 @@ impl MemFs {
         gate.waiting -= 1;
     }
 
-    /// Waits until so many wait. If they do not come, all are let go: a test that fails for it
-    /// would wait for those who came.
+    /// Waits until this many threads wait. If they do not come, all are released: otherwise a
+    /// failing test would wait for those that came.
     pub fn wait_at_gate(&self, waiting: usize) -> bool {
         let gate = self.gate.lock().expect("no operation panics");
         let wait = self
@@ -295,7 +295,7 @@ impl MemFs {
         came
     }
 
-    /// Makes an entry without the kernel's knowledge.
+    /// Creates an entry without the kernel's knowledge.
     pub fn plant(&self, name: &[u8], data: &[u8]) -> NodeId {
         let caller = Caller { uid: 0, gid: 0, umask: 0 };
         let mut state = self.state();
@@ -453,7 +453,7 @@ impl Operations for MemFs {
         if request.kill_suid_sgid {
             inode.kill_suid_sgid();
         }
-        // The kernel has nothing of what was never opened.
+        // The kernel has cached nothing of a file that was never opened.
         let unknown = (!inode.was_open).then_some(inode.data.len() as u64);
         inode.was_open = true;
         Ok(Opened {

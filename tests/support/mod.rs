@@ -1,4 +1,4 @@
-//! What the test binaries share. Each of them includes this module once, in its `main.rs`.
+//! Code that the test binaries share. Each of them includes this module once, in its `main.rs`.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 

@@ -8,7 +8,7 @@ use super::turn;
 /// The program under test.
 pub const KITHFS: &str = env!("CARGO_BIN_EXE_kithfs");
 
-/// True where a mount can be made here; says so where not.
+/// Returns whether a mount can be made here; prints a message if not.
 pub fn can_mount() -> bool {
     let usable = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !usable {
@@ -17,7 +17,7 @@ pub fn can_mount() -> bool {
     usable
 }
 
-/// A directory with a vault, its passphrase and a mount point, all of which go away with it.
+/// A directory with a vault, its passphrase and a mount point, all removed on drop.
 pub struct Scratch {
     dir: tempfile::TempDir,
     _turn: turn::Turn,
@@ -29,7 +29,7 @@ pub struct Mount {
     up: bool,
 }
 
-/// Runs a command and gives its output; panics with it where the exit code is not `code`.
+/// Runs a command and returns its output; panics with it if the exit code is not `code`.
 pub fn expect_code(command: &mut Command, code: i32) -> Output {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert_eq!(
@@ -42,14 +42,14 @@ pub fn expect_code(command: &mut Command, code: i32) -> Output {
     output
 }
 
-/// Runs a shell script in `dir`; panics with its output where it fails.
+/// Runs a shell script in `dir`; panics with its output if it fails.
 pub fn shell(dir: &Path, script: &str) -> String {
     let output = expect_code(Command::new("bash").args(["-euc", script]).current_dir(dir), 0);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 impl Scratch {
-    /// A vault with the passphrase "correct horse" and the cheapest key stretching.
+    /// Creates a vault with the passphrase "correct horse" and the cheapest key stretching.
     pub fn new(init: &[&str]) -> Self {
         let scratch = Self::bare();
         expect_code(
@@ -63,7 +63,7 @@ impl Scratch {
         scratch
     }
 
-    /// The directories and the passphrase file, and no vault.
+    /// Creates the directories and the passphrase file, and no vault.
     pub fn bare() -> Self {
         let turn = turn::take();
         let dir = tempfile::Builder::new()
@@ -92,7 +92,8 @@ impl Scratch {
         self.dir.path().join("passphrase")
     }
 
-    /// `kithfs SUB` with the passphrase file in the environment, and with configuration and state of its own.
+    /// Returns `kithfs SUB` with the passphrase file in the environment, and with configuration and
+    /// state of its own.
     pub fn kithfs(&self, sub: &str) -> Command {
         let mut command = Command::new(KITHFS);
         command
@@ -109,7 +110,7 @@ impl Scratch {
         Mount { point: self.point(), up: true }
     }
 
-    /// Mounts the vault in the background, by a shell that does `first` before.
+    /// Mounts the vault in the background, by a shell that runs `first` before.
     pub fn mount_after(&self, first: &str) -> Mount {
         let mut shell = Command::new("sh");
         shell
@@ -134,7 +135,7 @@ impl Scratch {
 }
 
 impl Mount {
-    /// A vault that is mounted there.
+    /// Returns the vault that is mounted there.
     pub fn at(point: PathBuf) -> Mount {
         Mount { point, up: true }
     }
@@ -146,7 +147,7 @@ impl Mount {
     }
 }
 
-/// Whether something is mounted at `point`.
+/// Returns whether something is mounted at `point`.
 pub fn is_mounted(point: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("read the mount table");
     table.lines().any(|line| line.split(' ').nth(4) == point.to_str())

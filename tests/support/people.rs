@@ -9,18 +9,18 @@ use super::turn::{self, Turn};
 /// The program under test.
 const KITHFS: &str = env!("CARGO_BIN_EXE_kithfs");
 
-/// Somebody with a home, a passphrase, and nobody at a terminal.
+/// A person with a home, a passphrase, and no terminal.
 pub struct Person {
     name: &'static str,
     dir: tempfile::TempDir,
-    /// Who runs the program, where it is not the user of the test.
+    /// The user that runs the program, if it is not the user of the test.
     uid: Option<u32>,
     program: PathBuf,
     _turn: Turn,
 }
 
 impl Person {
-    /// A person with an empty home.
+    /// Creates a person with an empty home.
     pub fn new(name: &'static str) -> Person {
         let turn = turn::take();
         let dir = tempfile::Builder::new()
@@ -32,15 +32,15 @@ impl Person {
         person
     }
 
-    /// A person with an identity in the usual place.
+    /// Creates a person with an identity in the usual place.
     pub fn with_identity(name: &'static str) -> Person {
         let person = Person::new(name);
         person.ok(&["identity", "new", "--kdf-memory", "32", "--kdf-passes", "1"]);
         person
     }
 
-    /// A person with an identity and, where the test runs as root, the `nth` of the system's
-    /// accounts (fusermount3 wants users to have a name) to run the program as.
+    /// Creates a person with an identity. If the test runs as root, the `nth` of the system's
+    /// accounts runs the program (fusermount3 requires users to have a name).
     pub fn user(name: &'static str, nth: usize) -> Person {
         let mut person = Person::new(name);
         let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -52,10 +52,10 @@ impl Person {
         uids.sort();
         uids.dedup();
         if let (true, Some(&uid)) = (rustix::process::geteuid().is_root(), uids.get(nth)) {
-            // the source tree may lie where others may not go
+            // The source tree may be where others may not go.
             person.program = person.home().join("kithfs");
-            // By a child: a descriptor open for writing here would be inherited by what another
-            // test starts, and nobody could run the copy.
+            // By a child: a descriptor open for writing here would be inherited by programs that
+            // other tests start, and the copy could not be executed.
             assert!(
                 Command::new("cp")
                     .arg(KITHFS)
@@ -84,7 +84,8 @@ impl Person {
         }
     }
 
-    /// A command of this person, in his home, in a session of its own, so that it has no terminal.
+    /// Returns a command of this person, in the person's home, in a session of its own, so that it
+    /// has no terminal.
     fn command(&self, program: &Path, args: &[&str]) -> Command {
         let mut command = match self.uid {
             Some(uid) => {
@@ -114,14 +115,14 @@ impl Person {
         command
     }
 
-    /// What a shell script of this person prints, and whether it did all that it was told.
+    /// Runs a shell script of this person; returns whether every command succeeded, and the output.
     pub fn shell(&self, script: &str) -> (bool, String) {
         let output =
             self.command(Path::new("/bin/sh"), &["-euc", script]).output().expect("run a shell");
         (output.status.success(), said(&output) + &stderr(&output))
     }
 
-    /// A shell script of this person that is yet to be started.
+    /// Returns a shell script of this person, not yet started.
     pub fn program(&self, script: &str) -> Command {
         self.command(Path::new("/bin/sh"), &["-euc", script])
     }
@@ -137,7 +138,7 @@ impl Person {
         path
     }
 
-    /// The program, started by this person.
+    /// Returns the program with arguments, run by this person.
     pub fn kithfs(&self, args: &[&str]) -> Command {
         self.command(&self.program, args)
     }
@@ -147,7 +148,7 @@ impl Person {
         Terminal::start(self.terminal_command(args))
     }
 
-    /// The program for a terminal, yet to be started.
+    /// Returns the program for a terminal, not yet started.
     pub fn terminal_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg("--wait").arg(&self.program).args(args);
@@ -173,7 +174,7 @@ impl Person {
         output
     }
 
-    /// Runs the program, which must do what it was told.
+    /// Runs the program, which must succeed.
     pub fn ok(&self, args: &[&str]) -> Output {
         self.ends_with(args, 0)
     }
@@ -192,7 +193,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns whether a program is installed; reports loudly that the test is skipped if it is not.
+/// Returns whether a program is installed; prints that the test is skipped if it is not.
 pub fn has(program: &str) -> bool {
     let is_there = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));
@@ -202,15 +203,14 @@ pub fn has(program: &str) -> bool {
     is_there
 }
 
-/// Asserts that the message or its hint says this, and that nothing was printed for a script to
-/// take.
+/// Asserts that the message or its hint contains `what`, and that nothing was printed for a script.
 pub fn refused(output: &Output, what: &str) {
     let message = stderr(output);
     assert!(message.contains(what), "{what:?} is missing in: {message}");
     assert!(said(output).is_empty(), "{}", said(output));
 }
 
-/// A mount of a person's copy at `plain` in his home, taken down when it is dropped.
+/// A mount of a person's copy at `plain` in the person's home, unmounted on drop.
 pub struct Mounted<'a>(&'a Person);
 
 impl<'a> Mounted<'a> {
@@ -218,14 +218,14 @@ impl<'a> Mounted<'a> {
         Mounted::at(person, options, "vault")
     }
 
-    /// Of this vault.
+    /// Mounts this vault.
     pub fn at(person: &'a Person, options: &[&str], vault: &str) -> Self {
         person.shell("mkdir -p plain");
         person.ok(&[&["mount"], options, &[vault, "plain"]].concat());
         Mounted(person)
     }
 
-    /// One that is there already.
+    /// Returns an existing mount.
     pub fn of(person: &'a Person) -> Self {
         Mounted(person)
     }
@@ -249,19 +249,19 @@ pub fn key(person: &Person) -> String {
     said(&person.ok(&["identity", "export"])).trim().to_owned()
 }
 
-/// Notes the key of another person, and that it was compared.
+/// Records the key of another person as compared.
 pub fn knows(person: &Person, name: &str, other: &Person) {
     person.ok(&["contact", "add", name, &key(other)]);
     person.ok(&["contact", "verify", name, "--yes"]);
 }
 
-/// Asserts what a file of the mount holds.
+/// Asserts the contents of a file of the mount.
 pub fn holds(person: &Person, file: &str, text: &str) {
     let (fine, read) = person.shell(&format!("cat plain/{file}"));
     assert!(fine && read == text, "{file}: {read}");
 }
 
-/// Waits until `holds`, which something that happens meanwhile makes true.
+/// Waits until `holds` returns true.
 pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !holds() {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use kithfs::store::{Access, Dir, Kind};
 
-/// Names of all entries.
+/// Returns the names of all entries.
 pub fn names(dir: &dyn Dir) -> Vec<Vec<u8>> {
     dir.reopen().unwrap().read(0, 1 << 20).unwrap().into_iter().map(|e| e.name.to_vec()).collect()
 }
 
-/// Names that begin with `prefix`, sorted.
+/// Returns the names that begin with `prefix`, sorted.
 pub fn named(dir: &dyn Dir, prefix: &[u8]) -> Vec<Vec<u8>> {
     let mut names: Vec<Vec<u8>> =
         names(dir).into_iter().filter(|name| name.starts_with(prefix)).collect();
@@ -17,7 +17,7 @@ pub fn named(dir: &dyn Dir, prefix: &[u8]) -> Vec<Vec<u8>> {
     names
 }
 
-/// A whole file.
+/// Reads a whole file.
 pub fn read(dir: &dyn Dir, name: &[u8]) -> Vec<u8> {
     let file = dir.open_file(name, Access::Read).unwrap();
     let mut bytes = vec![0; file.stat().unwrap().size as usize];
@@ -25,7 +25,7 @@ pub fn read(dir: &dyn Dir, name: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Makes these bytes those of a file, which need not be there.
+/// Writes a file, which is created if it is missing.
 pub fn write(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
     let file =
         dir.open_file(name, Access::ReadWrite).or_else(|_| dir.create_file(name, 0o600)).unwrap();
@@ -33,19 +33,19 @@ pub fn write(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
     file.write_at(bytes, 0).unwrap();
 }
 
-/// A directory below another, by its stored path.
+/// Opens a directory below another, by its stored path.
 pub fn beneath(dir: &Arc<dyn Dir>, path: &[u8]) -> Arc<dyn Dir> {
     path.split(|b| *b == b'/')
         .filter(|name| !name.is_empty())
         .fold(dir.clone(), |dir, name| dir.open_dir(name).unwrap())
 }
 
-/// The files of the sealed long names, by the directory of each.
+/// Returns the files of the sealed long names, with the directory of each.
 pub fn long_names(root: &Arc<dyn Dir>) -> Vec<(Arc<dyn Dir>, Vec<u8>)> {
     nested(root, b"+long")
 }
 
-/// The records of rename evidence, by the directory of each.
+/// Returns the records of rename evidence, with the directory of each.
 pub fn evidence(root: &Arc<dyn Dir>) -> Vec<(Arc<dyn Dir>, Vec<u8>)> {
     nested(root, b"+moved")
 }
@@ -61,13 +61,13 @@ fn nested(root: &Arc<dyn Dir>, name: &[u8]) -> Vec<(Arc<dyn Dir>, Vec<u8>)> {
     inside.collect()
 }
 
-/// The file with the sealed long name of the stored name `entry`.
+/// Returns the file with the sealed long name of the stored name `entry`.
 pub fn long_name(root: &Arc<dyn Dir>, entry: &[u8]) -> (Arc<dyn Dir>, Vec<u8>) {
     let is_it = |(_, file): &(_, Vec<u8>)| entry[1..].starts_with(file);
     long_names(root).into_iter().find(is_it).expect("a sealed long name")
 }
 
-/// Brings what one directory has and another has not to the other.
+/// Copies files that one directory has and another lacks.
 pub fn add(from: &dyn Dir, to: &dyn Dir) {
     for name in names(from) {
         if from.stat(&name).unwrap().kind == Kind::Dir {
@@ -79,7 +79,7 @@ pub fn add(from: &dyn Dir, to: &dyn Dir) {
     }
 }
 
-/// Brings the control files of one copy's roster and of its names to another copy.
+/// Copies the control files of one copy's roster and names to another copy.
 pub fn merge(from: &dyn Dir, to: &dyn Dir) {
     for shared in [&b"+long"[..], b"+moved"] {
         if let Ok(from) = from.open_dir(shared) {
@@ -97,7 +97,7 @@ pub fn merge(from: &dyn Dir, to: &dyn Dir) {
     }
 }
 
-/// Copies the files of a directory, and those of its directories.
+/// Copies the files of a directory, and those of its subdirectories.
 pub fn copy(from: &dyn Dir, to: &dyn Dir) {
     for name in names(from) {
         if from.stat(&name).unwrap().kind == Kind::Dir {

@@ -1,4 +1,4 @@
-//! A command at a terminal, and somebody who waits for its questions and types answers.
+//! A command at a terminal, and a user who waits for its questions and types answers.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
-/// How long a question is waited for.
+/// Maximum time for a question to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running command whose terminal is a pseudoterminal.
@@ -18,7 +18,7 @@ pub struct Terminal {
     child: Child,
     /// Everything that was printed.
     said: String,
-    /// How much of it was waited for already.
+    /// How much of it was expected already.
     read: usize,
 }
 
@@ -43,7 +43,7 @@ impl Terminal {
         Terminal { master: master.into(), child, said: String::new(), read: 0 }
     }
 
-    /// Reads what comes; false at the end of the command's output.
+    /// Reads output; returns false at the end of the command's output.
     fn listen(&mut self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "nothing more came after:\n{}", self.said);
@@ -53,13 +53,13 @@ impl Terminal {
             return true;
         }
         let mut bytes = [0; 4096];
-        // the last descriptor of the other side was closed: EIO
+        // The last descriptor of the other side was closed: EIO.
         let Ok(n @ 1..) = self.master.read(&mut bytes) else { return false };
         self.said += &String::from_utf8_lossy(&bytes[..n]);
         true
     }
 
-    /// Waits until `text` was printed after what was waited for before.
+    /// Waits until `text` was printed after the text expected before.
     pub fn expect(&mut self, text: &str) -> &mut Self {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -88,7 +88,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Hangs up, which ends a command that still asks.
+        // Hangs up, which ends a command that is still asking.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

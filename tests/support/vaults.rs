@@ -1,4 +1,4 @@
-//! Vaults for tests of the library: made and opened in any store, filled and compared by whole
+//! Vaults for tests of the library: created and opened in any store, filled and compared by whole
 //! trees.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use kithfs::vault::{
     SetXattr, Vault,
 };
 
-/// A user without privileges, or the one who runs the tests.
+/// The user that the tests act for.
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022 };
 /// Flags of a writer.
 pub const READ_WRITE: OpenFlags =
@@ -22,7 +22,7 @@ pub const READ_WRITE: OpenFlags =
 pub const READ: OpenFlags =
     OpenFlags { read: true, write: false, truncate: false, append: false, sync: false };
 
-/// A generator that gives the same bytes in each run (xorshift64*).
+/// A generator that returns the same bytes in each run (xorshift64*).
 pub struct Seeded(parking_lot::Mutex<u64>);
 
 impl Seeded {
@@ -38,7 +38,7 @@ impl Seeded {
         state.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number less than `n`.
+    /// Returns a number less than `n`.
     pub fn below(&self, n: u64) -> u64 {
         (self.next() >> 11) % n
     }
@@ -55,14 +55,14 @@ pub fn owner() -> Identity {
     Identity::generate(&Seeded::new(1))
 }
 
-/// Makes a vault.
+/// Creates a vault.
 pub fn create(store: &Arc<dyn Dir>, suite: Suite, chunk_log2: u8) {
     Vault::create(store, &CreateOptions { suite, chunk_log2 }, &owner())
         .expect("the vault is made");
 }
 
-/// Makes a vault as a random session wants it: of four one with signed files, of three one with
-/// chunks of 256 KiB.
+/// Creates a vault for a random session: one in four has signed files, one in three has chunks of
+/// 256 KiB.
 pub fn create_by_seed(store: &Arc<dyn Dir>, seed: u64) {
     let options = CreateOptions {
         suite: Suite::Aes256Gcm,
@@ -87,7 +87,7 @@ pub fn open_on(store: &MemStore, state: Option<&MemStore>) -> Result<Vault, Erro
     Vault::open(store.root(), &owner(), OpenOptions { local, ..OpenOptions::default() })
 }
 
-/// Bytes that differ by `seed` and place.
+/// Returns bytes that depend on `seed` and position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let random = Seeded::new(seed);
     let mut bytes = vec![0; len];
@@ -97,7 +97,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Parent and last component of a path.
+/// Splits a path into parent and last component.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -105,7 +105,7 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Does something with the node at a path and lets go of it.
+/// Runs `act` on the node at a path, and forgets the node.
 pub fn at<T>(
     vault: &Vault,
     path: &[u8],
@@ -119,7 +119,7 @@ pub fn at<T>(
     result
 }
 
-/// Writes a whole file, made if it is not there.
+/// Writes a whole file, which is created if it is missing.
 pub fn put(vault: &Vault, path: &[u8], bytes: &[u8]) -> Result<(), Error> {
     let handle = open_or_create(vault, path, OpenFlags { truncate: true, ..READ_WRITE })?;
     let written = if bytes.is_empty() { Ok(()) } else { vault.write(handle, 0, bytes, false) };
@@ -127,7 +127,7 @@ pub fn put(vault: &Vault, path: &[u8], bytes: &[u8]) -> Result<(), Error> {
     written
 }
 
-/// Opens a file, made if it is not there; its node is counted on only by the handle.
+/// Opens a file, which is created if it is missing; only the handle counts on its node.
 pub fn open_or_create(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
     match at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle)) {
         Err(e) if e.errno() == libc::ENOENT => {
@@ -213,7 +213,7 @@ pub enum Item {
     Other(Kind),
 }
 
-/// Names, nodes and types of a directory; the nodes are counted once more.
+/// Returns names, nodes and types of a directory; adds one lookup to each node.
 pub fn entries(vault: &Vault, node: NodeId) -> Result<Vec<(Vec<u8>, kithfs::vault::Attr)>, Error> {
     let handle = vault.open_dir(node)?;
     let mut all = Vec::new();
@@ -234,7 +234,7 @@ pub fn entries(vault: &Vault, node: NodeId) -> Result<Vec<(Vec<u8>, kithfs::vaul
     result.map(|()| all)
 }
 
-/// Everything in the vault by path; the first error ends it.
+/// Returns everything in the vault by path, or the first error.
 pub fn tree(vault: &Vault) -> Result<BTreeMap<Vec<u8>, Item>, Error> {
     let mut all = BTreeMap::new();
     walk(vault, ROOT, b"", &mut |path, item| {
@@ -244,10 +244,10 @@ pub fn tree(vault: &Vault) -> Result<BTreeMap<Vec<u8>, Item>, Error> {
     Ok(all)
 }
 
-/// Takes a path with what it holds or the error of reading it.
+/// Receives a path with its contents, or the error of reading it.
 pub type Visit<'a> = dyn FnMut(&[u8], Result<Item, Error>) -> Result<(), Error> + 'a;
 
-/// Visits everything below `node`: each path with what it holds or the error of reading it.
+/// Visits everything below `node`: each path with its contents, or the error of reading it.
 pub fn walk(vault: &Vault, node: NodeId, path: &[u8], visit: &mut Visit<'_>) -> Result<(), Error> {
     for (name, attr) in entries(vault, node)? {
         let path = if path.is_empty() { name } else { [path, b"/", &name].concat() };
@@ -275,7 +275,7 @@ pub fn walk(vault: &Vault, node: NodeId, path: &[u8], visit: &mut Visit<'_>) -> 
     Ok(())
 }
 
-/// Checks the whole vault and gives what is wrong, one line each.
+/// Checks the whole vault and returns the faults, one line each.
 pub fn faults(vault: &Vault) -> Vec<String> {
     let report = vault.check(b"", &mut |_| {}).expect("the check runs");
     report

@@ -1,7 +1,7 @@
-//! What the sealing of a folder key to many members leaves on the heap.
+//! What is left on the heap after a folder key is sealed to many members.
 //!
-//! A binary of its own: its global allocator looks for secrets in every block that any thread gives
-//! back, and the keys of other tests come from the same seeds.
+//! A binary of its own: its global allocator looks for secrets in every block that any thread
+//! frees, and the keys of other tests come from the same seeds.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -16,20 +16,20 @@ use kithfs::roster::{FoundParams, Founded, Member, Role, found};
 use support::members::{member, person};
 use support::vaults::Seeded;
 
-/// What must not be in memory that is given back.
+/// Secrets that must not be in freed memory.
 static SECRETS: OnceLock<Vec<[u8; 32]>> = OnceLock::new();
 static LOOKING: AtomicBool = AtomicBool::new(false);
-/// Secrets that were in it, and bytes of it.
+/// Number of secrets found, and of bytes searched.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
 
 struct Looking;
 
-/// Counts the secrets in a block that its owner has given up.
+/// Counts the secrets in a block that is being freed.
 fn look(block: *const u8, len: usize) {
     let Some(secrets) = SECRETS.get() else { return };
     // SAFETY: the block is still allocated. It need not be initialised, so it is read as the bytes
-    // that are there, which is all that is asked of them.
+    // that are there; any value is acceptable.
     let at = |i: usize| unsafe { block.add(i).read_volatile() };
     for start in 0..(len + 1).saturating_sub(32) {
         let is_here =
@@ -41,8 +41,8 @@ fn look(block: *const u8, len: usize) {
     LOOKED_AT.fetch_add(len, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; what is done besides allocates
-// nothing. A block that grows is freed here, too, because `realloc` is the one of the trait.
+// SAFETY: every call is passed to the system's allocator unchanged; the additional code allocates
+// nothing. A block that grows is freed here, too, because `realloc` is the trait's default.
 unsafe impl GlobalAlloc for Looking {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
@@ -61,7 +61,7 @@ unsafe impl GlobalAlloc for Looking {
 #[global_allocator]
 static ALLOCATOR: Looking = Looking;
 
-/// Notes what was drawn.
+/// Records the random bytes that were drawn.
 struct Noted(Seeded, parking_lot::Mutex<Vec<Vec<u8>>>);
 
 impl Random for Noted {
@@ -73,9 +73,9 @@ impl Random for Noted {
 
 #[test]
 fn no_secret_of_a_slot_stays_in_memory_that_was_given_back() {
-    // What the ephemeral key of a slot block gives with a member's key, from which his slot opens,
-    // was put into lists that were moved on: a copy for each member stayed behind in memory that
-    // was freed.
+    // The shared secret of a slot block's ephemeral key and a member's key, which opens the
+    // member's slot, was put into lists that were moved: a copy for each member stayed in freed
+    // memory.
     let ann = person(1);
     let others: Vec<Member> =
         (2..42).map(|n| member(&person(n), Role::Reader, &n.to_string())).collect();
@@ -110,7 +110,7 @@ fn no_secret_of_a_slot_stays_in_memory_that_was_given_back() {
     assert!(slots, "the same was drawn, so the secrets were the same");
     assert!(LOOKED_AT.load(Ordering::Relaxed) > 1000, "memory was given back and looked at");
     assert_eq!(LEFT.load(Ordering::Relaxed), 0, "secrets were left in it");
-    // That it would be seen.
+    // A copy would be found.
     let copy = vec![drawn[1]; 2];
     LOOKING.store(true, Ordering::Release);
     drop(copy);

@@ -10,7 +10,7 @@ use proptest::test_runner::RngSeed;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// The cases of a file of official vectors, `None` (said aloud) where there are no vectors at all.
+/// The cases of a file of official vectors; `None`, with a message, if there are no vectors.
 fn official(file: &str) -> Option<Vec<Value>> {
     let directory = match std::env::var_os("KITHFS_VECTORS") {
         Some(directory) => PathBuf::from(directory),
@@ -29,7 +29,7 @@ fn official(file: &str) -> Option<Vec<Value>> {
     Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
-/// A field of a case, by its JSON pointer.
+/// Returns a field of a case, by its JSON pointer.
 fn text<'a>(case: &'a Value, pointer: &str) -> &'a str {
     case.pointer(pointer)
         .and_then(Value::as_str)
@@ -40,7 +40,7 @@ fn bytes(case: &Value, pointer: &str) -> Vec<u8> {
     hex::decode(text(case, pointer)).expect("hex")
 }
 
-/// A path of the cipher, `None` where the processor does not have it.
+/// An implementation of the cipher, `None` if the processor does not support it.
 type Route = fn(&NamesKey) -> Option<Hctr2>;
 
 const PORTABLE: Route = |key| Some(Hctr2::portable(key));
@@ -108,7 +108,7 @@ fn polyval_official_vectors() {
     }
 }
 
-/// RFC 8452, appendix A: so that one known answer is checked where the official files are not.
+/// RFC 8452, appendix A: one known answer, also checked without the official files.
 #[test]
 fn polyval_of_its_rfc() {
     let key = PolyKey::new(&unhex("25629347589242761d31f826ba4b757b"));
@@ -131,7 +131,7 @@ proptest! {
     ) {
         let other = hctr2_rs::Hctr2_256::new(&key);
         let key = NamesKey::from_bytes(key);
-        // The lengths that are ours (32 bytes: a directory id) and the edges around a block,
+        // The lengths that kithfs uses (32 bytes: a directory id) and the limits of a block,
         // besides the random one.
         for len in [0, 1, 15, 16, 17, 32, 33, tweak.len()] {
             let tweak: Vec<u8> = tweak.iter().copied().cycle().take(if tweak.is_empty() { 0 } else { len }).collect();

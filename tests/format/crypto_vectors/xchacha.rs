@@ -6,7 +6,7 @@ use kithfs::crypto::{ChunkKeys, FileKey, RecordCipher, SegmentKey, Suite};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// Section 2.2.1 of the draft, seen through the segment key that it gives.
+/// Section 2.2.1 of the draft, seen through the segment key that it produces.
 #[test]
 fn a_chunk_key_is_hchacha20_of_its_salt() {
     let key = FileKey::from_bytes(std::array::from_fn(|i| i as u8));
@@ -25,9 +25,9 @@ fn a_chunk_key_is_hchacha20_of_its_salt() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
-    /// A segment is XChaCha20-Poly1305 whose nonce is salt ‖ the last eight bytes, where the IETF
-    /// nonce begins with four zeros: ring under HChaCha20 gives what the `chacha20poly1305` crate
-    /// gives for the whole.
+    /// A segment is XChaCha20-Poly1305 whose nonce is salt ‖ the last eight bytes; the IETF nonce
+    /// begins with four zeros. ring under HChaCha20 returns the same as the `chacha20poly1305`
+    /// crate for the whole construction.
     #[test]
     fn segments_and_records_are_one_construction(
         key: [u8; 32],

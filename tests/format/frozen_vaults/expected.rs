@@ -1,15 +1,15 @@
-//! `expected.txt`: what a frozen vault holds.
+//! `expected.txt`: the contents of a frozen vault.
 
 use std::collections::BTreeMap;
 
-/// One entry. Equal entries hold the same.
+/// One entry. Equal entries have equal contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// `dir`, `file`, `symlink` or `fifo`.
     pub kind: String,
     /// Plain size of a file or a link.
     pub size: u64,
-    /// BLAKE3 of a file's contents, or a link's target in hexadecimal; else `-`.
+    /// BLAKE3 of a file's contents, or a link's target in hexadecimal; otherwise `-`.
     pub contents: String,
     /// Extended attributes: name and value.
     pub attributes: BTreeMap<String, String>,

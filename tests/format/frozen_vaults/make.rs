@@ -1,4 +1,4 @@
-//! Makes frozen vaults. Ran once for version 1; what it made is never made anew.
+//! Makes frozen vaults. It ran once for version 1; its result is never made again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,14 +36,14 @@ fn caller() -> Caller {
     }
 }
 
-/// Bytes that look like nothing: BLAKE3 of a word, lengthened.
+/// Returns patternless bytes: BLAKE3 of a word, extended.
 fn bytes(word: &str, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     blake3::Hasher::new().update(word.as_bytes()).finalize_xof().fill(&mut out);
     out
 }
 
-/// Puts a file at a path whose parents are there.
+/// Puts a file at a path whose parents exist.
 pub fn put(vault: &Vault, path: &[u8], contents: &[u8]) {
     write(vault, path, &[(0, contents)], None);
 }
@@ -90,7 +90,7 @@ fn hex_path(path: &[u8]) -> String {
     path.split(|b| *b == b'/').map(hex::encode).collect::<Vec<_>>().join("/")
 }
 
-/// Fills a vault, and says what must be in it now.
+/// Fills a vault, and returns the files that it must contain.
 fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     let mut files = Files::new();
     let mut note = |path: &[u8], contents: &[u8]| {
@@ -105,7 +105,7 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
         note(path.as_bytes(), &bytes(&path, size));
     }
     mkdir(vault, b"large");
-    // Two chunks at the least, and in one vault over 128 chunks: two levels of index blocks.
+    // At least two chunks, and in one vault more than 128 chunks: two levels of index blocks.
     let beyond = chunk.max(16_384);
     put(vault, b"large/several-chunks", &bytes("several chunks", beyond + 57));
     note(b"large/several-chunks", &bytes("several chunks", beyond + 57));
@@ -156,7 +156,7 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     symlink(vault, b"links/too-long-for-the-store", &[b'u'; 3006]);
     symlink(vault, b"links/longest", &[b'v'; 4095]);
 
-    // Renamed while it has entries, so that there is evidence of it; then another one is made under
+    // It is renamed while it has entries, so that there is evidence; then another one is made under
     // the old name.
     mkdir(vault, b"before");
     mkdir(vault, b"before/child");
@@ -188,8 +188,8 @@ fn fill(vault: &Vault, chunk: usize, two_levels: bool) -> Files {
     files
 }
 
-/// What sync tools do: copies of a file and of a directory, under the stored name with a suffix.
-/// They hold what the originals hold.
+/// Makes the copies that sync tools make: of a file and of a directory, under the stored name with
+/// a suffix. They have the contents of the originals.
 fn conflict_copies(vault: &Vault, store: &Path, files: &mut Files) {
     let copies = [
         (&b"size-4097"[..], " (Ann's conflicted copy 2026-01-02)"),
@@ -217,8 +217,8 @@ fn conflict_copies(vault: &Vault, store: &Path, files: &mut Files) {
     }
 }
 
-/// What nothing explains: a file that somebody copied to another directory of the store. It is
-/// shown with a mark, and holds what the original holds.
+/// Makes an entry without evidence: a file that was copied to another directory of the store. It is
+/// shown with a mark, and has the contents of the original.
 fn misplaced(vault: &Vault, store: &Path, files: &mut Files) {
     let stored = store_path(vault, b"size-1");
     let to = store.join(store_path(vault, b"elsewhere")).join(&stored);

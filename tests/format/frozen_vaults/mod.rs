@@ -2,8 +2,7 @@
 //! `tests/vaults/README.md`.
 //!
 //! Rules that hold here
-//! * Nothing below `tests/vaults` is ever written by a test that runs by itself: each vault is
-//!   copied first.
+//! * * No test that runs by itself writes below `tests/vaults`: each vault is copied first.
 //! * The expected contents are in `expected.txt`, which was written when the vault was made, and not
 //!   in this program.
 
@@ -58,7 +57,8 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// The directory of the store that holds the entry at a stored path, and the entry's name.
+/// Returns the directory of the store that contains the entry at a stored path, and the entry's
+/// name.
 fn place(root: &Arc<dyn Dir>, path: &str) -> (Arc<dyn Dir>, String) {
     let mut parts: Vec<&str> = path.split('/').collect();
     let last = parts.pop().unwrap().to_owned();
@@ -74,7 +74,7 @@ struct Copy {
     identity: IdentityFile,
 }
 
-/// A copy of a frozen vault, with what git could not keep put back.
+/// Copies a frozen vault, and restores what git could not keep.
 fn copy(frozen: &Path) -> Copy {
     let expected = Expected::parse(&std::fs::read_to_string(frozen.join("expected.txt")).unwrap());
     let dir = tempfile::tempdir().unwrap();
@@ -184,8 +184,8 @@ fn every_secret_unlocks_and_what_is_public_is_the_same() {
     }
 }
 
-/// A conflict copy of a directory is sealed for the place of the original. Renamed, it keeps its
-/// id, and its contents stay readable.
+/// A conflict copy of a directory is sealed for the place of the original. After a rename it keeps
+/// its id, and its contents stay readable.
 #[test]
 fn a_conflict_copy_of_a_directory_can_be_renamed() {
     for frozen in vaults() {
@@ -208,7 +208,7 @@ fn a_conflict_copy_of_a_directory_can_be_renamed() {
     }
 }
 
-/// A frozen vault can also be changed: what is new is there after the next open, and nothing else
+/// A frozen vault can also be changed: the changes are there after the next open, and nothing else
 /// has changed.
 #[test]
 fn frozen_vaults_can_be_written() {
@@ -228,8 +228,8 @@ fn frozen_vaults_can_be_written() {
     }
 }
 
-/// Makes the vaults of a version that is not there yet: `cargo test --test format
-/// frozen_vaults::make_vaults -- --ignored`.
+/// Makes the vaults of a new version: `cargo test --test format frozen_vaults::make_vaults --
+/// --ignored`.
 #[test]
 #[ignore = "makes vaults, once for each version of the format"]
 fn make_vaults() {

@@ -7,7 +7,7 @@ use kithfs::vault::{NodeId, OpenFlags, ROOT, Vault};
 
 use super::expected::Entry;
 
-/// Every entry, by path with its components in hexadecimal.
+/// Returns every entry, by path with its components in hexadecimal.
 pub fn entries(vault: &Vault) -> BTreeMap<String, Entry> {
     let mut all = BTreeMap::new();
     directory(vault, ROOT, "", &mut all);
@@ -56,7 +56,7 @@ fn directory(vault: &Vault, node: NodeId, path: &str, all: &mut BTreeMap<String,
     vault.release_dir(handle);
 }
 
-/// BLAKE3 of the whole file, read in pieces of an odd length.
+/// Returns BLAKE3 of the whole file, read in pieces of an odd length.
 fn contents(vault: &Vault, node: NodeId, size: u64) -> String {
     let file = vault.open_file(node, OpenFlags { read: true, ..OpenFlags::default() }).unwrap();
     let (mut hasher, mut offset, mut buf) = (blake3::Hasher::new(), 0, vec![0; 70_001]);

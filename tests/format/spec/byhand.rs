@@ -1,5 +1,5 @@
-//! The notation of SPEC.md section 1, from the primitives alone: labels are spelled out here and
-//! not taken from the program.
+//! The notation of SPEC.md section 1, from primitives alone: labels are spelled out here and not
+//! taken from the program.
 
 use hmac::{Hmac, KeyInit, Mac};
 use kithfs::crypto::kdf::expand_raw;

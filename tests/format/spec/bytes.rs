@@ -1,5 +1,5 @@
-//! Byte tables of files, records and journals: each structure is put together from its fields, and
-//! must be what the program makes.
+//! Byte tables of files, records and journals: each structure is assembled from its fields, and
+//! must equal the bytes that the program makes.
 
 use kithfs::crypto::{RecordCipher, Suite};
 use kithfs::format::header::{Header, HeaderContext, Hint, PublicHeader};
@@ -13,7 +13,7 @@ use super::page::number;
 
 use crate::support::counting::Counting;
 
-/// A structure of the page: what the program makes, and the fields in the order of the table.
+/// A structure of the page: the program's bytes, and the fields in the order of the table.
 pub struct Structure {
     pub name: &'static str,
     pub made: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Compares the rows of the table with the fields, and the fields with what the program made.
+    /// Compares the rows of the table with the fields, and the fields with the program's bytes.
     pub fn check(&self, rows: &[Vec<String>]) {
         assert_eq!(rows.len(), self.fields.len(), "{}: rows", self.name);
         let mut at = 0;
@@ -210,7 +210,7 @@ fn records(all: &mut Vec<Structure>) {
             }
         }
     }
-    // The words of the page are those that opened the seals above.
+    // The page's words are those that opened the seals above.
     let words: Vec<String> = super::page::table_after("60 | | what the record is bound to")
         .into_iter()
         .map(|row| row[1].clone())

@@ -19,7 +19,7 @@ use kithfs::format::table::{HOLE, Hash, Segment, Table, segment_aad, table_hash}
 use super::byhand::{expand, extract, labelled_hmac};
 use super::page;
 
-/// Gives these bytes, and has none left in the end.
+/// Returns these bytes, and must be exhausted at the end.
 struct Exactly(std::sync::Mutex<Vec<u8>>);
 
 impl Exactly {
@@ -57,7 +57,7 @@ fn public_header(epoch: &EpochKeys, small: Option<u16>, file_id: [u8; 32]) -> Pu
     PublicHeader { suite: Suite::Aes256Gcm, small, epoch: 1, commitment, file_id }
 }
 
-/// Everything that the page shows, in its order.
+/// Returns everything that the page shows, in its order.
 fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     let suite = Suite::Aes256Gcm;
     let (folder, share): ([u8; 32], [u8; 32]) = (inputs.hex("folder key"), inputs.hex("share id"));
@@ -154,7 +154,7 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     ]
     .concat();
 
-    // By hand as well, for the encodings of section 3.
+    // Also by hand, for the encodings of section 3.
     let secret = extract(&share, &folder);
     let by_epoch = |purpose: &str| expand(&secret, purpose, &[&[1, 0, 0, 0], &[1]]);
     assert_eq!(by_epoch("names"), *epoch.names.expose());

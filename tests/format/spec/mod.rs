@@ -2,9 +2,8 @@
 //! each read from the page.
 //!
 //! Rules that hold here
-//! * What the page says is put together by hand from primitives (HKDF, the constructions for
-//!   records, BLAKE3) and compared with what the program makes; no test compares the program with
-//!   itself.
+//! * * Expected bytes are assembled by hand from primitives (HKDF, the constructions for records,
+//!   BLAKE3) and compared with the program's; no test compares the program with itself.
 //! * Every byte table of the page is checked, or the test fails.
 
 mod byhand;
@@ -19,7 +18,7 @@ use std::collections::BTreeSet;
 
 use kithfs::crypto::labels;
 
-/// Purposes in a table of labels: the first column without its back-quotes.
+/// Returns the purposes in a table of labels: the first column without its back-quotes.
 fn purposes(heading: &str) -> BTreeSet<String> {
     page::table_after(heading).into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect()
 }

@@ -80,7 +80,7 @@ fn worked_sizes() {
     );
 }
 
-/// The formulas of section 4.1, written again from the page.
+/// The formulas of section 4.1, implemented again from the page.
 #[test]
 fn formulas_of_the_page() {
     for (log2, signed) in
@@ -152,7 +152,7 @@ fn lengths_of_names() {
     assert!(names.encode(&[2; 8], &[b'n'; 256]).is_none());
 }
 
-/// Bounds that the text names, each by its sentence.
+/// Bounds that the text states, each found by its sentence.
 #[test]
 fn bounds_in_the_text() {
     let says = |sentence: String| {
@@ -217,7 +217,7 @@ fn bounds_in_the_text() {
     );
 }
 
-/// The tables of signed shares go with the lengths that the arithmetic takes for them.
+/// The tables of signed shares have the lengths that the arithmetic uses for them.
 #[test]
 fn lengths_of_signed_shares() {
     let trailer = table_after("<!-- lengths: trailer of a file header -->");

@@ -1,11 +1,11 @@
-//! Takes SPEC.md apart: tables by what stands before them, and the values of the worked example.
+//! Parses SPEC.md: tables by the text before them, and the values of the worked example.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub const PAGE: &str = include_str!("../../../SPEC.md");
 
-/// Rows of the first table behind the one place where `heading` stands, without the heading row;
-/// each row as its trimmed cells.
+/// Returns the rows of the first table after the only occurrence of `heading`, without the heading
+/// row; each row as its trimmed cells.
 pub fn table_after(heading: &str) -> Vec<Vec<String>> {
     assert_eq!(PAGE.matches(heading).count(), 1, "{heading} stands on the page once");
     let rest = &PAGE[PAGE.find(heading).unwrap()..];
@@ -20,7 +20,7 @@ pub fn table_after(heading: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// Names of all tables that are marked as byte tables of this version.
+/// Returns the names of all tables that are marked as byte tables of this version.
 pub fn byte_tables() -> BTreeSet<String> {
     PAGE.lines()
         .filter_map(|line| {
@@ -29,14 +29,14 @@ pub fn byte_tables() -> BTreeSet<String> {
         .collect()
 }
 
-/// The number at the beginning of a cell ("3221225472 (3 GiB)").
+/// Returns the number at the beginning of a cell ("3221225472 (3 GiB)").
 pub fn number(cell: &str) -> u64 {
     let digits: String = cell.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("{cell:?} begins with a number"))
 }
 
-/// The `name = value` lines of the worked example; lines that begin with a space go on with the
-/// value before.
+/// Returns the `name = value` lines of the worked example; lines that begin with a space continue
+/// the previous value.
 pub fn example() -> BTreeMap<String, String> {
     let section = &PAGE[PAGE.find("## 13 ").unwrap()..];
     let mut values: BTreeMap<String, String> = BTreeMap::new();

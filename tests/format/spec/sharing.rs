@@ -1,5 +1,5 @@
 //! Byte tables of identities, shares and rosters. Slots, member lists, histories and signatures are
-//! opened as the page says, with nothing of the sharing room.
+//! opened by the page's rules, without code of the roster room.
 
 use kithfs::crypto::exchange::ExchangeSecret;
 use kithfs::crypto::{Argon2Params, IdentitySeed, RecordCipher, Suite, stretch, verify};
@@ -264,7 +264,7 @@ fn slots_of_an_identity_open_as_the_page_says() {
     }
 }
 
-/// A recovery code and a fingerprint are spelled as SPEC.md says.
+/// A recovery code and a fingerprint are spelled as SPEC.md defines.
 #[test]
 fn recovery_codes_and_fingerprints_are_spelled_as_specified() {
     const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -347,7 +347,7 @@ fn a_roster_opens_as_the_page_says() {
                 .any(|m| m.public == bob.public() && m.role == Role::Reader && m.name == "Bob")
         );
 
-        // The folder key of epoch 1 out of the history of epoch 2.
+        // The folder key of epoch 1, from the history of epoch 2.
         let mut read = |_: &BlockRef, at: u64, buf: &mut [u8]| slots::slice_reader(block)(at, buf);
         let members = founded.roster.members(&founded.keys, &mut read).unwrap();
         let random = Counting::from(100);

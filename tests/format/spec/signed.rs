@@ -1,5 +1,5 @@
-//! Section 11: what is signed, and by which bytes. Headers, records, junctions and inventories are
-//! opened and verified as the page says.
+//! Section 11: signed messages and the signatures over them. Headers, records, junctions and
+//! inventories are opened and verified by the page's rules.
 
 use ed25519_dalek::{Signature, VerifyingKey};
 use kithfs::crypto::{IdentitySeed, RecordCipher, Suite};
@@ -31,7 +31,7 @@ fn blake3(parts: &[&[u8]]) -> [u8; 32] {
     *blake3::hash(&parts.concat()).as_bytes()
 }
 
-/// A header in a signed share, sealed under the key 7: its bytes, and the message that was signed.
+/// Seals a header in a signed share under the key 7; returns its bytes, and the signed message.
 fn header(suite: Suite, data: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
     let cipher = RecordCipher::new(suite, &[7; 32]);
     let context =
@@ -170,7 +170,7 @@ fn a_signed_header_opens_and_verifies_as_the_page_says() {
     assert_eq!(segment_hash(b"ciphertext"), blake3(&[b"kithfs1", &[254], b"ciphertext"]));
 }
 
-/// A kind, its word, what it is bound to, the purpose of its label, and what it holds.
+/// A kind, its word, what it is bound to, the purpose of its label, and its contents.
 type SignedKind<'a> = (RecordKind, &'a [u8; 4], &'a [u8], &'a str, &'a [u8]);
 
 #[test]

@@ -1,10 +1,10 @@
 //! Golden vectors of every structure: `tests/vectors/<structure>/<scenario>.txt`, one scenario a
-//! file. `tests/vectors/README.md` says how they are written.
+//! file. `tests/vectors/README.md` describes their form.
 //!
 //! Rules that hold here
-//! * The vectors are what counts: they are committed, and the generator behind the ignored test
-//!   never runs by itself.
-//! * Which failure a bad scenario must give was chosen by hand, from SPEC.md, and not taken from
+//! * * The committed vectors are authoritative; the generator behind the ignored test never runs by
+//!   itself.
+//! * * The expected failure of a bad scenario was chosen by hand, from SPEC.md, and not taken from
 //!   the program.
 
 mod generate;
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors")
 }
 
-/// Every scenario file with its structure (the name of its directory).
+/// Returns every scenario file with its structure (the name of its directory).
 fn scenarios() -> Vec<(String, PathBuf)> {
     let mut all = Vec::new();
     for dir in std::fs::read_dir(root())
@@ -79,8 +79,8 @@ fn every_vector_gives_what_it_expects() {
     );
 }
 
-/// Writes scenarios that are not there yet: `cargo test --test format write_new_vectors --
-/// --ignored`. Those that are there are never touched.
+/// Writes missing scenarios: `cargo test --test format write_new_vectors -- --ignored`. Existing
+/// ones are never touched.
 #[test]
 #[ignore = "writes files into the source tree"]
 fn write_new_vectors() {

@@ -1,4 +1,4 @@
-//! Reads the bytes of a scenario as its structure and gives what is in them, field by field.
+//! Reads the bytes of a scenario as its structure and returns its contents, field by field.
 
 use std::collections::BTreeMap;
 
@@ -68,12 +68,12 @@ fn layout(scenario: &Scenario) -> Layout {
     Layout::new(scenario.number("chunk-log2") as u8, is_signed(scenario)).expect("a chunk size")
 }
 
-/// Whether the share is a signed one.
+/// Returns whether the share is signed.
 fn is_signed(scenario: &Scenario) -> bool {
     scenario.inputs.contains_key("signed")
 }
 
-/// Adds whose something is; the signature was verified.
+/// Adds author and signer; the signature was verified.
 fn authors(mut all: Fields, by: Option<Authorship>) -> Fields {
     all.extend(by.into_iter().flat_map(|by| {
         fields([("author", hex::encode(by.author)), ("signer", hex::encode(by.signer))])
@@ -197,7 +197,7 @@ fn with_names<T>(scenario: &Scenario, act: impl FnOnce(&NameCipher) -> T) -> T {
     act(&NameCipher::new(&hctr2, scenario.number("longest") as usize))
 }
 
-/// A whole stored name, of a short name or a long one.
+/// Reads a whole stored name, of a short name or a long one.
 fn name(scenario: &Scenario) -> Outcome {
     let stored = &scenario.bytes[..];
     let foreign = || "foreign".to_owned();
@@ -236,7 +236,7 @@ fn name(scenario: &Scenario) -> Outcome {
     }
 }
 
-/// The file with the sealed name of a long-named entry.
+/// Reads the file with the sealed name of a long-named entry.
 fn long_name(scenario: &Scenario) -> Outcome {
     let longest = scenario.number("longest") as usize;
     if !is_long(&scenario.bytes, &scenario.key("hash"), longest) {
@@ -449,7 +449,7 @@ fn share_descriptor(scenario: &Scenario) -> Outcome {
     ]))
 }
 
-/// The signature is verified, and that it is for the one who is invited.
+/// Verifies the signature, and that the invitation is for this person.
 fn invitation(scenario: &Scenario) -> Outcome {
     let record = InvitationRecord::decode(&scenario.bytes).map_err(kind)?;
     match Invitation::verify(&scenario.bytes, &record.invited) {

@@ -1,8 +1,8 @@
-//! One scenario: inputs, bytes, and what must come of them.
+//! One scenario: inputs, bytes, and the expected result.
 
 use std::collections::BTreeMap;
 
-/// See the module. Values are text; bytes stand in it in hexadecimal.
+/// See the module. Values are text; bytes are written in hexadecimal.
 #[derive(Debug, Clone, Default)]
 pub struct Scenario {
     pub comment: String,
@@ -10,12 +10,12 @@ pub struct Scenario {
     pub bytes: Vec<u8>,
     /// `ok` or the kind of the failure.
     pub expect: String,
-    /// What is decoded, where it is `ok`.
+    /// The decoded fields, if `expect` is `ok`.
     pub fields: BTreeMap<String, String>,
 }
 
 impl Scenario {
-    /// Reads a file; what is not in its form is a mistake in the vector.
+    /// Parses a file; any deviation from the form is a mistake in the vector.
     pub fn parse(text: &str) -> Self {
         let mut scenario = Scenario::default();
         let mut hex_text = String::new();
@@ -52,7 +52,7 @@ impl Scenario {
         scenario
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn text(&self) -> String {
         let mut text = format!("# {}\n", self.comment);
         for (key, value) in &self.inputs {

@@ -1,11 +1,11 @@
-//! Nobody touches the store, and programs work on the same files at the same time: what is looked
-//! for after a change beneath the mount must not be found in what the mount itself does.
+//! Nobody touches the store, and programs work on the same files at the same time: the daemon must
+//! not mistake the mount's own changes for changes in the store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Runs `work` until `main` has returned.
+/// Runs `work` in threads until `main` has returned.
 fn beside<T>(work: &[&(dyn Fn() + Sync)], main: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -22,8 +22,8 @@ fn beside<T>(work: &[&(dyn Fn() + Sync)], main: impl FnOnce() -> T) -> T {
     })
 }
 
-/// An open by name looked at the names of an open file in the middle of a rename, took it for
-/// replaced by another program, and the next `fsync` of the program that wrote to it failed.
+/// An open by name checked the names of an open file in the middle of a rename, mistook it for
+/// replaced by another program, and the next `fsync` of its writer failed.
 #[test]
 fn a_log_that_is_rotated_and_read_is_never_lost() {
     if !can_mount() {
@@ -62,7 +62,7 @@ fn a_log_that_is_rotated_and_read_is_never_lost() {
     assert_eq!(contents.iter().skip(5_000).filter(|byte| **byte == b'W').count(), 300);
 }
 
-/// The same where the file is removed, or another one renamed over it, while it is open.
+/// The same if the file is removed, or another one renamed over it, while it is open.
 #[test]
 fn a_removed_file_is_written_beside_readers_of_its_name() {
     if !can_mount() {
@@ -92,8 +92,8 @@ fn a_removed_file_is_written_beside_readers_of_its_name() {
     mount.unmount();
 }
 
-/// An open came by a node of which a rename had just taken the name, and failed with ENOENT
-/// although there was a file of that name at any time.
+/// An open reached a node whose name a rename had just taken, and failed with ENOENT although a
+/// file of that name existed at every moment.
 #[test]
 fn a_file_that_is_renamed_over_never_seems_gone() {
     if !can_mount() {
@@ -108,7 +108,7 @@ fn a_file_that_is_renamed_over_never_seems_gone() {
     };
     beside(&[&save], || {
         for _ in 0..2_000 {
-            // The kernel looks a name up once more after ESTALE, and no more often.
+            // The kernel repeats a lookup once after ESTALE.
             if let Err(error) = File::open(host.plain()) {
                 assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}");
             }
@@ -117,9 +117,9 @@ fn a_file_that_is_renamed_over_never_seems_gone() {
     mount.unmount();
 }
 
-/// The kernel let go of a name's old inode, which was taken for one that it had dropped: the file's
-/// node was retired, and the time that the kernel sent for it later failed, which `syncfs` of
-/// somebody else reported.
+/// The kernel released a name's old inode, which the daemon mistook for one that the kernel had
+/// dropped. The file's node was retired, and the time that the kernel sent for it later failed,
+/// which another program's `syncfs` reported.
 #[test]
 fn syncfs_succeeds_after_files_were_saved_by_rename() {
     if !can_mount() {
@@ -136,7 +136,7 @@ fn syncfs_succeeds_after_files_were_saved_by_rename() {
     let read = || {
         let _ = fs::read(host.plain());
     };
-    // Drops inodes and names that nobody uses, where that is allowed.
+    // Drops inodes and names that nobody uses, if that is allowed.
     let drop_caches = || {
         let _ = fs::write("/proc/sys/vm/drop_caches", "2");
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -146,8 +146,8 @@ fn syncfs_succeeds_after_files_were_saved_by_rename() {
     mount.unmount();
 }
 
-/// A program read a file that another one truncated and wrote anew: between the daemon's answer to
-/// the truncation and the moment at which the kernel noted it, the kernel filled with zeros what
+/// A program read a file that another one truncated and wrote again. Between the daemon's answer to
+/// the truncation and the moment at which the kernel recorded it, the kernel filled with zeros what
 /// the daemon no longer had, and the reader got them.
 #[test]
 fn a_reader_beside_truncations_gets_no_zeros() {
@@ -158,7 +158,7 @@ fn a_reader_beside_truncations_gets_no_zeros() {
     let mount = host.mount(&[]);
     let write = || {
         fs::write(host.plain(), [1; 300_000]).unwrap();
-        // The kernel has no page of it, so that readers ask the daemon.
+        // The kernel has no page of it, so readers ask the daemon.
         let file = File::open(host.plain()).unwrap();
         file.sync_all().unwrap();
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);

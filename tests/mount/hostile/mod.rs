@@ -1,6 +1,6 @@
 //! The storage host changes ciphertext beneath a live mount, while programs read, append and map.
 //! Every byte that a program reads is from one authenticated version of the file, or the program
-//! gets an error; every file that is sealed afterwards is the result of the programs' own writes on
+//! gets an error. Every file that is sealed afterwards is the result of the programs' own writes to
 //! one such version. `scripts/check-uring.sh` runs these tests over io_uring too.
 
 mod honest;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::mounted::{Mount, Scratch, can_mount, expect_code};
 
-/// Contents that tell where each byte is from.
+/// Contents that show where each byte is from.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let word = |i: usize| (seed << 32 | i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..len.div_ceil(8)).flat_map(word).take(len).collect()
@@ -29,7 +29,7 @@ struct Host {
 }
 
 impl Host {
-    /// A vault with a file `f` that holds `contents`.
+    /// Creates a vault with a file `f` that has these contents.
     fn new(init: &[&str], contents: &[u8]) -> Host {
         let scratch = Scratch::new(init);
         let mut host = Host { scratch, stored: PathBuf::new() };
@@ -46,7 +46,7 @@ impl Host {
         expect_code(self.scratch.kithfs("put").arg(self.scratch.vault()).arg("f").arg(&file), 0);
     }
 
-    /// The ciphertext as it is now.
+    /// Returns the current ciphertext.
     fn keep(&self) -> Vec<u8> {
         fs::read(&self.stored).unwrap()
     }
@@ -85,14 +85,14 @@ impl Host {
         expect_code(self.scratch.kithfs("cat").arg(self.scratch.vault()).arg("f"), 0).stdout
     }
 
-    /// Writes `ciphertext` over what is stored, in the same inode.
+    /// Overwrites the ciphertext in the same inode.
     fn overwrite(&self, ciphertext: &[u8]) {
         let file = File::options().write(true).open(&self.stored).unwrap();
         file.write_all_at(ciphertext, 0).unwrap();
         file.set_len(ciphertext.len() as u64).unwrap();
     }
 
-    /// Puts `ciphertext` in the place of what is stored by a rename, as a sync tool does.
+    /// Replaces the ciphertext by a rename, as a sync tool does.
     fn replace(&self, ciphertext: &[u8]) {
         let new = self.scratch.path().join("arriving");
         fs::write(&new, ciphertext).unwrap();

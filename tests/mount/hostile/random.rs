@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Length of a record that is appended, and a divisor of every version's length: no record crosses
-/// a page.
+/// Length of an appended record, and a divisor of every version's length: no record crosses a page.
 const RECORD: usize = 64;
 
 /// Sizes of the versions, around the ends of the small form, of a page, and of a chunk.
@@ -30,7 +29,7 @@ fn record() -> [u8; RECORD] {
     *b"a record that a program has appended, of sixty-four bytes in all"
 }
 
-/// What may be read: one version, whole, with whole records behind it.
+/// Returns whether the contents can be read: one whole version, followed by whole records.
 fn is_possible(contents: &[u8], versions: &[Vec<u8>]) -> bool {
     versions.iter().any(|version| {
         contents.strip_prefix(&version[..]).is_some_and(|appended| {
@@ -39,8 +38,8 @@ fn is_possible(contents: &[u8], versions: &[Vec<u8>]) -> bool {
     })
 }
 
-/// Reads a file through a mapping. A page that cannot be read makes `write` fail with EFAULT, where
-/// a look at it would end the process.
+/// Reads a file through a mapping. A page that cannot be read makes `write` fail with EFAULT;
+/// touching it would end the process.
 fn read_mapped(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let len = file.metadata()?.len() as usize;
@@ -48,8 +47,8 @@ fn read_mapped(path: &Path) -> io::Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     let copy = rustix::fs::memfd_create("copy", rustix::fs::MemfdFlags::CLOEXEC)?;
-    // SAFETY: the mapping is handed to the kernel alone, which checks each page of it, and is taken
-    // down below.
+    // SAFETY: the mapping is passed to the kernel alone, which checks each page of it, and is
+    // unmapped below.
     unsafe {
         let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
         let at = rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &file, 0)?;
@@ -102,7 +101,7 @@ impl Storage<'_> {
             6 => {
                 let _ = fs::remove_file(&copy);
             }
-            // What the programs have made of it is a version that may come back.
+            // The result of the programs' work is a version that may come back.
             _ => {
                 let now = self.host.keep();
                 if self.kept.len() < 60 {
@@ -179,7 +178,7 @@ fn run(init: &[&str], options: &[&str], seed: u64, steps: usize) {
         "seed {seed}, {init:?} {options:?}: {read} reads and appends, {appended} appends, {refused} refused"
     );
     assert!(read > 20, "seed {seed}: nothing could be read");
-    // What is stored now is one version with the programs' own records, or cannot be read.
+    // The stored file is one version with the programs' own records, or cannot be read.
     mount.unmount();
     let output = host.scratch.kithfs("cat").arg(host.scratch.vault()).arg("f").output().unwrap();
     if output.status.success() {
@@ -189,12 +188,12 @@ fn run(init: &[&str], options: &[&str], seed: u64, steps: usize) {
             output.stdout.len()
         );
     }
-    // The daemon holds nothing back that a whole version would not mend.
+    // A whole version repairs everything: the daemon holds nothing back.
     host.replace(&whole[3]);
     assert!(host.cat() == versions[3]);
 }
 
-/// The steps of each run, more by hand: `KITHFS_HOSTILE_STEPS`.
+/// Number of steps of each run; `KITHFS_HOSTILE_STEPS` sets it by hand.
 fn steps() -> usize {
     std::env::var("KITHFS_HOSTILE_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(250)
 }

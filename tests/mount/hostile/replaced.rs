@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// The table of open files did not look whether the name still led to the open file: bytes that
-/// another program appended and flushed went into an inode without a name, and nobody was told.
+/// The table of open files did not check whether the name still led to the open file. Bytes that
+/// another program appended and flushed went into an inode without a name, and no error was
+/// reported.
 #[test]
 fn an_append_after_a_replacement_reaches_the_new_file() {
     if !can_mount() {
@@ -35,7 +36,8 @@ fn an_append_after_a_replacement_reaches_the_new_file() {
 }
 
 /// What a program had written through a descriptor from before the replacement was acknowledged and
-/// dropped with the inode; later `fsync` failed. With plain files the sync tool keeps both versions.
+/// dropped with the inode; a later `fsync` failed. With plain files the sync tool keeps both
+/// versions.
 #[test]
 fn changes_to_a_replaced_or_removed_file_are_kept() {
     if !can_mount() {
@@ -54,7 +56,7 @@ fn changes_to_a_replaced_or_removed_file_are_kept() {
         }
         held.write_all_at(b"written after", 100).unwrap();
         held.sync_all().unwrap();
-        // The descriptor follows what was kept.
+        // The descriptor continues in the kept copy.
         held.write_all_at(b"and later", 200).unwrap();
         held.sync_all().unwrap();
         let mut ours = new;
@@ -74,8 +76,8 @@ fn changes_to_a_replaced_or_removed_file_are_kept() {
     }
 }
 
-/// A file whose ciphertext another program overwrites in place: what is left of the version that
-/// was open is not enough for a copy, and `fsync` fails.
+/// Another program overwrites a file's ciphertext in place: the rest of the version that was open
+/// is not enough for a copy, and `fsync` fails.
 #[test]
 fn fsync_of_an_overwritten_file_fails() {
     if !can_mount() {
@@ -95,8 +97,8 @@ fn fsync_of_an_overwritten_file_fails() {
     assert!(host.cat() == old);
 }
 
-/// A program cannot truncate a file that was replaced, through a descriptor from before: a
-/// truncation names the inode and not the descriptor, so it might be meant for the new file.
+/// A program cannot truncate a replaced file through a descriptor from before. A truncation names
+/// the inode and not the descriptor, so it might be meant for the new file.
 #[test]
 fn a_truncation_of_a_replaced_file_fails() {
     if !can_mount() {
@@ -107,7 +109,7 @@ fn a_truncation_of_a_replaced_file_fails() {
         let (host, old_stored, _) = Host::keep_both(&old, &new, &[]);
         let mount = host.mount(&[]);
         if made_here {
-            // Never durable, so its commits go straight to their places.
+            // Never durable, so its commits are written in place directly.
             fs::remove_file(host.plain()).unwrap();
             fs::write(host.plain(), &new).unwrap();
         }
@@ -124,8 +126,8 @@ fn a_truncation_of_a_replaced_file_fails() {
     }
 }
 
-/// Syncthing renames the local file to a conflict copy when another one arrives. What a program
-/// writes through its descriptor is kept there.
+/// Syncthing renames the local file to a conflict copy when another one arrives. Data that a
+/// program writes through its descriptor is kept there.
 #[test]
 fn writes_follow_a_file_that_was_renamed_in_the_store() {
     if !can_mount() {
@@ -159,8 +161,8 @@ fn writes_follow_a_file_that_was_renamed_in_the_store() {
     mount.unmount();
 }
 
-/// Where another program writes to that copy by its new name, the descriptor from before is
-/// refused; nothing is mixed or dropped silently.
+/// If another program writes to that copy by its new name, the descriptor from before is refused;
+/// nothing is mixed or silently dropped.
 #[test]
 fn a_conflict_copy_that_was_written_refuses_old_writers() {
     if !can_mount() {
@@ -183,9 +185,9 @@ fn a_conflict_copy_that_was_written_refuses_old_writers() {
     assert!(host.cat() == old);
 }
 
-/// Syncthing moves the old version into a directory that is none of the vault's. What was written
-/// through a descriptor went there, and was acknowledged; of a file that was made in the mount it
-/// was also acknowledged where the tool had moved it out of the vault.
+/// Syncthing moves the old version into a directory that is not the vault's. Data written through a
+/// descriptor went there, and was acknowledged. For a file that was created in the mount it was
+/// acknowledged even if the tool had moved it out of the vault.
 #[test]
 fn changes_to_a_file_that_left_the_vault_are_kept_in_it() {
     if !can_mount() {
@@ -221,8 +223,8 @@ fn changes_to_a_file_that_left_the_vault_are_kept_in_it() {
     }
 }
 
-/// A hard link that nobody has looked up is replaced after the other name was removed: the file has
-/// no name any more, and not by a program.
+/// A hard link that was never looked up is replaced after the other name was removed: the file has
+/// lost its last name, and not by a program.
 #[test]
 fn fsync_of_a_file_whose_last_link_was_replaced_fails() {
     if !can_mount() {
@@ -254,9 +256,9 @@ fn fsync_of_a_file_whose_last_link_was_replaced_fails() {
     mount.unmount();
 }
 
-/// A sync tool replaces, moves away or removes a whole directory. What a program appended by the
-/// name of a file in it went to the old one, and was acknowledged, as long as the kernel knew the
-/// name.
+/// A sync tool replaces, moves away or removes a whole directory. Data that a program appended by
+/// the name of a file in it went to the old one, and was acknowledged, as long as the kernel had
+/// the name cached.
 #[test]
 fn no_append_goes_into_a_replaced_directory() {
     if !can_mount() {
@@ -296,7 +298,7 @@ fn no_append_goes_into_a_replaced_directory() {
     }
 }
 
-/// A file that only programs in the mount removed goes on as a file without a name.
+/// A file that only programs in the mount removed continues as a file without a name.
 #[test]
 fn a_file_that_a_program_removed_can_still_be_written() {
     if !can_mount() {
@@ -315,7 +317,7 @@ fn a_file_that_a_program_removed_can_still_be_written() {
     mount.unmount();
 }
 
-/// A sync tool may deliver the very bytes that are there already, as a new file. Its name no longer
+/// A sync tool may deliver the very bytes that exist already, as a new file. Its name no longer
 /// leads to the file that is open.
 #[test]
 fn an_append_after_an_echo_reaches_the_new_file() {

@@ -6,13 +6,13 @@ use super::*;
 const SIZES: [(usize, usize); 4] =
     [(3_893, 23_893), (23_893, 3_893), (300_000, 40_000), (5_000, 5_000)];
 
-/// Each variant of a vault and a mount for which the kernel caches.
+/// Each variant of a vault and a mount in which the kernel caches.
 fn variants() -> impl Iterator<Item = (&'static [&'static str], &'static [&'static str])> {
     let inits: [&[&str]; 2] = [&[], &["--signed"]];
     inits.into_iter().flat_map(|init| [(init, &[][..]), (init, &["--read-only"][..])])
 }
 
-/// The contents are one of the two versions, whole.
+/// Asserts that the contents are one of the two versions, whole.
 #[track_caller]
 fn assert_whole(read: io::Result<Vec<u8>>, versions: [&[u8]; 2]) {
     if let Ok(read) = read {
@@ -20,9 +20,9 @@ fn assert_whole(read: io::Result<Vec<u8>>, versions: [&[u8]; 2]) {
     }
 }
 
-/// The kernel keeps the first size that it was told of a node. The daemon compared the header's
-/// size with the ciphertext's length at the open only, so old bytes came with the tail of the newer
-/// version behind them.
+/// The kernel keeps the first size that it learned for a node. The daemon compared the header's
+/// size with the ciphertext's length only at the open, so old bytes were followed by the tail of
+/// the newer version.
 #[test]
 fn an_older_version_in_place_is_read_whole() {
     if !can_mount() {
@@ -36,7 +36,7 @@ fn an_older_version_in_place_is_read_whole() {
             assert!(fs::read(host.plain()).unwrap() == new);
             host.overwrite(&old_stored);
             for _ in 0..2 {
-                // The kernel looks the name up once more, so that a program notices nothing.
+                // The kernel repeats the lookup, so a program notices nothing.
                 assert!(
                     fs::read(host.plain()).unwrap() == old,
                     "{old_len} after {new_len}, {options:?}"
@@ -70,9 +70,8 @@ fn an_append_after_a_change_in_place_seals_no_mixture() {
     }
 }
 
-/// The ciphertext was longer, or shorter, when a program asked for the attributes, and was put
-/// right before the open: the file was read with zeros behind its end, and an append went into its
-/// middle.
+/// The ciphertext was longer, or shorter, when a program asked for the attributes, and was restored
+/// before the open: the file was read with zeros after its end, and an append went into its middle.
 #[test]
 fn a_length_that_was_wrong_at_stat_is_not_believed_at_open() {
     if !can_mount() {
@@ -98,7 +97,7 @@ fn a_length_that_was_wrong_at_stat_is_not_believed_at_open() {
     }
 }
 
-/// A node was renewed for the name that was opened, and its other names still led to the old one
+/// A node was replaced for the name that was opened, and its other names still led to the old one
 /// with the old size.
 #[test]
 fn a_second_name_sees_one_version_too() {
@@ -133,7 +132,7 @@ fn a_second_name_sees_one_version_too() {
     assert!(host.cat() == [&old[..], b"line\nline\nline\n"].concat());
 }
 
-/// A descriptor that was opened with O_PATH kept the inode of the version before.
+/// A descriptor opened with O_PATH kept the inode of the former version.
 #[test]
 fn a_descriptor_of_a_path_opens_no_mixture() {
     use std::os::fd::AsRawFd;
@@ -161,7 +160,7 @@ fn a_descriptor_of_a_path_opens_no_mixture() {
     assert!(host.cat() == new);
 }
 
-/// A file that is open or mapped keeps its version; an open by name gets the one that is stored.
+/// A file that is open or mapped keeps its version; an open by name gets the stored one.
 #[test]
 fn an_open_and_a_mapped_file_keep_their_version() {
     if !can_mount() {
@@ -203,7 +202,7 @@ fn an_open_and_a_mapped_file_keep_their_version() {
     }
 }
 
-/// A change of the length by a program went to the version that the kernel did not have.
+/// A program's change of the length was applied to the version that the kernel did not have.
 #[test]
 fn a_truncation_after_a_change_in_place_cuts_one_version() {
     if !can_mount() {

@@ -1,4 +1,4 @@
-//! Who may do what: modes, owners, groups, umask, sticky and set-group-id directories, ACLs.
+//! Permissions: modes, owners, groups, umask, sticky and set-group-id directories, ACLs.
 
 use super::Posix;
 
@@ -37,8 +37,8 @@ fn suid_and_sgid_go_where_linux_clears_them() {
 }
 
 fn suid_and_sgid(posix: Posix) {
-    // sgid without execution by the group stayed when somebody outside the group wrote: the
-    // protocol leaves it alone, Linux does not.
+    // sgid without group execution stayed when a user outside the group wrote: the protocol leaves
+    // it, Linux clears it.
     let each = |act: &str| {
         posix.same_as_below(&format!(
             "rm -rf s; for mode in 4777 2777 6777 2666 6666 2767 6676; do
@@ -60,7 +60,7 @@ fn suid_and_sgid(posix: Posix) {
     each("as 1235 1234,7 truncate -s 5 s");
     each("as 1235 1234,7 sh -c \": > s\"");
     each("as 1235 1234,7 fallocate -l 20000 s");
-    // An owner who is not of the group gives the file another.
+    // An owner outside the group gives the file another group.
     each("chown 1235 s; as 1235 1236,8 chgrp 8 s");
     each("chown 1235 s; as 1235 1234,8 chgrp 8 s");
     each("sh -c \"echo root >> s\"");
@@ -79,7 +79,7 @@ const SHOW: &str =
 
 #[test]
 fn acls_are_kept_enforced_and_handed_down() {
-    // They were refused, so that `cp -p`, rsync -A and a default ACL for a team's directory did not
+    // ACLs were refused, so `cp -p`, rsync -A and a default ACL for a team's directory did not
     // work.
     Posix::both().for_each(acls);
 }
@@ -110,7 +110,7 @@ fn acls(mut posix: Posix) {
 
 #[test]
 fn a_view_of_other_owners_has_no_acls() {
-    // An ACL names true owners: with uid= it would give to others than those who are shown.
+    // An ACL names true owners: with uid= it would grant access to others than those who are shown.
     let Some(mut posix) = Posix::new() else { return };
     posix.shell("touch f; setfacl -m u:1234:rw f");
     posix.mount.take().unwrap().unmount();

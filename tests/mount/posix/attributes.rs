@@ -55,10 +55,10 @@ fn times_to_the_nanosecond_from_before_1970_to_after_2038() {
 
 #[test]
 fn times_out_of_range_are_clamped_as_the_store_does() {
-    // The time i64::MIN took a thread of the daemon with it, and with each further one another
-    // thread, until the mount hung.
+    // The time i64::MIN ended a thread of the daemon, and each further one another thread, until
+    // the mount hung.
     let Some(mut posix) = Posix::new() else { return };
-    // Not with nanoseconds: see docs/conformance.md.
+    // Without nanoseconds: see docs/conformance.md.
     let times = [("least", i64::MIN), ("low", i64::MIN + 1), ("most", i64::MAX)];
     for (name, secs) in times {
         for dir in [posix.scratch.point(), posix.below()] {
@@ -67,8 +67,8 @@ fn times_out_of_range_are_clamped_as_the_store_does() {
             drop(open);
         }
     }
-    // The kernel has no means to be told what the store can hold, and shows what was set for as
-    // long as it remembers it.
+    // The kernel cannot be told what the store can hold, and shows the set value as long as it
+    // remembers it.
     posix.remount();
     for (name, _) in times {
         let (here, below) = (
@@ -92,8 +92,8 @@ fn times_out_of_range_are_clamped_as_the_store_does() {
 #[test]
 fn no_caller_sees_a_time_change_it_did_not_make() {
     let Some(mut posix) = Posix::new() else { return };
-    // A deferred commit, the last close and a remount write to the store after the time that the
-    // program set.
+    // A deferred commit, the last close and a remount write to the store after the program has set
+    // its time.
     posix.shell("head -c 3000000 /dev/urandom > f; echo small > s; touch -d '2001-02-03 04:05:06.7' f s; stat -c '%y' f s > ../times");
     posix.shell("cat f s > /dev/null; stat -c '%y' f s | diff ../times -; sync -f .; stat -c '%y' f s | diff ../times -");
     posix.shell("exec 3>>f; head -c 5000 /dev/zero >&3; touch -d '2001-02-03 04:05:06.7' f; exec 3>&-; stat -c '%y' f s | diff ../times -; stat -c '%z %i' f s > ../ctimes");
@@ -105,7 +105,7 @@ fn no_caller_sees_a_time_change_it_did_not_make() {
 #[test]
 fn extended_attributes_of_every_namespace_and_kind_of_file() {
     let Some(mut posix) = Posix::new() else { return };
-    // Values of one form only: what the store below gives back as it is.
+    // Values of one form only: the store below returns them unchanged.
     let script = "touch f; mkdir d; ln -s x l; mkfifo p
          setfattr -n user.a -v 1 f; setfattr -n user.dir -v 2 d; setfattr -n trusted.b -v 3 f; setfattr -n security.c -v 4 f
          setfattr -h -n trusted.l -v 5 l; setfattr -n trusted.p -v 6 p
@@ -145,8 +145,8 @@ fn extended_attributes_of_every_namespace_and_kind_of_file() {
     let mut none = [0; 8];
     assert_eq!(lgetxattr(&file, "user.a", &mut none), Ok(1));
     assert_eq!(lgetxattr(&file, "user.none", &mut none), Err(Errno::NODATA));
-    // `ls -l` asked for the label of every file, a request each. Told that there are none, it asks
-    // once.
+    // `ls -l` asked for the label of every file, one request each. If it learns that there are
+    // none, it asks once.
     let label = "security.selinux";
     if fs::read_dir("/sys/fs/selinux").is_ok_and(|mut entries| entries.next().is_some()) {
         eprintln!("skipped: labels, which this kernel answers itself");
@@ -195,7 +195,7 @@ fn file_capabilities_survive_a_copy_and_end_with_a_write() {
 
 #[test]
 fn reading_leaves_access_times_alone_where_it_is_asked_to() {
-    // The option reached the kernel alone, which leaves the times of a FUSE filesystem to the
+    // The option reached only the kernel, which leaves the times of a FUSE filesystem to the
     // daemon: each read of a file changed them.
     let Some(mut posix) = Posix::new() else { return };
     let age = "echo x > f; touch -a -d @1000000000 f";
@@ -214,9 +214,9 @@ fn reading_leaves_access_times_alone_where_it_is_asked_to() {
 
 #[test]
 fn no_time_changes_that_no_program_has_changed() {
-    // The time of a new file was moved by the daemon when it was committed: seen as soon as the
-    // kernel had forgotten the file. An empty file always had another one then, and on kernels
-    // whose clock has no finer times than its ticks every new file that was written to.
+    // The daemon changed the time of a new file when it was committed: visible as soon as the
+    // kernel had forgotten the file. An empty file then always had another one, and so did every
+    // new file that was written on kernels whose clock is no finer than its ticks.
     let Some(mut posix) = Posix::new() else { return };
     let write = |name: &str, parts: &[&[u8]]| {
         for (i, part) in parts.iter().enumerate() {
@@ -236,7 +236,7 @@ fn no_time_changes_that_no_program_has_changed() {
         write(&format!("set {i}"), &[b"abc", b"def"]);
         set(&posix.at(&format!("set {i}")), (1_000_000, 1), (1_000_000 + i, 7));
     }
-    // Written to within the tick in which it was made, and held open: what was written comes late.
+    // Written within the tick of its creation, and held open: the data comes late.
     let make = |i| {
         let mut file = File::create(posix.at(&format!("held {i}"))).unwrap();
         file.write_all(&[1; 5000]).unwrap();
@@ -258,7 +258,7 @@ fn no_time_changes_that_no_program_has_changed() {
     let before = times(&posix);
     posix.remount();
     assert_eq!(times(&posix), before);
-    // What was there before the mount and is written to now has a new time, and keeps it.
+    // A file from before the mount that is written now gets a new time, and keeps it.
     let begun = std::time::SystemTime::now();
     fs::write(posix.at("set 1"), b"new").unwrap();
     let file = File::options().write(true).open(posix.at("set 2")).unwrap();

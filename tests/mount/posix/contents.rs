@@ -1,5 +1,4 @@
-//! Reading and writing in all the ways that there are: flags of open, mappings, vectors, locks,
-//! pipes, notifications.
+//! Reading and writing in every way: flags of open, mappings, vectors, locks, pipes, notifications.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -43,25 +42,25 @@ impl Map {
 
     fn get(&self, at: usize) -> u8 {
         assert!(at < self.1);
-        // SAFETY: within the mapping, which lives.
+        // SAFETY: within the mapping, which is still mapped.
         unsafe { ptr::read_volatile(self.0.add(at)) }
     }
 
     fn put(&self, at: usize, byte: u8) {
         assert!(at < self.1);
-        // SAFETY: within the mapping, which lives and is writable.
+        // SAFETY: within the mapping, which is still mapped and writable.
         unsafe { ptr::write_volatile(self.0.add(at), byte) }
     }
 
     fn sync(&self) {
-        // SAFETY: the whole mapping, which lives.
+        // SAFETY: the whole mapping, which is still mapped.
         assert_eq!(errno(unsafe { libc::msync(self.0.cast(), self.1, libc::MS_SYNC) }), 0);
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the mapping any more.
+        // SAFETY: the mapping is not used any more.
         unsafe { libc::munmap(self.0.cast(), self.1) };
     }
 }
@@ -166,7 +165,7 @@ fn mappings_and_calls_see_the_same_bytes() {
     file.write_all_at(&[4; 1000], 5000).unwrap();
     assert_eq!((shared.get(5500), shared.get(6001)), (4, 1));
     shared.sync();
-    // A mapping outlives its descriptor and its name's other users.
+    // A mapping outlives its descriptor and the removal of the name.
     drop(file);
     shared.put(LEN - 1, 9);
     drop((shared, private));
@@ -187,13 +186,13 @@ fn vectors_flags_pipes_and_sendfile() {
     ];
     let mut read = vec![0u8; 10_000];
     let into = [libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: read.len() }];
-    // SAFETY: all buffers live through the calls and are as long as is said.
+    // SAFETY: all buffers live through the calls and have the given lengths.
     unsafe {
         assert_eq!(libc::pwritev2(a.as_raw_fd(), write.as_ptr(), 2, 0, libc::RWF_DSYNC), 10_000);
         assert_eq!(libc::pwritev2(a.as_raw_fd(), write.as_ptr(), 2, 0, libc::RWF_APPEND), 10_000);
         assert_eq!(libc::preadv2(a.as_raw_fd(), into.as_ptr(), 1, 10_000, libc::RWF_HIPRI), 10_000);
-        // What is in the cache is given at once; what is not may be refused; FUSE has no such reads
-        // at all.
+        // Cached data is returned at once; other data may be refused; FUSE has no such reads at
+        // all.
         let at_once = libc::preadv2(a.as_raw_fd(), into.as_ptr(), 1, 0, libc::RWF_NOWAIT);
         assert!(at_once > 0 || matches!(errno(at_once as i64), libc::EAGAIN | libc::EOPNOTSUPP));
         assert_eq!(libc::preadv2(a.as_raw_fd(), into.as_ptr(), 1, 10_000, 0), 10_000);
@@ -273,7 +272,7 @@ fn process_lock(file: &File, kind: i32) -> i32 {
     errno(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock) })
 }
 
-/// Not a test: what the other process of the test above does.
+/// Not a test: the other process of the test above.
 #[test]
 fn other_process_locks() {
     let Ok(task) = std::env::var(LOCKED) else { return };
@@ -298,7 +297,7 @@ fn changes_are_notified() {
     assert!(unsafe { libc::inotify_add_watch(fd, path.as_ptr(), mask) } >= 0);
     posix.shell("echo x > a; mv a b; rm b; mkdir d");
     let mut buffer = [0u8; 4096];
-    // SAFETY: the buffer lives and is as long as is said.
+    // SAFETY: the buffer lives and has the given length.
     let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
     assert!(len > 0);
     let (mut at, mut seen) = (0, 0);
@@ -307,7 +306,7 @@ fn changes_are_notified() {
         at += 16 + u32::from_ne_bytes(buffer[at + 12..at + 16].try_into().unwrap()) as usize;
     }
     assert_eq!(seen & mask, mask);
-    // SAFETY: ours, and not used any more.
+    // SAFETY: the descriptor is ours, and is not used any more.
     unsafe { libc::close(fd) };
     posix.finish();
 }

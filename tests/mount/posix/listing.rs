@@ -1,4 +1,4 @@
-//! Listings that the kernel keeps: what it shows of them is what is there.
+//! Listings that the kernel keeps: they show what exists.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ fn names(dir: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// A listing may be kept once the directory was seen to be left alone for some seconds, for which
-/// nothing but time can be waited; then it is kept by being read.
+/// A listing may be kept once the directory was seen unchanged for some seconds, for which there is
+/// no event; reading it then makes the kernel keep it.
 fn keep<const N: usize>(dirs: [&Path; N]) -> [BTreeSet<String>; N] {
     let (first, begun) = (dirs.map(names), Instant::now());
     while begun.elapsed() < Duration::from_secs(4) {
@@ -43,8 +43,8 @@ fn a_kept_listing_shows_what_is_there() {
     }
     assert!(keep([&streams, &changed, &store]).iter().all(|listed| *listed == made));
 
-    // Two streams, and the place where the first stands is removed: the second, which lists the
-    // directory anew meanwhile, may not make the first lose the rest.
+    // Two streams, and the entry at the first stream's position is removed: the second stream,
+    // which lists the directory again meanwhile, must not make the first one lose the rest.
     let order: Vec<String> = fs::read_dir(&streams)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -61,14 +61,14 @@ fn a_kept_listing_shows_what_is_there() {
     let seen: BTreeSet<_> = first.collect();
     assert!(seen.is_superset(&rest), "each is listed that was there all the time");
 
-    // Each change by way of the mount is seen at once.
+    // Each change through the mount is visible at once.
     File::create(changed.join("new")).unwrap();
     assert!(names(&changed).contains("new"));
     fs::rename(changed.join("new"), streams.join("moved")).unwrap();
     assert_eq!(names(&changed), made);
     assert!(names(&streams).contains("moved"));
 
-    // And each that others, such as a sync tool, make in the store.
+    // And each change in the store by others, such as a sync tool.
     let victim = made.first().unwrap();
     let inode = fs::metadata(store.join(victim)).unwrap().ino();
     let found = shell(&posix.scratch.vault(), &format!("find \"$PWD\" -inum {inode}"));
@@ -83,9 +83,9 @@ fn a_kept_listing_shows_what_is_there() {
 
 #[test]
 fn a_kept_listing_does_not_hide_a_long_name_that_comes_later() {
-    // Story: a sync tool had brought the file with a long name empty, and filled it in place.
-    // Neither the directory nor what its names are read with had changed, so the kernel went on
-    // showing the hash in the place of the name.
+    // Story: a sync tool had delivered the file with a long name empty, and filled it in place.
+    // Neither the directory nor the keys of its names had changed, so the kernel continued to show
+    // the hash in the place of the name.
     let Some(mut posix) = Posix::new() else { return };
     let dir = posix.at("dir");
     fs::create_dir(&dir).unwrap();

@@ -1,9 +1,9 @@
-//! What programs expect of a local filesystem, line by line, on a real mount. Each test says what
-//! it holds against what; where the rule is Linux's own and not obvious, the same is done on the
-//! filesystem below, and both must say the same.
+//! What programs expect of a local filesystem, line by line, on a real mount. Each test states the
+//! expected results; if the rule is Linux's own and not obvious, the same is done on the filesystem
+//! below, and both must behave the same.
 //!
-//! As root all of it is shown, with other users by setpriv(1); `user.rs` shows what differs
-//! for the daemon of an ordinary user.
+//! As root all of it is tested, with other users by setpriv(1); `user.rs` tests what differs for
+//! the daemon of an ordinary user.
 
 mod access;
 mod attributes;
@@ -34,17 +34,17 @@ struct Posix {
 }
 
 const OPTIONS: &str = "allow_other,default_permissions,suid,dev";
-/// The same where not the kernel but the daemon decides on who may do what.
+/// The same with the daemon, instead of the kernel, deciding on access.
 const DAEMON_DECIDES: &str = "allow_other,no_default_permissions,suid";
 
 impl Posix {
-    /// `None`, with a word about it, where it cannot be shown here.
+    /// `None`, with a message, if it cannot be tested here.
     fn new() -> Option<Posix> {
         Posix::mounted_with(OPTIONS)
     }
 
-    /// One mount where the kernel decides on who may do what and one where the daemon does; none
-    /// where neither can be shown here.
+    /// One mount in which the kernel decides on access, and one in which the daemon does; none if
+    /// neither can be tested here.
     fn both() -> impl Iterator<Item = Posix> {
         [OPTIONS, DAEMON_DECIDES].into_iter().filter_map(Posix::mounted_with)
     }
@@ -96,7 +96,7 @@ impl Posix {
         self.mount = Some(self.scratch.mount(&["-o", self.options]));
     }
 
-    /// Unmounts and has everything verified.
+    /// Unmounts and verifies everything.
     fn finish(mut self) {
         self.mount.take().expect("mounted").unmount();
         mounted::expect_code(self.scratch.kithfs("fsck").arg(self.scratch.vault()), 0);
@@ -114,7 +114,7 @@ fn c(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// errno of a call that returned -1; 0 where it did not.
+/// errno of a call that returned -1; otherwise 0.
 fn errno(returned: impl Into<i64>) -> i32 {
     if returned.into() == -1 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
 }

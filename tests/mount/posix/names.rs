@@ -29,7 +29,7 @@ fn rename_replaces_refuses_and_exchanges() {
     assert_eq!(rename2(&posix.at("fresh"), &posix.at("none"), libc::RENAME_EXCHANGE), libc::ENOENT);
     assert_eq!(rename2(&posix.at("fresh"), &other, libc::RENAME_EXCHANGE), 0);
     assert_eq!(fs::read(&other).unwrap(), b"file");
-    // A file and a directory that is not empty change places, with what is in it.
+    // A file and a directory with contents change places.
     assert_eq!(rename2(&other, &dir, libc::RENAME_EXCHANGE), 0);
     assert_eq!(fs::read(&dir).unwrap(), b"file");
     assert_eq!(fs::read(other.join("inside")).unwrap(), b"inside");
@@ -71,7 +71,7 @@ fn hard_links_share_everything_across_handles_and_mounts() {
 #[test]
 fn a_file_of_many_names_is_reached_by_each_of_them() {
     // A node forgot the oldest of many names, and when the others were removed the kernel's entry
-    // for the oldest gave ENOENT for ever.
+    // for the oldest failed with ENOENT for ever.
     let Some(posix) = Posix::new() else { return };
     let first = posix.at("first");
     fs::write(&first, "kept").unwrap();
@@ -167,8 +167,8 @@ fn a_file_without_a_name_lives_until_it_is_closed() {
 
 #[test]
 fn a_removed_entry_stays_usable_through_open_handles() {
-    // fstat of a directory that was removed or renamed over gave ENOENT, and so did that of a FIFO
-    // or of a descriptor opened for its path.
+    // fstat of a directory that was removed or renamed over failed with ENOENT, and so did that of
+    // a FIFO or of a descriptor opened for its path.
     let Some(posix) = Posix::new() else { return };
     let script = "
         mkdir d e full fresh; mkdir full/x; rmdir full/x; mkfifo p; touch f; ln -s away l; mknod n c 1 3; touch two; ln two three
@@ -196,8 +196,8 @@ fn a_removed_entry_stays_usable_through_open_handles() {
 
 #[test]
 fn a_nameless_file_is_made_or_refused_as_programs_expect() {
-    // open(2) names EOPNOTSUPP as what a filesystem without O_TMPFILE says, and programs then make
-    // a file with a name.
+    // open(2) documents EOPNOTSUPP for a filesystem without O_TMPFILE, and programs then create a
+    // file with a name.
     let Some(posix) = Posix::new() else { return };
     match File::options().write(true).custom_flags(libc::O_TMPFILE).open(posix.scratch.point()) {
         Ok(file) => file.write_at(b"nameless", 0).map(drop).unwrap(),
@@ -208,7 +208,7 @@ fn a_nameless_file_is_made_or_refused_as_programs_expect() {
     posix.finish();
 }
 
-/// A listing shows every entry that stays exactly once and can be rewound while entries come and
+/// A listing shows every entry that stays exactly once and can be rewound, while entries come and
 /// go.
 #[test]
 fn seekdir_works_while_entries_come_and_go() {
@@ -220,8 +220,8 @@ fn seekdir_works_while_entries_come_and_go() {
         File::create(dir.join(name)).unwrap();
         File::create(dir.join(format!("goes-{name}"))).unwrap();
     }
-    // What is there from the beginning to the end is listed exactly once, whatever comes and goes
-    // meanwhile.
+    // Entries that exist from the beginning to the end are listed exactly once, whatever comes and
+    // goes meanwhile.
     let mut seen = Vec::new();
     for (i, entry) in fs::read_dir(&dir).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();

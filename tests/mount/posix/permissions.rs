@@ -1,6 +1,6 @@
 //! Every kind of call, by owners, members of groups and others, on files and directories of random
-//! modes and lists: each must be allowed where the filesystem below allows it, and refused with the
-//! same error where not, whoever decides.
+//! modes and lists. Each must be allowed if the filesystem below allows it, and otherwise refused
+//! with the same error, under both regimes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use std::thread;
 
 use super::{Dice, Posix, c, mounted};
 
-/// Who calls: user, group, supplementary groups.
+/// The caller: user, group, supplementary groups.
 type Who = (u32, u32, &'static [u32]);
 
 const OWNER: u32 = 1234;
@@ -26,8 +26,8 @@ const CALLERS: [Who; 6] = [
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// An access control list as the kernel reads it, with what it gives to the owner, two users, the
-/// group, two groups, the mask and others.
+/// An access control list in the kernel's form, with the rights of the owner, two users, the group,
+/// two groups, the mask and others.
 fn list(bits: [u16; 8]) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let whom =
@@ -42,7 +42,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty())?)
 }
 
-/// What a round is tried on: modes of a file and a directory, and perhaps lists.
+/// The objects of a round: modes of a file and a directory, and perhaps lists.
 struct Round {
     modes: [u32; 2],
     lists: [Option<Vec<u8>>; 2],
@@ -55,7 +55,7 @@ impl Round {
         Round { modes: [dice.below(0o1000) as u32, dice.below(0o2000) as u32], lists }
     }
 
-    /// Makes it all anew, as root.
+    /// Creates all objects again, as root.
     fn prepare(&self, at: &Path) {
         let _ = fs::remove_dir_all(at.join("t"));
         for dir in ["t", "t/d", "t/d/sub", "t/other", "t/other/dir"] {
@@ -132,11 +132,11 @@ fn get_xattr(path: &Path, name: &str) -> io::Result<()> {
     Ok(rustix::fs::getxattr(path, name, &mut value).map(drop)?)
 }
 
-/// What was tried, and the number of its error.
+/// An attempt, and the number of its error.
 type Outcome = (&'static str, Option<i32>);
 
-/// Tries everything in the directory `at`, as whoever the thread is. What `links` says: whether
-/// hard links are protected here.
+/// Tries everything in the directory `at`, as the thread's user. `links`: whether hard links are
+/// protected here.
 fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     let (f, d) = (at.join("t/f"), at.join("t/d"));
     let other = at.join("t/other");
@@ -164,7 +164,7 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     note("no attribute", get_xattr(&f, "user.none"));
     note("set attribute", set_xattr(&f, "user.new", b"1"));
     note("remove attribute", rustix::fs::removexattr(&f, "user.there").map_err(Into::into));
-    // First, for a time that the file has already may be set again by whoever may write to it.
+    // First, because a user who may write to the file may set a time that it already has.
     note("touch time of modification", utimes(&f, OMIT, NOW));
     note("touch", utimes(&f, NOW, NOW));
     note("set times", utimes(&f, 1, 2));
@@ -224,10 +224,10 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     outcomes
 }
 
-/// Has the calling thread, and none else, be `who` for the rest of its life.
+/// Makes the calling thread, and no other, `who` for the rest of its life.
 fn become_user((uid, gid, groups): Who) {
-    // SAFETY: plain calls. Made as system calls they change this thread alone, which is what is
-    // wanted: glibc's functions change all.
+    // SAFETY: plain calls. As direct system calls they change this thread alone, which is intended:
+    // glibc's functions change all threads.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_FS), 0);
         assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
@@ -248,8 +248,8 @@ fn attempts_by(who: Who, at: &Path, links: bool) -> Vec<Outcome> {
 
 #[test]
 fn each_kind_of_call_is_allowed_or_refused_as_below() {
-    // On a mount without `default_permissions` nobody decided: whoever could enter wrote to files
-    // of mode 0444.
+    // On a mount without `default_permissions` nobody decided: any user who could enter wrote to
+    // files of mode 0444.
     let links =
         fs::read_to_string("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.trim() == "1");
     for posix in Posix::both() {
@@ -263,7 +263,7 @@ fn each_kind_of_call_is_allowed_or_refused_as_below() {
                 for at in [&here, &below] {
                     round.prepare(at);
                 }
-                // The kernel knows the names already in every second round.
+                // In every second round the kernel has the names cached already.
                 if number % 2 == 1 {
                     let _ =
                         (fs::metadata(here.join("t/d/in")), fs::metadata(here.join("t/d/gone")));
@@ -285,7 +285,7 @@ fn each_kind_of_call_is_allowed_or_refused_as_below() {
 
 #[test]
 fn names_that_the_kernel_knows_are_closed_with_their_directory() {
-    // The kernel walks through names that it knows without asking who may.
+    // The kernel walks through cached names without checking access.
     for posix in Posix::both() {
         let script = r#"mkdir -p d/sub; echo x > d/in; echo y > d/sub/in; chown -R 1234:1234 d
              c() { code as 1234 1234 "$@"; }
@@ -301,9 +301,9 @@ fn names_that_the_kernel_knows_are_closed_with_their_directory() {
 
 #[test]
 fn a_nested_mount_survives_the_close_of_a_directory() {
-    // Whoever closed a directory to himself had the kernel look all names up anew, and it takes
-    // down what is mounted on a name that it does not trust any more. Where it keeps no names there
-    // is nothing to look up anew.
+    // When a user closed a directory to themselves, the kernel looked up all names again, and it
+    // unmounts what is mounted on a name that it does not trust any more. If it keeps no names
+    // there is nothing to look up.
     for posix in Posix::both() {
         let script = "mkdir -p his deep/on; chown 1234:1234 his; mount -t tmpfs none deep/on; touch deep/on/there
              setpriv --reuid 1234 --regid 1234 --clear-groups chmod 0 his; test -e deep/on/there; grep -q \"$PWD/deep/on\" /proc/mounts";
@@ -316,8 +316,8 @@ fn a_nested_mount_survives_the_close_of_a_directory() {
     }
 }
 
-/// The mount of one user, who has it for himself: what the daemon of an ordinary user decides, for
-/// himself and his groups.
+/// The mount of one user, for that user alone: what the daemon of an ordinary user decides, for the
+/// user and their groups.
 #[test]
 fn an_ordinary_users_mount_obeys_the_modes_of_files() {
     let Some(user) = super::user::unprivileged() else { return };

@@ -1,5 +1,5 @@
-//! Contents that the kernel is given with the answer to OPEN: they must be those that a READ would
-//! have brought, whatever else happens to the file at that moment.
+//! Contents that the kernel gets with the answer to OPEN: they must equal those of a READ, whatever
+//! else happens to the file at that moment.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ fn contents(number: usize) -> Vec<u8> {
     (0..LEN).map(|at| (at / 7 + number * 31) as u8 | 1).collect()
 }
 
-/// Does all of `acts` at the same moment.
+/// Runs all of `acts` at the same moment.
 fn at_once(acts: Vec<Box<dyn FnOnce() + Send + '_>>) {
     let barrier = Barrier::new(acts.len());
     thread::scope(|scope| {
@@ -29,8 +29,8 @@ fn at_once(acts: Vec<Box<dyn FnOnce() + Send + '_>>) {
     });
 }
 
-/// Reads while somebody writes: each byte must be one from before or after, or a zero of a place
-/// that is being cut off or added.
+/// Reads during a write: each byte must be from before or after, or a zero in a part that is being
+/// cut off or added.
 fn read_meanwhile(path: PathBuf, old: &[u8]) {
     let mut whole = vec![0; LEN + 200];
     let len = File::open(path).unwrap().read_at(&mut whole, 0).unwrap();
@@ -43,8 +43,8 @@ fn read_meanwhile(path: PathBuf, old: &[u8]) {
 
 #[test]
 fn prefetched_contents_are_never_stale() {
-    // Contents that were read before a program's write, and given to the kernel after it, would
-    // have taken the write back.
+    // Contents that were read before a program's write, and passed to the kernel after it, would
+    // have reverted the write.
     let Some(mut posix) = Posix::new() else { return };
     const FILES: usize = 200;
     for number in 0..FILES {
@@ -102,7 +102,7 @@ fn prefetched_contents_are_never_stale() {
     posix.finish();
 }
 
-/// Small files of all sizes are prefetched whole, with no bytes after their end.
+/// Small files of all sizes are prefetched whole, without bytes after their end.
 #[test]
 fn small_files_of_every_size_are_prefetched_exactly() {
     let Some(mut posix) = Posix::new() else { return };
@@ -117,7 +117,7 @@ fn small_files_of_every_size_are_prefetched_exactly() {
         if size > 0 {
             let mapped = size.next_multiple_of(4096);
             // SAFETY: the file is open, is not cut while it is mapped, and the mapping is read
-            // within its length and then taken down.
+            // within its length and then unmapped.
             unsafe {
                 let at = rustix::mm::mmap(
                     std::ptr::null_mut(),

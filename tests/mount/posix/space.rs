@@ -1,4 +1,4 @@
-//! Space: holes, allocation, lengths, limits, and what is said of them.
+//! Space: holes, allocation, lengths, limits, and what is reported about them.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -52,14 +52,14 @@ fn holes_are_found_made_and_kept() {
 
 #[test]
 fn what_another_process_holds_dirty_is_copied_whole() {
-    // lseek(SEEK_DATA) asks before the kernel has sent its dirty pages: cp took what was just
-    // written for holes.
+    // lseek(SEEK_DATA) asks before the kernel has sent its dirty pages: cp mistook data that was
+    // just written for holes.
     let Some(posix) = Posix::new() else { return };
     let file = open(&posix.at("dirty"));
     file.set_len(8 << 20).unwrap();
     file.write_all_at(&[9; 100_000], 3 << 20).unwrap();
     posix.shell("cp --sparse=auto dirty copy; cmp dirty copy");
-    // What lay behind the end that the daemon knew of was no data at all, so tar made a hole of it.
+    // Data after the end that the daemon knew counted as none, so tar made a hole of it.
     let fresh = open(&posix.at("fresh"));
     fresh.write_all_at(&[9; 3_000_000], 0).unwrap();
     assert_eq!(
@@ -78,8 +78,8 @@ fn what_another_process_holds_dirty_is_copied_whole() {
 
 #[test]
 fn holes_of_a_file_that_is_open_for_writing_are_found() {
-    // While anybody had a file open for writing all of it counted as data, since LSEEK comes before
-    // the pages that the kernel holds back.
+    // While a file was open for writing all of it counted as data, because LSEEK arrives before the
+    // pages that the kernel holds back.
     let Some(posix) = Posix::new() else { return };
     if !holes::kernel_sends() {
         return;
@@ -89,7 +89,7 @@ fn holes_of_a_file_that_is_open_for_writing_are_found() {
     file.set_len(16 * MIB).unwrap();
     assert_eq!(holes::data(&file), []);
     file.write_all_at(&[9; 100_000], 3 * MIB).unwrap();
-    // Whole segments are data; the second one is behind the end that the daemon knows.
+    // Whole segments are data; the second one is after the end that the daemon knows.
     assert_eq!(seek(&file, 0, libc::SEEK_DATA), Ok(3 << 20));
     assert_eq!(seek(&file, 3 << 20, libc::SEEK_HOLE), Ok((3 << 20) + 102_400));
     file.write_all_at(&[8; 5000], 20 * MIB).unwrap();
@@ -99,7 +99,7 @@ fn holes_of_a_file_that_is_open_for_writing_are_found() {
     assert_eq!(seek(&file, end as i64 - 1, libc::SEEK_HOLE), Ok(end as i64));
     assert_eq!(seek(&file, end as i64, libc::SEEK_HOLE), Err(libc::ENXIO));
     assert_eq!(seek(&file, end as i64, libc::SEEK_DATA), Err(libc::ENXIO));
-    // Others see the same, and what a mapping has written is data too.
+    // Other opens see the same, and what a mapping has written is data too.
     assert_eq!(holes::data(&File::open(posix.at("f")).unwrap()), written);
     posix.shell(
         "python3 -c '
@@ -166,7 +166,7 @@ fn fallocate_in_each_mode_is_as_below() {
         let answers = files.each_ref().map(|file| fallocate(file, mode, offset, len));
         assert_eq!(answers[0], answers[1], "{:?}", steps[i]);
         assert!(fs::read(&path[0]).unwrap() == fs::read(&path[1]).unwrap(), "{:?}", steps[i]);
-        // Something to punch and to zero, over all of the file.
+        // Data to punch and to zero, over the whole file.
         for file in &files {
             let len = file.metadata().unwrap().len();
             file.write_all_at(&vec![i as u8 + 1; len as usize / 2], len / 4).unwrap();
@@ -181,8 +181,8 @@ fn fallocate_in_each_mode_is_as_below() {
 #[test]
 fn blocks_tell_what_a_file_takes() {
     let Some(posix) = Posix::new() else { return };
-    // The kernel counts no blocks of pages that it has not sent yet, and asks again when a
-    // descriptor has been closed.
+    // The kernel does not count blocks of pages that it has not sent yet, and asks again after a
+    // descriptor is closed.
     let path = posix.at("f");
     let after = |act: &dyn Fn(&File)| {
         act(&open(&path));
@@ -201,7 +201,7 @@ fn blocks_tell_what_a_file_takes() {
     posix.finish();
 }
 
-/// A length up to 8 EiB works or is refused with EFBIG. None wraps around.
+/// A length up to 8 EiB works or is refused with EFBIG. No length wraps around.
 #[test]
 fn lengths_up_to_8_eib_work_or_are_refused_and_never_wrap() {
     let Some(posix) = Posix::new() else { return };
@@ -232,7 +232,7 @@ fn lengths_up_to_8_eib_work_or_are_refused_and_never_wrap() {
 #[test]
 fn rlimit_fsize_applies_to_programs_not_to_the_daemon() {
     // A daemon that was started under `ulimit -f` was killed by SIGXFSZ at the first large file,
-    // with all that it held.
+    // with all the data that it held.
     let Some(mut posix) = Posix::new() else { return };
     posix.shell("! (ulimit -f 100; trap '' XFSZ; head -c 1000000 /dev/zero > f) 2>/dev/null; test $(stat -c %s f) = 102400");
     posix.shell("! (ulimit -f 100; trap '' XFSZ; truncate -s 200K f) 2>/dev/null; ! (ulimit -f 100; trap '' XFSZ; fallocate -l 200K f) 2>/dev/null; test $(stat -c %s f) = 102400");

@@ -1,5 +1,5 @@
-//! Many at once: two processes on one file, several threads on many names, each held against what
-//! it did.
+//! Concurrent access: two processes on one file, several threads on many names, each compared with
+//! its own actions.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,14 +9,14 @@ use std::process::Command;
 
 use super::{Dice, Posix};
 
-/// How much more than usual is done: `KITHFS_STRESS=20` for a long run.
+/// Multiplies the usual amount of work: `KITHFS_STRESS=20` for a long run.
 fn times(n: u64) -> u64 {
     n * std::env::var("KITHFS_STRESS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
 const HAMMERED: &str = "KITHFS_TEST_HAMMERED";
 
-/// Not a test: what the two processes of the next one do.
+/// Not a test: the two processes of the next one.
 #[test]
 fn hammer() {
     let Ok(task) = std::env::var(HAMMERED) else { return };
@@ -37,7 +37,7 @@ fn hammer() {
                 );
             }
             5 => {
-                // Opened and closed by the way, so that the last close of one meets the writes of
+                // Opened and closed in between, so that the last close of one meets the writes of
                 // the other.
                 let again = File::options().write(true).open(path).unwrap();
                 again
@@ -72,7 +72,7 @@ fn two_processes_on_one_file_never_see_torn_segments_or_errors() {
     assert!(now.iter().all(|b| *b <= 2));
     posix.remount();
     assert!(fs::read(&path).unwrap() == now);
-    // Whole overwrites by several threads: the last one wins as a whole.
+    // Whole overwrites by several threads: the last one wins completely.
     std::thread::scope(|scope| {
         for id in 1..=4u8 {
             let path = &path;
@@ -111,7 +111,7 @@ const SHARED_DIRS: u64 = 4;
 
 impl Worker {
     fn name(&mut self) -> String {
-        // Now and then a name so long that it stands in a sidecar.
+        // Sometimes a name so long that it is stored in a sidecar.
         let long = if self.dice.below(8) == 0 { "l".repeat(200) } else { String::new() };
         format!("d{}/t{}-{}{long}", self.dice.below(SHARED_DIRS), self.id, self.dice.below(12))
     }
@@ -194,7 +194,7 @@ impl Worker {
         let expected = match (&from, self.made.get(&to)) {
             _ if to == name => 0,
             _ if below => libc::EINVAL,
-            // Above itself: the target is a directory that holds it.
+            // Above itself: the target is a directory that contains it.
             (_, Some(Made::Dir)) if name.starts_with(&format!("{to}/")) => libc::ENOTEMPTY,
             (Made::Dir, Some(Made::Dir)) if !self.is_bare(&to) => libc::ENOTEMPTY,
             (Made::Dir, Some(Made::File(_) | Made::Link(_))) => libc::ENOTDIR,
@@ -243,7 +243,7 @@ fn walk(dir: &Path, prefix: &str, all: &mut Vec<String>) {
     }
 }
 
-/// Threads make, rename and remove entries in the same directories. In the end exactly those
+/// Threads create, rename and remove entries in the same directories. In the end exactly those
 /// entries exist that each thread expects.
 #[test]
 fn threads_in_shared_directories_match_a_model() {

@@ -1,9 +1,8 @@
-//! A program that reads and writes by io_uring: the calls are the kernel's own, and reach the mount
-//! from threads that are not the program's.
+//! A program that reads and writes by io_uring: the kernel makes the calls itself, and they reach
+//! the mount from threads that are not the program's.
 //!
-//! The program is a process of its own, for the kernel lets go of a ring's files at some time after
-//! the ring is closed, and with certainty before its process has ended: only then can the mount be
-//! ended.
+//! The program is a process of its own. The kernel releases a ring's files at some time after the
+//! ring is closed, and certainly before its process has ended; only then can the mount be ended.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -44,7 +43,7 @@ fn program() {
     }
 }
 
-/// `None`, with a word about it, where the kernel or a sandbox forbids rings.
+/// `None`, with a message, if the kernel or a sandbox forbids rings.
 fn ring(entries: u32) -> Option<IoUring> {
     match IoUring::new(entries) {
         Ok(ring) => Some(ring),
@@ -58,12 +57,12 @@ fn ring(entries: u32) -> Option<IoUring> {
     }
 }
 
-/// Submits all of `entries` at once and gives their results in the order of the entries.
+/// Submits all of `entries` at once and returns their results in the order of the entries.
 fn run(ring: &mut IoUring, entries: Vec<Entry>) -> Vec<i32> {
     let count = entries.len();
     for (i, entry) in entries.into_iter().enumerate() {
         // SAFETY: the callers keep all buffers and paths until the results are there, which is
-        // before this returns.
+        // before this function returns.
         unsafe { ring.submission().push(&entry.user_data(i as u64)).unwrap() };
     }
     let mut results = vec![i32::MIN; count];
@@ -102,7 +101,7 @@ fn part(i: usize) -> Vec<u8> {
     (0..PART).map(|at| (at as u8).wrapping_mul(31) ^ i as u8).collect()
 }
 
-/// Where a part belongs: not in order.
+/// The place of a part: not in order.
 fn place(i: usize) -> u64 {
     ((i * 29 % PARTS) * PART) as u64
 }
@@ -143,7 +142,7 @@ fn chains(mut ring: IoUring) {
     let fd = run(&mut ring, vec![create])[0];
     assert!(fd >= 0, "{fd}");
     let file = types::Fd(fd);
-    // Written, made durable, read back, in one chain of which each link waits for the one before;
+    // Write, make durable, read back, in one chain of which each link waits for the previous one;
     // through buffers that the kernel has pinned.
     let mut buffers = [vec![7u8; 300_000], vec![0u8; 300_000]];
     let pinned = buffers
@@ -176,7 +175,7 @@ fn chains(mut ring: IoUring) {
             .enumerate()
             .all(|(at, b)| *b == if (15_000..25_000).contains(&at) { 0 } else { 7 })
     );
-    // Vectors, and bytes behind the end.
+    // Vectors, and bytes after the end.
     let (mut one, mut two) = ([1u8; 10], [2u8; 20]);
     let mut vectors = [(&mut one[..]), (&mut two[..])]
         .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() });
@@ -209,8 +208,8 @@ fn chains(mut ring: IoUring) {
 
 #[test]
 fn direct_io_writes_are_seen_by_later_cached_reads() {
-    // The kernel kept pages that a reader brought into its cache while an asynchronous direct write
-    // was under way: a copy of a disk image made later had contents of before the write.
+    // The kernel kept pages that a reader brought into its cache during an asynchronous direct
+    // write: a later copy of a disk image had contents from before the write.
     let Some(posix) = Posix::new() else { return };
     client(&posix, "direct");
     posix.finish();
@@ -226,7 +225,7 @@ fn direct(mut ring: IoUring) {
     let buffer = unsafe { std::slice::from_raw_parts_mut(std::alloc::alloc_zeroed(layout), LEN) };
     let done = AtomicBool::new(false);
     let stale = std::thread::scope(|scope| {
-        // In a panic too, or the scope would wait for the readers for ever.
+        // Also in a panic; otherwise the scope would wait for the readers for ever.
         scopeguard::defer! { done.store(true, Ordering::Relaxed) }
         for _ in 0..2 {
             scope.spawn(|| {

@@ -1,12 +1,12 @@
-//! The daemon of an ordinary user, mounted through fusermount3: it may do less than root, and must
-//! do what its user may all the same.
+//! The daemon of an ordinary user, mounted through fusermount3: it has fewer rights than root, and
+//! must still do everything that its user may do.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::mounted::{self, KITHFS, Scratch, shell};
 
-/// `nobody`: fusermount3 asks for the name of who calls it.
+/// `nobody`: fusermount3 looks up the name of its caller.
 const USER: &str = "65534";
 
 pub(super) struct Unprivileged(Scratch);
@@ -57,7 +57,7 @@ pub(super) fn unprivileged() -> Option<Unprivileged> {
     }
     let usable = rustix::process::geteuid().is_root()
         && Command::new("fusermount3").arg("-V").output().is_ok();
-    // The program itself may stand where only root can go.
+    // The program itself may be where only root can go.
     let readable = Command::new("setpriv")
         .args(["--reuid", USER, "--regid", USER, "--clear-groups", "test", "-x", KITHFS])
         .status();
@@ -123,7 +123,7 @@ fn git_collects_its_read_only_objects() {
     user.umount();
 }
 
-/// What an ordinary user's mount has of owners, ACLs and namespaces of attributes.
+/// Owners, ACLs and namespaces of attributes in an ordinary user's mount.
 #[test]
 fn an_ordinary_users_mount_has_owners_acls_and_namespaces() {
     let Some(user) = unprivileged() else { return };
@@ -138,8 +138,8 @@ fn an_ordinary_users_mount_has_owners_acls_and_namespaces() {
 
 #[test]
 fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
-    // Who is root there alone looked for the list of mounts where the machine's root has it:
-    // `mounts` failed without the path, and `umount` did not wait until all was written.
+    // A root user of the namespace alone looked for the list of mounts where the machine's root has
+    // it: `mounts` failed without the path, and `umount` did not wait until everything was written.
     let Some(user) = unprivileged() else { return };
     user.umount();
     mounted::expect_code(Command::new(KITHFS).arg("mounts"), 0); // the machine's root has his
@@ -159,9 +159,9 @@ fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
     assert_eq!(ran.trim(), "text");
 }
 
-/// Runs a script as root in a mount namespace of its own, in which `conf` stands for
-/// /etc/fuse.conf: the machine's is not touched, and what is mounted there goes with it. `mine` and
-/// `his` run a command as the daemon's user and as another.
+/// Runs a script as root in a mount namespace of its own, in which `conf` replaces /etc/fuse.conf:
+/// the machine's file is not touched, and mounts there end with it. `mine` and `his` run a command
+/// as the daemon's user and as another.
 fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {
     std::fs::write(user.0.path().join("fuse.conf"), conf).unwrap();
     let mut bash = Command::new("unshare");
@@ -184,7 +184,7 @@ fn an_ordinary_user_lets_others_in_where_the_machine_allows_it() {
         return;
     }
     user.umount();
-    // Where it does not, the mount is refused, and says so.
+    // Otherwise the mount is refused with a message.
     with_fuse_conf(
         &user,
         "",
