@@ -1,5 +1,5 @@
-//! Stories of what waits: records that could not be written yet, changes that are not committed
-//! yet, and how much of them there may be.
+//! Stories of delayed work: records that could not be written yet, changes that are not committed
+//! yet, and the limits on them.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn with_broken_file(store: &MemStore, plan: &std::sync::Arc<FaultPlan>) -> (Vaul
 #[test]
 fn records_that_fit_their_file_no_longer_are_kept() {
     // A file with records that could not be applied was exchanged in the store: at the next
-    // checkpoint the records did not fit it, and were dropped without a word.
+    // checkpoint the records did not fit it, and were silently dropped.
     let (store, plan) = (store(), FaultPlan::new());
     let (vault, _) = with_broken_file(&store, &plan);
     let stored = vault.cipher_path(b"file").unwrap();
@@ -84,7 +84,7 @@ fn records_that_fit_their_file_no_longer_are_kept() {
 #[test]
 fn a_truncation_that_fails_leaves_the_records_of_the_file() {
     // The journal forgot the records of a file that was about to be truncated; the truncation
-    // failed, and what had been acknowledged was lost.
+    // failed, and acknowledged data was lost.
     let truncate = OpenFlags { truncate: true, ..READ_WRITE };
     for (call, nth) in [(Call::Read, 1), (Call::Write, 1)] {
         let (store, plan) = (store(), FaultPlan::new());
@@ -97,7 +97,7 @@ fn a_truncation_that_fails_leaves_the_records_of_the_file() {
         vault.close().unwrap();
         assert!(get(&vaults::open(store.root()).unwrap(), b"file").unwrap() == now, "{call:?}");
     }
-    // One that succeeds needs none of them.
+    // A truncation that succeeds needs none of them.
     let (store, plan) = (store(), FaultPlan::new());
     let (vault, _) = with_broken_file(&store, &plan);
     put(&vault, b"file", b"new").unwrap();
@@ -108,7 +108,8 @@ fn a_truncation_that_fails_leaves_the_records_of_the_file() {
 
 #[test]
 fn a_file_that_somebody_works_on_is_committed_all_the_same() {
-    // The background passed over a file whose lock was taken at that moment. One that was written
+    // The background skipped a file that was locked at that moment. A file that was written without
+    // a pause was never committed.
     // to without a pause was never committed.
     let store = store();
     let vault = vaults::open(store.root()).unwrap();
@@ -143,7 +144,7 @@ fn a_file_that_somebody_works_on_is_committed_all_the_same() {
 #[test]
 fn dirty_data_of_many_files_stays_within_the_vaults_limit() {
     // Each open file could hold 8 MiB of changes: with some hundreds of them the daemon was killed
-    // for want of memory.
+    // for lack of memory.
     const MAX: usize = 2 << 20;
     let store = store();
     let options = OpenOptions { cache_bytes: MAX, ..OpenOptions::default() };
@@ -173,8 +174,8 @@ fn dirty_data_of_many_files_stays_within_the_vaults_limit() {
     assert!(names.iter().all(|name| get(&vault, name).unwrap() == wanted));
 }
 
-/// Crashes a store so that names stay and bytes are lost, again and again in other ways, and gives
-/// what is found under `path` where the store has a file of no bytes.
+/// Crashes a store so that names stay and bytes are lost, repeatedly in other ways, and returns the
+/// contents of `path` when the store has a file without bytes.
 fn without_bytes(store: &MemStore, stored: &[u8], path: &[u8]) -> Vec<Result<Vec<u8>, i32>> {
     let mut found = Vec::new();
     for way in 0..60 {
@@ -212,8 +213,8 @@ fn without_bytes(store: &MemStore, stored: &[u8], path: &[u8]) -> Vec<Result<Vec
 
 #[test]
 fn an_unsynced_new_file_is_empty_after_a_power_cut() {
-    // The store kept the name and lost the header: the file gave EIO, where a plain disk shows it
-    // empty. A database that keeps a side file which it never syncs could not be opened any more.
+    // The store kept the name and lost the header: the file failed with EIO, while a plain disk
+    // shows it empty. A database with a side file that it never syncs could not be opened any more.
     let store = store();
     let vault = vaults::open(store.root()).unwrap();
     vaults::mkdir(&vault, b"dir").unwrap();
@@ -241,8 +242,8 @@ fn an_unsynced_new_file_is_empty_after_a_power_cut() {
 
 #[test]
 fn a_synced_file_that_is_cut_off_is_never_shown_as_empty() {
-    // With the record of its making still there: by a sync of its own, by another file that took
-    // its name, by a flush of the store.
+    // With the creation record still present: after a sync of its own, after another file took its
+    // name, after a flush of the store.
     let store = store();
     let vault = vaults::open(store.root()).unwrap();
     for path in [&b"synced"[..], b"replaced", b"made anew", b"source"] {
@@ -276,10 +277,10 @@ fn a_synced_file_that_is_cut_off_is_never_shown_as_empty() {
     assert_eq!(get(&vault, b"synced").unwrap(), b"durable");
 }
 
-/// After a power cut a name could be there without a byte, and the program that had made the file
-/// could not open it to begin anew: SQLite stayed shut until somebody deleted its `-shm`. Such a
-/// file is opened for writing now, and nothing but a truncation by the program has an effect,
-/// because a synced file that somebody cuts off looks the same.
+/// After a power cut a name could exist without a byte, and the program that had created the file
+/// could not open it to start again: SQLite failed until its `-shm` was deleted. Such a file can be
+/// opened for writing now, and only a truncation by the program has an effect, because a synced
+/// file that was cut off looks the same.
 #[test]
 fn a_file_of_no_bytes_waits_for_the_program_to_truncate_it() {
     let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
@@ -316,7 +317,7 @@ fn a_file_of_no_bytes_waits_for_the_program_to_truncate_it() {
             kithfs::vault::Fallocate::Allocate { keep_size: false },
         ));
         refused(vault.fallocate(handle, 0, 100, kithfs::vault::Fallocate::PunchHole));
-        // Whoever opens it meanwhile is told the same, and closing it writes nothing.
+        // Another opener gets the same error meanwhile, and its close writes nothing.
         let other =
             vault.open_file(node, OpenFlags { read: true, ..OpenFlags::default() }).unwrap().handle;
         refused(vault.read(other, 0, &mut [0; 10]).map(drop));
@@ -346,7 +347,7 @@ fn a_file_of_no_bytes_waits_for_the_program_to_truncate_it() {
     }
 }
 
-/// A truncation that the store refuses leaves a file of no bytes what it was: it must not be shown
+/// A truncation that the store refuses leaves a file without bytes unchanged: it must not be shown
 /// as empty.
 #[test]
 fn a_refused_truncation_of_a_file_of_no_bytes_empties_nothing() {
@@ -373,8 +374,8 @@ fn a_refused_truncation_of_a_file_of_no_bytes_empties_nothing() {
 
 #[test]
 fn a_file_is_not_taken_for_another_one_that_had_its_name() {
-    // The record of a file that was gone made the next one of its name: with the first one's id,
-    // which the rollback memory had seen newer.
+    // The record of a removed file also applied to the next file of its name: with the first one's
+    // id, of which the rollback database had seen a newer version.
     for by_rename in [false, true] {
         let store = store();
         let vault = vaults::open(store.root()).unwrap();
@@ -394,14 +395,14 @@ fn a_file_is_not_taken_for_another_one_that_had_its_name() {
                 if random.below(3) > 0 { n - 1 } else { random.below(n as u64) as usize }
             });
             vaults::open(crashed.root()).unwrap().close().unwrap();
-            // The name may be that of the first one still, or of none.
+            // The name may still be the first one's, or nobody's.
             let lost = crashed.root().stat(&stored).is_ok_and(|stat| stat.ino != first.0);
             assert!(!lost || header_of(&crashed, &stored).1 != first.1, "way {way}");
         }
     }
 }
 
-/// Inode number and first bytes of a file of the store.
+/// Returns inode number and first bytes of a file of the store.
 fn header_of(store: &MemStore, stored: &[u8]) -> (u64, Vec<u8>) {
     let file = store.root().open_file(stored, Access::Read).unwrap();
     let mut header = vec![0; 512];
@@ -412,8 +413,8 @@ fn header_of(store: &MemStore, stored: &[u8]) -> (u64, Vec<u8>) {
 
 #[test]
 fn a_time_that_a_file_has_already_is_not_set_again() {
-    // After each rename the kernel sends the time of modification that it keeps, and each time it
-    // was set once more in the store.
+    // After each rename the kernel sends the modification time that it keeps, and each time it was
+    // set again in the store.
     let (store, plan) = (store(), FaultPlan::new());
     let options = OpenOptions { caller_caches: true, ..OpenOptions::default() };
     let vault =
@@ -446,9 +447,9 @@ fn a_time_that_a_file_has_already_is_not_set_again() {
     assert_eq!(set(later, SetTime::Omit).unwrap().mtime, later);
 }
 
-/// The kernel dropped an inode while an answer about it was under way, and made a new one with the
-/// size that this answer told. An open of that inode was admitted although the file had been
-/// appended to since, and the next append went into the middle of it.
+/// The kernel dropped an inode while an answer about it was in progress, and made a new one with
+/// the size in that answer. An open of that inode was admitted although the file had been appended
+/// to since, and the next append went into the middle of it.
 #[test]
 fn an_answer_that_was_overtaken_admits_no_open() {
     let store = store();
@@ -477,9 +478,9 @@ fn an_answer_that_was_overtaken_admits_no_open() {
     }
 }
 
-/// The kernel sends the time of the last write some time after it. Where another program had
-/// removed or replaced the file meanwhile, that failed, and the error reached a program that had no
-/// part in it; where it was replaced, the time was set on the new file.
+/// The kernel sends the time of the last write some time after it. If another program had removed
+/// or replaced the file meanwhile, that failed, and an unrelated program got the error; if it was
+/// replaced, the time was set on the new file.
 #[test]
 fn a_late_time_of_a_lost_file_is_no_error() {
     for replaced in [false, true] {
@@ -507,7 +508,7 @@ fn a_late_time_of_a_lost_file_is_no_error() {
     }
 }
 
-/// A vault with a file that was written to and committed and never synced, and its handle.
+/// Returns a vault with a file that was written and committed and never synced, and its handle.
 fn with_open_file(store: &MemStore, plan: &std::sync::Arc<FaultPlan>) -> (Vault, u64) {
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
     let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
@@ -518,8 +519,8 @@ fn with_open_file(store: &MemStore, plan: &std::sync::Arc<FaultPlan>) -> (Vault,
 
 #[test]
 fn a_file_that_stays_open_is_made_durable_without_an_fsync() {
-    // A program that writes for hours and never syncs had its file committed straight to its places
-    // for as long: a crash in the middle of one of these commits left nothing of it readable.
+    // A program that writes for hours and never syncs had its file committed in place all the time:
+    // a crash in the middle of one of these commits left nothing of it readable.
     let store = store();
     let (vault, handle) = with_open_file(&store, &FaultPlan::new());
     let (sender, flushed) = mpsc::channel();
@@ -529,7 +530,7 @@ fn a_file_that_stays_open_is_made_durable_without_an_fsync() {
             let _ = sender.lock().unwrap().send(event.ino);
         }
     }));
-    // By the background alone. The first flush may be that of another file; a file's own is over
+    // By the background alone. The first flush may be that of another file; a file's own has ended
     // when the vault's next step is seen.
     let whole = || {
         let crashed = store.crash(&mut |_| 0);
@@ -549,7 +550,7 @@ fn a_file_that_stays_open_is_made_durable_without_an_fsync() {
 
 #[test]
 fn a_flush_in_the_background_that_fails_is_told() {
-    // Of both flushes that the background makes: the one beside the writers, and the one with the
+    // Both flushes that the background makes: the one concurrent with writers, and the one with the
     // file locked.
     for call in [Call::SyncData, Call::SyncAll] {
         let (store, plan) = (store(), FaultPlan::new());
@@ -565,7 +566,7 @@ fn a_flush_in_the_background_that_fails_is_told() {
             "{call:?}: the error stays"
         );
         let _ = vault.release(handle);
-        // Opened again, what was lost is written again.
+        // When it is opened again, lost data is written again.
         let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
         vault.fsync(handle, false).unwrap();
         vault.release(handle).unwrap();
@@ -579,9 +580,9 @@ fn a_flush_in_the_background_that_fails_is_told() {
 
 #[test]
 fn a_half_refused_commit_is_not_made_durable() {
-    // A full store had refused a commit in the middle: some of what the committed header refers to
-    // was new, the rest old. The background made that durable, and from then on records were
-    // written that rely on the old.
+    // A full store had refused a commit in the middle: some of the data to which the committed
+    // header refers was new, the rest old. The background made that durable, and from then on
+    // records were written that rely on the old data.
     let (store, plan) = (store(), FaultPlan::new());
     let (vault, handle) = with_open_file(&store, &plan);
     vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();
@@ -608,8 +609,8 @@ fn a_half_refused_commit_is_not_made_durable() {
 
 #[test]
 fn nobody_waits_for_a_flush_in_the_background() {
-    // A slow disk may take a minute to flush what a recording has brought together; who records
-    // must not be held up by it.
+    // A slow disk may take a minute to flush a long recording; the recording program must not wait
+    // for it.
     let store = store();
     let (vault, handle) = with_open_file(&store, &FaultPlan::new());
     let ((begun, begins), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
@@ -634,9 +635,9 @@ fn nobody_waits_for_a_flush_in_the_background() {
     assert!(found == [pattern(1, 40_000), pattern(2, 9000)].concat());
 }
 
-/// A commit looks first whether the names of its file still lead to it. Where that could not be
-/// found out, for want of descriptors or memory, the file must not count as replaced: the commit
-/// fails, and the next one stores all.
+/// A commit first checks whether the names of its file still lead to it. If that cannot be found
+/// out, for lack of descriptors or memory, the file must not count as replaced: the commit fails,
+/// and the next one stores everything.
 #[test]
 fn a_commit_that_cannot_look_loses_nothing() {
     for errno in [libc::ENFILE, libc::EMFILE, libc::ENOMEM, libc::EINTR] {

@@ -1,17 +1,17 @@
-//! Calls that fail, daemons that are killed and power cuts, in one session and one after the other,
-//! under workloads that chance has put together: with hard links, several handles of one file,
-//! renames of directories, long names, copies and times.
+//! Failing calls, killed daemons and power cuts, in one session and in sequence, under random
+//! workloads: with hard links, several handles of one file, renames of directories, long names,
+//! copies and times.
 //!
-//! What is asked
-//! * What was synced is there, whole, or as it was at some moment since; no failure before or after
-//!   takes it away, and no cut, be it in the middle of an operation. So is a time that was set and
-//!   synced.
-//! * What is read was written: after a failure it is old or new, byte by byte, and after a crash
-//!   one of the states since the last sync.
+//! What is checked
+//! * * Synced data exists, complete, in the synced or a later state; no failure before or after
+//!   removes it, and no cut, even in the middle of an operation. The same holds for a time that was
+//!   set and synced.
+//! * * Data that is read was written: after a failure it is old or new, byte by byte, and after a
+//!   crash it is one of the states since the last sync.
 //! * A rename that fails leaves every name with one of the files that it could have.
 //!
-//! After a crash the session goes on with what it finds. `KITHFS_RUNS` tells how many runs there
-//! are, `KITHFS_SEED` with which they begin, `KITHFS_STEPS` how long they are.
+//! After a crash the session continues with what it finds. `KITHFS_RUNS` sets the number of runs,
+//! `KITHFS_SEED` the first seed, `KITHFS_STEPS` the length.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,22 +34,22 @@ const LONG: &[u8] = &{
 };
 const NAMES: [&[u8]; 8] = [b"a", b"b", b"c", b"p/a", LONG, b"q/a", b"q/c", b"p/b"];
 const DIRS: [&[u8]; 3] = [b"", b"p", b"q"];
-/// What is renamed of directories.
+/// Renames of directories.
 const OTHER: [(&[u8], &[u8]); 2] = [(b"p", b"r"), (b"r", b"p")];
 
-/// A file, whatever its names.
+/// A file, with any names.
 #[derive(Default, Clone)]
 struct Obj {
     handles: Vec<u64>,
-    /// What is read.
+    /// The contents that are read.
     view: Vec<u8>,
-    /// What a crash may leave: what was synced last, and all since.
+    /// States that a crash may leave: the last synced one, and all since.
     states: Vec<Vec<u8>>,
-    /// It was never synced, or was cut to nothing since: it may be lost.
+    /// It was never synced, or has been truncated to zero since: it may be lost.
     fragile: bool,
     /// The time that was set last, if nothing has changed it since.
     set: Option<i64>,
-    /// The one that was synced, in the same way.
+    /// The synced time, in the same way.
     synced_set: Option<i64>,
 }
 
@@ -59,15 +59,15 @@ struct Run {
     vault: Vault,
     objs: Vec<Obj>,
     names: BTreeMap<Vec<u8>, usize>,
-    /// What names may be after a cut.
+    /// Possible owners of names after a cut.
     may: BTreeMap<Vec<u8>, BTreeSet<Option<usize>>>,
     random: Seeded,
     what: String,
     log: Vec<String>,
     errors: usize,
     cuts: usize,
-    /// A call has failed since the vault was opened: what a flush has lost may be in the memory of
-    /// the kernel alone.
+    /// A call has failed since the vault was opened: data that a flush has lost may be in the
+    /// kernel's memory alone.
     failed: bool,
 }
 
@@ -79,8 +79,8 @@ fn open(store: &MemStore, plan: &Arc<FaultPlan>) -> Result<Vault, Error> {
     )
 }
 
-/// Another vault, so that one which is closed and could not let go of all lets go of it before it
-/// is opened anew.
+/// Another vault to put into the place of one that is closed but cannot release everything: the
+/// first one is released before it is opened again.
 fn dummy() -> Vault {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -88,8 +88,8 @@ fn dummy() -> Vault {
 }
 
 impl Obj {
-    /// Whether the file may hold these bytes: one of its states, or as much of one as a last commit
-    /// found room for.
+    /// Returns whether the file may have these bytes: one of its states, or the part of one for
+    /// which a last commit found room.
     fn may_be(&self, bytes: &[u8]) -> bool {
         let is_part = |state: &Vec<u8>| {
             state.starts_with(bytes) && self.states.iter().any(|least| least.len() <= bytes.len())
@@ -182,7 +182,7 @@ impl Run {
         }
     }
 
-    /// After a name operation that may have been refused.
+    /// Called after a name operation that may have been refused.
     fn relearn(&mut self, before: &BTreeMap<u64, usize>) {
         self.plan.heal();
         for path in self.paths() {
@@ -231,7 +231,7 @@ impl Run {
         Some(get(&self.vault, path))
     }
 
-    /// What is there now is one of the states that it may have.
+    /// Asserts that the present contents are one of the allowed states.
     fn look(&mut self, o: usize, how: &str, may: &dyn Fn(&Obj, &[u8]) -> bool) {
         self.plan.heal();
         match self.read(o) {
@@ -264,7 +264,7 @@ impl Run {
         self.plan.reset();
     }
 
-    /// Has a call of the next operation fail, in three cases of ten.
+    /// Lets a call of the next operation fail, in three cases of ten.
     fn arm(&mut self) {
         self.reset();
         if self.below(100) < 70 {
@@ -303,7 +303,7 @@ impl Run {
         obj.synced_set = obj.set;
         let paths: Vec<_> =
             self.names.iter().filter(|(_, x)| **x == o).map(|(p, _)| p.clone()).collect();
-        // a file of one name that was just made has that now
+        // A file with one name that was just created has that name now.
         if let [one] = &paths[..]
             && self.may.get(one).is_none_or(|m| m.iter().flatten().all(|x| *x == o))
         {
@@ -311,7 +311,8 @@ impl Run {
         }
     }
 
-    /// The contents become `new` if it was done, else old and new byte by byte.
+    /// Changes the contents to `new` if the change succeeded, otherwise to a mixture of old and new
+    /// bytes.
     fn change(&mut self, o: usize, ok: bool, new: Vec<u8>, how: &str) {
         self.dirty(o);
         let view = self.objs[o].view.clone();
@@ -338,7 +339,7 @@ impl Run {
         }
     }
 
-    /// The power is cut, or the daemon killed, and all goes on from what is found.
+    /// Cuts the power, or kills the daemon, and continues with what is found.
     fn crash(&mut self, cut: bool) {
         self.crash_of(self.store.clone(), cut);
     }
@@ -489,7 +490,7 @@ impl Run {
         }
     }
 
-    /// A step, in the middle of some of which the power is cut.
+    /// Performs a step; in the middle of some, the power is cut.
     fn step(&mut self) {
         if self.below(12) > 0 {
             return self.step_whole();
@@ -607,7 +608,7 @@ impl Run {
                             at(&self.vault, parent, |p| self.vault.unlink(p, last)).unwrap();
                             self.set_name(&name, None);
                         } else {
-                            // The name may come back in a cut.
+                            // The name may come back after a cut.
                             self.objs.push(Obj {
                                 states: vec![Vec::new()],
                                 fragile: true,

@@ -1,8 +1,8 @@
-//! The store fails: one call after the other, all from one on, or for want of space. Nobody may
-//! panic, wrong bytes may not be shown, and what was made durable may not be lost.
+//! The store fails: one call after the other, all from one on, or for lack of space. No panic, no
+//! wrong bytes, and nothing durable may be lost.
 //!
-//! A scripted session runs against a store that fails as planned, and takes each error as a program
-//! would that goes on all the same. After it the store is healed, the vault opened anew and read.
+//! A scripted session runs against a store that fails as planned, and continues after each error,
+//! as some programs do. Then the store is repaired, the vault opened again and read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::support::vaults::{
     self, Item, READ_WRITE, at, mkdir, pattern, rename, set_xattr, split,
 };
 
-/// What is known of the contents that began under one name; they may be under a later name by now.
+/// What is known of contents that began under one name; a later name may have them by now.
 #[derive(Default)]
 struct Story {
-    /// Every state since the last one that was made durable, that one first.
+    /// The last durable state, followed by every later state.
     states: Vec<Vec<u8>>,
-    /// Whether there is such a one: then it must be found.
+    /// Whether there is a durable state: then one of these states must be found.
     durable: bool,
-    /// A change failed, perhaps in part: the last state is not what is there to the byte, and no
-    /// other one is either.
+    /// A change failed, perhaps in part: the bytes are not exactly the last state, nor any other
+    /// one.
     blurred: bool,
-    /// It may be gone: an unlink was tried.
+    /// It may be missing: an unlink was tried.
     unlinked: bool,
-    /// It was cut to nothing, or never durable: an error is no surprise.
+    /// It was truncated to zero, or never durable: an error is allowed.
     fragile: bool,
 }
 
@@ -59,7 +59,7 @@ impl Session<'_> {
         result.ok()
     }
 
-    /// The states that a change may leave: what is there now, changed.
+    /// Adds the states that a change may leave: the present one, changed.
     fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
         let story = self.story(path);
         let mut next = story.states.last().unwrap().clone();
@@ -67,7 +67,7 @@ impl Session<'_> {
         story.states.push(next);
     }
 
-    /// Opens, writes in several calls, perhaps syncs, closes.
+    /// Opens, writes in several calls, optionally syncs, closes.
     fn write(&mut self, path: &[u8], offset: usize, data: &[u8], sync: bool) {
         self.change(path, |b| {
             b.resize(b.len().max(offset + data.len()), 0);
@@ -97,8 +97,8 @@ impl Session<'_> {
         self.story(path).blurred |= !(flushed && closed);
     }
 
-    /// Makes a file that nobody syncs, and goes on writing to it for as long as the background
-    /// leaves such a file without a flush.
+    /// Creates a file that is never synced, and continues writing to it for as long as the
+    /// background leaves such a file without a flush.
     fn stay_open(&mut self, path: &[u8]) {
         let bytes = pattern(21, 40_000);
         self.change(path, |b| *b = bytes.clone());
@@ -121,7 +121,7 @@ impl Session<'_> {
         self.story(path).blurred |= !(whole && closed);
     }
 
-    /// What is shown while things fail is never wrong either.
+    /// Reads during failures are never wrong either.
     fn read(&mut self, path: &[u8], handle: u64) {
         let mut buf = vec![0xAB; 400_000];
         if let Some(read) = self.took(self.vault.read(handle, 0, &mut buf)) {
@@ -156,8 +156,7 @@ impl Session<'_> {
                 Fallocate::PunchHole,
             ))
             .is_some();
-        // Like what is written, a small hole is committed by the next flush, which tells of a
-        // failure.
+        // Like written data, a small hole is committed by the next flush, which reports a failure.
         let flushed = self.took(self.vault.flush(opened.handle)).is_some();
         let closed = self.took(self.vault.release(opened.handle)).is_some();
         self.story(path).blurred |= !(punched && flushed && closed);
@@ -211,12 +210,12 @@ impl Session<'_> {
     }
 }
 
-/// Each byte is that of one of the states at its place.
+/// Asserts that each byte is one of the states' at its offset.
 fn assert_known(found: &[u8], story: &Story, what: &str) {
     let longest = story.states.iter().map(Vec::len).max().unwrap_or(0);
     assert!(found.len() <= longest, "{what}: {} bytes, {longest} at the most", found.len());
     let wrong = (0..found.len()).find(|at| {
-        // A hole where a write that failed would have ended.
+        // A hole where a failed write would have ended.
         !story.states.iter().any(|s| s.get(*at).copied().unwrap_or(0) == found[*at])
     });
     if let Some(at) = wrong {
@@ -252,14 +251,14 @@ fn verify(store: &MemStore, stories: &BTreeMap<u8, Story>, what: &str) {
     vault.close().unwrap_or_else(|e| panic!("{what}: close: {e}"));
 }
 
-/// Runs the session with a fault; gives the calls that were counted and the errors that it took.
+/// Runs the session with a fault; returns the number of calls and of errors.
 fn session(fault: Option<Fault>, capacity: Option<u64>, what: &str) -> (u64, usize) {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
     plan.reset();
-    // As Linux does, and the harshest that a store may do.
+    // As Linux does, and the worst that a store may do.
     plan.lose_what_is_not_flushed();
     if let Some(fault) = fault {
         plan.add(fault);
@@ -269,7 +268,7 @@ fn session(fault: Option<Fault>, capacity: Option<u64>, what: &str) -> (u64, usi
     session.run();
     let calls = plan.count(Calls::All);
     let (stories, errors) = (session.stories, session.errors);
-    // The power may fail now as well: what was promised was promised.
+    // The power may fail now as well: promises still hold.
     let crashed = store.crash(&mut |_| 0);
     crashed.set_capacity(None);
     verify(&crashed, &stories, &format!("{what}, and a power cut"));
@@ -282,7 +281,7 @@ fn session(fault: Option<Fault>, capacity: Option<u64>, what: &str) -> (u64, usi
     (calls, errors)
 }
 
-/// Every call once; the larger strides keep it short.
+/// Fails every call once; larger strides keep it short.
 fn each_call(kind: impl Fn(u64) -> Fault, stride: usize) {
     let (calls, errors) = session(None, None, "no fault");
     assert_eq!(errors, 0);
@@ -339,7 +338,7 @@ fn a_store_that_fills_up() {
 #[test]
 fn pending_changes_are_kept_while_no_file_can_be_opened() {
     // Programs had so many files open that the daemon could open none, and an fsync that needed a
-    // journal then latched its file: what had been written to it was thrown away.
+    // journal then latched its file: data that had been written to it was discarded.
     for call in [Call::CreateFile, Call::OpenFile, Call::OpenDir] {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -380,9 +379,9 @@ fn pending_changes_are_kept_while_no_file_can_be_opened() {
 
 #[test]
 fn a_full_store_keeps_its_data_and_recovers_with_space() {
-    // A write that did not fit left a file without its small form: its header told a size that no
-    // reader accepts. And an fsync that found no space for the journal latched the file, although
-    // nothing was lost yet.
+    // A write that did not fit left a file without its small form: its header contained a size that
+    // no reader accepts. And an fsync that found no space for the journal latched the file,
+    // although nothing was lost yet.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let vault = vaults::open(store.root()).unwrap();
@@ -422,7 +421,7 @@ fn a_full_store_keeps_its_data_and_recovers_with_space() {
     for store in [crashed, store.snapshot()] {
         let vault = vaults::open(store.root()).unwrap();
         assert!(vaults::get(&vault, b"fresh").unwrap() == pattern(5, 1000));
-        // Of what was refused perhaps the part that needed no room was done.
+        // Of the refused change, perhaps the part that needs no room was made.
         let mut begun = pattern(1, 1000);
         begun[500..].copy_from_slice(&pattern(3, 300_000)[..500]);
         assert!([begun, pattern(1, 1000)].contains(&vaults::get(&vault, b"small").unwrap()));
@@ -434,8 +433,8 @@ fn a_full_store_keeps_its_data_and_recovers_with_space() {
 
 #[test]
 fn removing_long_names_does_not_list_each_directory_again() {
-    // Only the directory asked about last was remembered: two programs that removed 12,000 long
-    // names each took minutes for it.
+    // Only the last directory that was checked was remembered: two programs that removed 12,000
+    // long names each took minutes for it.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let plan = FaultPlan::new();
@@ -461,9 +460,9 @@ fn removing_long_names_does_not_list_each_directory_again() {
 
 #[test]
 fn a_directory_rename_that_gets_enospc_changes_nothing() {
-    // Where the empty directory could not be put away any more, the two had changed places: the
-    // mount knew nothing of it, and the next daemon did not find the files under the paths by which
-    // their records in the journal named them.
+    // If the empty directory could no longer be put away, the two had changed places. The mount did
+    // not know it, and the next daemon did not find the files under the paths in their journal
+    // records.
     for n in 1.. {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);

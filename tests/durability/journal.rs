@@ -1,4 +1,4 @@
-//! Stories of durability: each test is a way in which something was lost, or could have been.
+//! Stories of durability: each test shows a way in which data was lost, or could have been.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ fn store(chunk_log2: u8) -> MemStore {
     store
 }
 
-/// Makes a file that survives any power cut from now on.
+/// Creates a file that survives any power cut from now on.
 fn durable(vault: &Vault, path: &[u8], bytes: &[u8]) {
     put(vault, path, bytes).unwrap();
     let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
@@ -77,9 +77,9 @@ fn open_read_only(store: Arc<dyn Dir>) -> Vault {
 
 #[test]
 fn a_file_that_a_full_store_refuses_to_shorten_keeps_its_bytes() {
-    // A truncate for which the journal found no space stayed in memory: the file counted as small,
-    // the next write filled places to which the durable header still referred, and growth brought
-    // the old bytes back.
+    // A truncation for which the journal found no space stayed in memory. The file counted as
+    // small, the next write filled places to which the durable header still referred, and growth
+    // brought the old bytes back.
     for (chunk_log2, size) in
         [(12, 100), (12, 4096), (12, 10_001), (18, 0), (18, 100), (18, 10_001), (18, 262_144)]
     {
@@ -101,7 +101,7 @@ fn a_file_that_a_full_store_refuses_to_shorten_keeps_its_bytes() {
                 vault.setattr(node, &SetAttr { size: Some(size), ..SetAttr::default() })
             });
             let now = match &cut {
-                // Nothing of the old contents is wanted any more, so nothing needs the journal.
+                // None of the old contents is needed any more, so nothing needs the journal.
                 Ok(_) => old[..size as usize].to_vec(),
                 Err(e) => {
                     assert!(size > 0 && was_durable, "{what}: {e}");
@@ -112,7 +112,7 @@ fn a_file_that_a_full_store_refuses_to_shorten_keeps_its_bytes() {
             assert!(cut.is_err() == (size > 0 && was_durable), "{what}");
             assert_eq!(get(&vault, b"file").unwrap().len(), now.len(), "{what}");
             assert!(get(&vault, b"file").unwrap() == now, "{what}: while it is full");
-            // Perhaps taken in, perhaps refused; what was there before stays until it is committed.
+            // Perhaps accepted, perhaps refused; existing data stays until the next commit.
             let more = pattern(2, 9000);
             let written = vault.write(handle, 5000, &more, false).is_ok();
             if was_durable && size > 0 {
@@ -144,7 +144,7 @@ fn a_file_that_a_full_store_refuses_to_shorten_keeps_its_bytes() {
 #[test]
 fn bytes_written_where_a_hole_was_refused_stay() {
     // The ranges of a hole that a full store had refused were kept for the next commit, which
-    // punched them out of what had been written there since.
+    // punched them out of data written there since.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 100_000));
@@ -189,8 +189,8 @@ fn many_small_holes_are_committed_together() {
 #[test]
 fn an_fsync_survives_a_failed_replay_of_another_file() {
     // A record that could not be applied left its journal for the next replay, and another journal
-    // was begun beside it: where a power cut tore a file that had records in both, the wrong one of
-    // them came first and an acknowledged fsync was lost. The first write is that of the record.
+    // was begun beside it. If a power cut tore a file with records in both, the wrong one was
+    // applied first and an acknowledged fsync was lost. The first write is that of the record.
     for (call, nth) in [(Call::Write, 2), (Call::SetTimes, 1)] {
         let store = store(12);
         let plan = FaultPlan::new();
@@ -228,7 +228,7 @@ fn an_fsync_survives_a_failed_replay_of_another_file() {
             assert!(get(&again, b"bad").unwrap() == bad, "round {round}: its record was durable");
         }
         let _ = vault.release(handle);
-        // Opened again it is repaired first.
+        // A new open repairs it first.
         assert!(get(&vault, b"bad").unwrap() == bad);
         overwrite(&vault, b"bad", 0, b"again").unwrap();
         vault.close().unwrap();
@@ -241,7 +241,7 @@ fn an_fsync_survives_a_failed_replay_of_another_file() {
 
 #[test]
 fn records_of_an_unflushable_file_are_carried_over() {
-    // A checkpoint that could not flush a file forgot all the others that it had not come to.
+    // A checkpoint that could not flush a file forgot all the files after it.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -276,7 +276,7 @@ fn records_of_an_unflushable_file_are_carried_over() {
         errno: libc::EIO,
         short: true,
     });
-    // The rename of a file asks for a checkpoint; it may be one of the two itself.
+    // The rename of a file requests a checkpoint; it may be one of the two files itself.
     let _ = vaults::rename(&vault, &names[0], b"renamed", kithfs::vault::RenameMode::NoReplace);
     assert!(plan.failed() >= 3, "{}", plan.failed());
     for round in 0..40 {
@@ -297,8 +297,8 @@ fn records_of_an_unflushable_file_are_carried_over() {
 
 #[test]
 fn a_file_is_not_opened_before_its_records_are_replayed() {
-    // A replay that could not write a file kept its journal and opened the vault: the file was
-    // served at the state before, and what was committed on top of it made the records worthless.
+    // A replay that could not write a file kept its journal and opened the vault. The file was
+    // served in the state before, and commits on top of it made the records worthless.
     let live = store(12);
     let vault = vaults::open(live.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 40_000));
@@ -351,8 +351,8 @@ fn a_file_is_not_opened_before_its_records_are_replayed() {
 
 #[test]
 fn a_read_only_open_shows_the_journal_and_changes_nothing() {
-    // A vault that was opened for reading only, with the journal of a crashed mount in it, showed
-    // files without what their programs had fsynced.
+    // A vault that was opened read-only, with the journal of a crashed mount in it, showed files
+    // without the data that programs had fsynced.
     for chunk_log2 in [12, 18] {
         let live = store(chunk_log2);
         let vault = vaults::open(live.root()).unwrap();
@@ -392,7 +392,7 @@ fn a_read_only_open_shows_the_journal_and_changes_nothing() {
             );
             vault.close().unwrap();
             assert_eq!(plan.count(Calls::Changes), 0, "nothing was changed");
-            // A mount that can write does what was only shown.
+            // A writable mount does what was only shown.
             let vault = vaults::open(crashed.root()).unwrap();
             assert!(
                 get(&vault, b"large").unwrap() == large && get(&vault, b"small").unwrap() == small
@@ -403,9 +403,9 @@ fn a_read_only_open_shows_the_journal_and_changes_nothing() {
 
 #[test]
 fn the_last_close_commits_what_another_opener_has_left_to_it() {
-    // The last close committed, and before it took the file out of the table somebody else opened,
-    // wrote and closed it: as one of two he left the commit to the other, who had done his already,
-    // and the change was gone.
+    // The last close committed. Before it removed the file from the table another program opened,
+    // wrote and closed it: as one of two it left the commit to the other, which had made it
+    // already, and the change was lost.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     put(&vault, b"file", &[0; 100]).unwrap();
@@ -430,7 +430,7 @@ fn the_last_close_commits_what_another_opener_has_left_to_it() {
     assert!(!lost.into_inner(), "a change was lost");
 }
 
-/// Names of the journals of a store.
+/// Returns the names of the journals of a store.
 fn journal_names(dir: &Arc<dyn Dir>) -> Vec<Vec<u8>> {
     let entries = dir.reopen().unwrap().read(0, 1 << 20).unwrap();
     entries.iter().filter(|e| e.name.starts_with(b"+journal-")).map(|e| e.name.to_vec()).collect()
@@ -448,8 +448,8 @@ fn write_all(dir: &Arc<dyn Dir>, name: &[u8], bytes: &[u8]) {
     dir.create_file(name, 0o600).unwrap().write_at(bytes, 0).unwrap();
 }
 
-/// A store as a power cut left it, with a journal of two records for one file, and what the file
-/// held before and after them.
+/// Returns a store as a power cut left it, with a journal of two records for one file, and the
+/// contents of the file before and after them.
 fn crashed() -> (MemStore, [Vec<u8>; 3]) {
     let live = store(12);
     let vault = vaults::open(live.root()).unwrap();
@@ -472,7 +472,7 @@ fn assert_one_of(store: &MemStore, states: &[Vec<u8>], what: &str) {
 
 #[test]
 fn a_journal_that_was_tampered_with_is_refused_or_harmless() {
-    // Whoever stores the vault may change the journal as well.
+    // The storage host may change the journal as well.
     let (base, states) = crashed();
     let name = journal_names(&base.root()).remove(0);
     let bytes = read_all(&base.root(), &name);
@@ -506,7 +506,7 @@ fn a_journal_that_was_tampered_with_is_refused_or_harmless() {
 
 #[test]
 fn a_foreign_or_stale_journal_does_nothing() {
-    // The storage keeps an old journal and puts it back, or that of another vault of the same
+    // The storage keeps an old journal and restores it, or that of another vault of the same
     // person.
     let (base, states) = crashed();
     let name = journal_names(&base.root()).remove(0);
@@ -532,10 +532,10 @@ fn a_foreign_or_stale_journal_does_nothing() {
 
 #[test]
 fn a_young_journal_of_another_machine_is_replayed_and_left() {
-    // A sync tool brought the journal of a mount that was alive on another machine. First it was
-    // replayed and removed here, the tool removed it there, and a crash there lost what it held.
-    // Then the vault was not opened for writing for two minutes, although the other machine may
-    // have nothing to do with it: all mounts were refused as long as another one was active.
+    // A sync tool delivered the journal of a mount that was alive on another machine. First it was
+    // replayed and removed here, the tool removed it there, and a crash there lost its records.
+    // Then the vault could not be opened for writing for two minutes, although the other machine
+    // may have nothing to do with it: all mounts were refused as long as another one was active.
     let (base, states) = crashed();
     let root = base.root();
     let name = journal_names(&root).remove(0);
@@ -555,7 +555,7 @@ fn a_young_journal_of_another_machine_is_replayed_and_left() {
     vault.close().unwrap();
     assert_one_of(&base, std::slice::from_ref(&changed), "it is newer than the journal");
     assert_eq!(journal_names(&root), [foreign]);
-    // A vault that was carried here after a crash there: nothing of it is lost.
+    // A vault that was copied here after a crash there: nothing in it is lost.
     touch(now - 600);
     assert_one_of(&base, &[changed], "after it has rested");
     assert_eq!(journals(&root), 0);
@@ -568,8 +568,8 @@ fn a_young_journal_of_another_machine_is_replayed_and_left() {
     assert_eq!(journals(&root), 0);
 }
 
-/// A file of Ann and Bob, her journal with a record that is at its place, and his with an append
-/// that is not: fresh bytes in the file, on which his record relies, and the header of before.
+/// A file of Ann and Bob. Her journal has a record that was applied; Bob's has an append that was
+/// not: fresh bytes in the file, on which the record relies, and the former header.
 fn left_by_ann_and_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster::Identity, Vec<u8>)
 {
     let (store, ann, bob) = members::with_bob();
@@ -586,9 +586,9 @@ fn left_by_ann_and_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster:
 
 #[test]
 fn a_replay_cuts_nothing_another_journal_relies_on() {
-    // Ann's mount died, then Bob's. Her replay found her file whole, and cut the bytes behind the
-    // end that its header gives: those were what Bob had synced, and when his journal was replayed
-    // the file was damaged.
+    // Ann's mount died, then Bob's. Her replay found her file intact, and cut the bytes after the
+    // end that its header states: Bob had synced those, and when Bob's journal was replayed the
+    // file was damaged.
     let (store, ann, bob, wanted) = left_by_ann_and_bob();
     members::open_as(&store, &ann).unwrap().close().unwrap();
     assert!(get(&members::open_as(&store, &bob).unwrap(), b"file").unwrap() == wanted);
@@ -596,9 +596,9 @@ fn a_replay_cuts_nothing_another_journal_relies_on() {
 
 #[test]
 fn a_refused_write_spoils_nothing_another_journal_relies_on() {
-    // Fresh bytes went at once to places that the header does not count, where the record of
-    // another member's journal counts on its own. When the commit was refused the header was still
-    // the one that his record fits.
+    // Fresh bytes went at once to places that the header does not count, but on which the record in
+    // another member's journal relies. When the commit was refused the header was still the one
+    // that this record fits.
     let fits = |found: &[u8], all: &[u8]| found.len() >= 20_000 && all.starts_with(found);
     for (offset, len, space) in [
         (20_000, 200_000, 0),
@@ -657,7 +657,7 @@ fn a_refused_write_spoils_nothing_another_journal_relies_on() {
 
 #[test]
 fn a_journal_that_somebody_takes_away_is_replaced() {
-    // A sync tool removed the journal under the mount: the records that followed went into a file
+    // A sync tool removed the journal under the mount: the following records went into a file
     // without a name.
     let live = store(12);
     let vault = vaults::open(live.root()).unwrap();
@@ -673,8 +673,8 @@ fn a_journal_that_somebody_takes_away_is_replaced() {
 
 #[test]
 fn a_checkpoint_that_fails_half_way_loses_no_record() {
-    // The flush after the first record was wiped failed: what was appended to that journal
-    // afterwards was acknowledged, and no replay found it.
+    // The flush after the first record was wiped failed: later appends to that journal were
+    // acknowledged, and no replay found them.
     for nth in 1.. {
         let store = store(12);
         let plan = FaultPlan::new();
@@ -689,7 +689,7 @@ fn a_checkpoint_that_fails_half_way_loses_no_record() {
             errno: libc::EIO,
             short: false,
         });
-        // A name that changes makes a checkpoint.
+        // A name change makes a checkpoint.
         let _ = vault.rename(
             kithfs::vault::ROOT,
             b"a",
@@ -715,8 +715,8 @@ fn a_checkpoint_that_fails_half_way_loses_no_record() {
 
 #[test]
 fn a_journal_is_replayed_while_another_process_reads_it() {
-    // A command that looked at the vault had the journal locked when a mount began, which took it
-    // for one in use and showed old contents.
+    // A command that read the vault had the journal locked when a mount began, which mistook it for
+    // one in use and showed old contents.
     let (store, states) = crashed();
     let root = store.root();
     let journal = root.open_file(&journal_names(&root)[0], Access::Read).unwrap();
@@ -726,7 +726,7 @@ fn a_journal_is_replayed_while_another_process_reads_it() {
     let opening = std::thread::spawn(move || {
         vaults::open(wrapped).map(|vault| get(&vault, b"file").unwrap())
     });
-    // The vault's lock, then the journal's, which is asked for in vain.
+    // The vault's lock, then the journal's, which cannot be taken.
     while plan.count(Calls::Of(Call::Lock)) < 3 && !opening.is_finished() {
         std::thread::yield_now();
     }
@@ -743,8 +743,8 @@ fn open_synced(vault: &Vault, path: &[u8]) -> u64 {
 
 #[test]
 fn growing_and_punching_in_one_commit_frees_older_places() {
-    // It freed places that a record of the small form still wrote; they were filled straight, and a
-    // replay stamped the old bytes over them.
+    // It freed places that a record of the small form still writes. They were filled directly, and
+    // a replay wrote the old bytes over them.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 4096));
@@ -770,7 +770,7 @@ fn growing_and_punching_in_one_commit_frees_older_places() {
 
 #[test]
 fn a_hard_link_without_a_lookup_is_journaled() {
-    // The known name was unlinked, the other one unknown: live places were overwritten without a
+    // The known name was removed, the other one was unknown: live places were overwritten without a
     // record, and a power cut made the link unreadable.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
@@ -801,7 +801,7 @@ fn a_hard_link_without_a_lookup_is_journaled() {
 
 #[test]
 fn times_that_were_set_on_a_closed_file_survive_the_daemon() {
-    // The replay after a kill put the time of the last record back.
+    // The replay after a kill restored the time of the last record.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 20_000));
@@ -811,7 +811,7 @@ fn times_that_were_set_on_a_closed_file_survive_the_daemon() {
         vault.setattr(node, &SetAttr { atime: time, mtime: time, ..SetAttr::default() })
     })
     .unwrap();
-    // The daemon dies: all that has reached the store is there.
+    // The daemon dies: everything that has reached the store exists.
     let again = vaults::open(store.snapshot().root()).unwrap();
     let mtime = at(&again, b"file", |node| Ok(again.getattr(node)?.mtime)).unwrap();
     assert_eq!(mtime.secs, 1000);
@@ -819,7 +819,7 @@ fn times_that_were_set_on_a_closed_file_survive_the_daemon() {
 
 #[test]
 fn a_time_set_on_an_open_file_survives_the_daemon() {
-    // Likewise where a program had set the modification time alone.
+    // The same if a program had set only the modification time.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 20_000));
@@ -837,10 +837,10 @@ fn a_time_set_on_an_open_file_survives_the_daemon() {
 
 #[test]
 fn new_contents_do_not_keep_an_old_mtime_during_writeback() {
-    // Story: where the kernel keeps the times (its writeback cache), a write left a time that was
-    // not a second old as it was, because the kernel might have the same. A daemon that was killed
-    // before the kernel sent its own left new contents under the time of the old ones, which a
-    // backup that goes by times never sees.
+    // Story: if the kernel keeps the times (its writeback cache), a write left a time that was less
+    // than a second old unchanged, because the kernel might have the same. A daemon that was killed
+    // before the kernel sent its own time left new contents under the old time, which a backup by
+    // times never sees.
     let store = store(12);
     let options = || OpenOptions { caller_caches: true, ..OpenOptions::default() };
     let open = |root| Vault::open(root, &vaults::owner(), options()).unwrap();
@@ -866,7 +866,7 @@ fn new_contents_do_not_keep_an_old_mtime_during_writeback() {
         vault.write(handle, 4096, &pattern(2 + round as u64, 4096), false).unwrap();
         vault.commit_due(std::time::Duration::ZERO);
         assert!(in_store() >= begun, "round {round}");
-        // The kernel sends what it has before it asks for this: it has had no other time.
+        // The kernel sends its time before this request: it has had no other one.
         vault.fsync(handle, false).unwrap();
         assert_eq!(in_store(), told, "round {round}");
         vault.write(handle, 8192, &pattern(4 + round as u64, 4096), false).unwrap();
@@ -908,7 +908,7 @@ fn a_write_whose_read_failed_leaves_no_fresh_state() {
 
 #[test]
 fn a_checkpoint_that_failed_does_not_count_as_done() {
-    // Its files counted as flushed though their records were there, so a replay wrote them over
+    // Its files counted as flushed although their records existed, so a replay wrote them over
     // places that had been filled again.
     let store = store(12);
     let plan = FaultPlan::new();
@@ -958,7 +958,7 @@ fn bits_that_a_write_takes_away_stay_away_after_fsync() {
     let vault = vaults::open(store.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 20_000));
     let handle = open_synced(&vault, b"file");
-    // The journal is there already: making it would flush the mode as well.
+    // The journal exists already: creating it would flush the mode as well.
     vault.write(handle, 0, &pattern(9, 100), false).unwrap();
     vault.fsync(handle, false).unwrap();
     at(&vault, b"file", |node| {
@@ -976,7 +976,7 @@ fn bits_that_a_write_takes_away_stay_away_after_fsync() {
 
 #[test]
 fn a_flush_that_failed_with_enospc_is_not_simply_retried() {
-    // The second fsync said that all was well, though the bytes were no longer in memory.
+    // The second fsync succeeded although the bytes were no longer in memory.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -993,13 +993,13 @@ fn a_flush_that_failed_with_enospc_is_not_simply_retried() {
     assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::ENOSPC);
     plan.reset();
     // The kernel has dropped the pages: only an error, or writing all of them again, would be
-    // honest.
+    // correct.
     assert!(vault.fsync(handle, false).is_err(), "{} writes", plan.count(Calls::Of(Call::Write)));
 }
 
 #[test]
 fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
-    // The error was taken by the checkpoint, and the next fsync of the file succeeded.
+    // The checkpoint got the error, and the next fsync of the file succeeded.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1008,7 +1008,7 @@ fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
     let handle = open_synced(&vault, b"file");
     vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
     vault.fsync(handle, false).unwrap();
-    // Fresh bytes, at their places, not flushed.
+    // Fresh bytes, written in place, not flushed.
     vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
     plan.reset();
     plan.add(Fault {
@@ -1029,8 +1029,8 @@ fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
 #[test]
 fn data_lost_by_a_failed_flush_is_rewritten_before_use() {
     // The first flush of a new file failed, and its pages counted as clean from then on: they were
-    // seen, and no flush wrote them. The file was opened again and an overwrite of it synced, or it
-    // was renamed over another one: a power cut left neither that nor what was there before.
+    // visible, and no flush wrote them. The file was opened again and an overwrite of it synced, or
+    // it was renamed over another one: a power cut left neither that nor the former file.
     for what in ["opened again", "opened in the next mount", "renamed over another file"] {
         let store = store(12);
         let plan = FaultPlan::new();
@@ -1076,7 +1076,7 @@ fn data_lost_by_a_failed_flush_is_rewritten_before_use() {
     }
 }
 
-/// Makes a file of which the first flush fails, and with it what that was to flush.
+/// Creates a file whose first flush fails, which loses the data.
 fn lost(vault: &Vault, plan: &FaultPlan, path: &[u8], bytes: &[u8], errno: i32) {
     let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
     vault.write(handle, 0, bytes, false).unwrap();
@@ -1090,8 +1090,8 @@ fn lost(vault: &Vault, plan: &FaultPlan, path: &[u8], bytes: &[u8], errno: i32) 
 
 #[test]
 fn a_file_with_a_failed_flush_is_readable_on_a_broken_store() {
-    // Whoever opened it was to write again what was lost, and the store had gone read-only after
-    // its errors, as ext4 does: bytes that were there to be copied away could not be read any more.
+    // An opener was to write the lost data again, but the store had become read-only after its
+    // errors, as ext4 does: bytes that could have been copied away could not be read any more.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1105,7 +1105,7 @@ fn a_file_with_a_failed_flush_is_readable_on_a_broken_store() {
     });
     assert!(get(&vault, b"file").unwrap() == pattern(1, 50_000));
     assert!(vaults::open_or_create(&vault, b"file", READ_WRITE).is_err());
-    // Who writes beside a reader builds on nothing that may be lost either.
+    // A writer beside a reader does not build on data that may be lost either.
     let reader = vaults::open_or_create(&vault, b"file", READ).unwrap();
     let writer = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
     plan.heal();
@@ -1120,8 +1120,8 @@ fn a_file_with_a_failed_flush_is_readable_on_a_broken_store() {
 
 #[test]
 fn a_removed_file_with_a_failed_flush_frees_its_space() {
-    // It was kept open until the vault was closed: who removed files from a full store, after their
-    // flushes had failed for want of room, or replaced them, got no space for it.
+    // It was kept open until the vault was closed: a user who removed or replaced files on a full
+    // store, after their flushes had failed for lack of room, got no space.
     for what in ["removed", "removed while it was open", "replaced"] {
         let store = store(12);
         let plan = FaultPlan::new();
@@ -1158,8 +1158,8 @@ fn a_removed_file_with_a_failed_flush_frees_its_space() {
 
 #[test]
 fn a_failed_attribute_flush_is_reported_to_a_later_fsync() {
-    // Nobody needed that flush, so nobody was told. The kernel tells once: the next fsync of the
-    // file succeeded and was a lie.
+    // No program needed that flush, so none got the error. The kernel reports once: the next fsync
+    // of the file succeeded and was a lie.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1185,8 +1185,8 @@ fn a_failed_attribute_flush_is_reported_to_a_later_fsync() {
 #[test]
 fn the_next_mount_rewrites_records_that_were_not_flushed() {
     // The vault was closed while no flush of the file succeeded, and its journal stayed. The next
-    // mount found in the kernel's memory what the records had written, flushed that, which was
-    // clean, and removed the journal. A power cut left an acknowledged fsync nowhere.
+    // mount found the records' data in the kernel's memory, flushed it as clean, and removed the
+    // journal. After a power cut an acknowledged fsync existed nowhere.
     let store = store(12);
     durable(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 50_000));
     let plan = FaultPlan::new();
@@ -1213,8 +1213,8 @@ fn the_next_mount_rewrites_records_that_were_not_flushed() {
 
 #[test]
 fn a_flush_of_a_nameless_file_blocks_no_rename() {
-    // The flush of the whole store, which may take long, was done while the paths of all files were
-    // held: the first rename waited for it, and behind that every commit.
+    // The flush of the whole store, which may take long, was made while the paths of all files were
+    // locked: the first rename waited for it, and every commit after that.
     let store = store(12);
     let vault = Arc::new(vaults::open(store.root()).unwrap());
     durable(&vault, b"file", &pattern(1, 50_000));
@@ -1248,9 +1248,9 @@ fn a_flush_of_a_nameless_file_blocks_no_rename() {
 
 #[test]
 fn a_record_refused_by_a_full_store_harms_no_refilled_place() {
-    // A copy-on-write store may have taken all of a record and refused the padding behind it. The
-    // file went on, as it does where there is no room, and filled fresh places again on which that
-    // record relied: a power cut then, and the replay left a file that nobody could read.
+    // A copy-on-write store may have accepted all of a record and refused the padding after it. The
+    // file continued, as without room, and filled fresh places on which that record relied. After a
+    // power cut the replay left a file that could not be read.
     let mut refused = 0;
     for n in 1.. {
         let store = store(16);
@@ -1309,9 +1309,8 @@ fn a_record_refused_by_a_full_store_harms_no_refilled_place() {
 
 #[test]
 fn a_file_with_a_refused_record_opens_on_a_full_store() {
-    // Whoever opened it had the record taken out of the journal first, for which a full
-    // copy-on-write store has no room either: the file could not even be read, with an error that
-    // says there is no room.
+    // An opener first had the record removed from the journal, for which a full copy-on-write store
+    // has no room either: the file could not even be read, and the error was about room.
     for nth in 1..4 {
         let store = store(16);
         durable(&vaults::open(store.root()).unwrap(), b"file", &pattern(1, 40_000));
@@ -1374,9 +1373,8 @@ fn a_file_with_a_refused_record_opens_on_a_full_store() {
 
 #[test]
 fn records_of_a_file_stay_until_it_is_durable_that_it_is_gone() {
-    // A record could not be put at its place, and the file was removed. The next checkpoint dropped
-    // the record, a power cut brought the name back, and with it a file of which half had been
-    // overwritten.
+    // A record could not be applied, and the file was removed. The next checkpoint dropped the
+    // record, a power cut restored the name, and with it a file of which half had been overwritten.
     for n in 1.. {
         let store = store(12);
         let plan = FaultPlan::new();
@@ -1420,8 +1418,8 @@ fn records_of_a_file_stay_until_it_is_durable_that_it_is_gone() {
 
 #[test]
 fn a_checkpoint_reports_bytes_lost_during_a_commit() {
-    // The commit had asked whether bytes of the file were lost, and flushed it then: the checkpoint
-    // in between was told of it, and the fsync succeeded.
+    // The commit had asked whether bytes of the file were lost, and then flushed it: the checkpoint
+    // in between got the error, and the fsync succeeded.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1447,7 +1445,7 @@ fn a_checkpoint_reports_bytes_lost_during_a_commit() {
             errno: libc::EIO,
             short: false,
         });
-        // What the journal has is checkpointed first.
+        // Records in the journal are checkpointed first.
         let rename = move || vaults::rename(&vault, b"dir", b"elsewhere", RenameMode::NoReplace);
         *checkpoint.lock() = Some(std::thread::spawn(rename));
         while plan.failed() == 0 {
@@ -1466,9 +1464,9 @@ fn a_checkpoint_reports_bytes_lost_during_a_commit() {
 
 #[test]
 fn a_background_flush_reports_lost_bytes_to_an_fsync() {
-    // The store tells one of two flushes of what it has lost. That of the background was told, and
-    // before it had noted that, an fsync of the program flushed as well, was told nothing, found
-    // nothing noted, and succeeded.
+    // The store reports lost data to one of two flushes. The background's got the error, and before
+    // it had recorded that, an fsync of the program flushed as well, got no error, found nothing
+    // recorded, and succeeded.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1484,7 +1482,7 @@ fn a_background_flush_reports_lost_bytes_to_an_fsync() {
         errno: libc::EIO,
         short: false,
     });
-    // What is asked of the file before its loss is noted.
+    // Calls for the file before its loss is recorded.
     plan.slow_down(Call::Stat, std::time::Duration::from_secs(1));
     let synced = std::thread::scope(|scope| {
         scope.spawn(|| vault.flush_due(std::time::Duration::ZERO));
@@ -1505,9 +1503,9 @@ fn a_background_flush_reports_lost_bytes_to_an_fsync() {
 
 #[test]
 fn a_checkpoint_keeps_records_a_concurrent_flush_lost() {
-    // The store tells one of two flushes of what it has lost. That of the background was told, and
-    // before it had noted that, a checkpoint flushed the file as well, was told nothing, and
-    // emptied the journal: what an fsync had promised long ago was nowhere any more.
+    // The store reports lost data to one of two flushes. The background's got the error, and before
+    // it had recorded that, a checkpoint flushed the file as well, got no error, and emptied the
+    // journal: what an fsync had promised long ago existed nowhere.
     for by_commit in [false, true] {
         let store = store(12);
         let plan = FaultPlan::new();
@@ -1528,7 +1526,7 @@ fn a_checkpoint_keeps_records_a_concurrent_flush_lost() {
             errno: libc::EIO,
             short: false,
         });
-        // What is asked of the file before its loss is noted; nothing else is slow.
+        // Calls for the file before its loss is recorded; nothing else is slow.
         plan.slow_down(Call::Stat, std::time::Duration::from_secs(1));
         std::thread::scope(|scope| {
             scope.spawn(|| match by_commit {
@@ -1555,7 +1553,7 @@ fn a_checkpoint_keeps_records_a_concurrent_flush_lost() {
 
 #[test]
 fn an_open_that_fails_throws_nothing_away() {
-    // The program was told that it failed, and found the file empty.
+    // The program got the error, and found the file empty.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1577,8 +1575,8 @@ fn an_open_that_fails_throws_nothing_away() {
 
 #[test]
 fn a_file_beneath_a_renamed_directory_is_found_by_its_record() {
-    // The record named the new path, the power cut left the old one, and an acknowledged fsync was
-    // lost.
+    // The record contained the new path, the power cut left the old one, and an acknowledged fsync
+    // was lost.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     vaults::mkdir(&vault, b"d").unwrap();
@@ -1647,8 +1645,8 @@ fn live_unlink(store: &MemStore) {
 
 #[test]
 fn an_fsync_during_a_rename_is_found_under_either_name() {
-    // The record was appended under the new name before the rename counted, and the power cut left
-    // the old one.
+    // The record was appended under the new name before the rename was durable, and the power cut
+    // left the old one.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 20_000));
@@ -1683,7 +1681,7 @@ fn an_fsync_during_a_rename_is_found_under_either_name() {
 
 #[test]
 fn a_failed_flush_in_a_commit_keeps_the_files_records() {
-    // The checkpoint after it wiped the records whose pages the kernel had thrown away.
+    // The next checkpoint wiped the records whose pages the kernel had discarded.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1700,8 +1698,8 @@ fn a_failed_flush_in_a_commit_keeps_the_files_records() {
     let on_disk = read_all(&store.root(), &stored);
     vault.write(handle, 4096, &pattern(2, 4096), false).unwrap();
     vault.fsync(handle, false).unwrap();
-    // Acknowledged, applied, not flushed. Now fresh bytes, whose flush fails with all that waits
-    // for the disk in this file.
+    // Acknowledged, applied, not flushed. Now fresh bytes, whose flush fails with everything of
+    // this file that waits for the disk.
     vault.write(handle, 20_000, &pattern(3, 200_000), false).unwrap();
     plan.reset();
     plan.add(Fault {
@@ -1712,8 +1710,8 @@ fn a_failed_flush_in_a_commit_keeps_the_files_records() {
     });
     assert!(vault.fsync(handle, false).is_err());
     plan.heal();
-    // What the kernel does: the pages count as clean, and are read from the disk again. It tells of
-    // it once.
+    // What the kernel does: the pages count as clean, and are read from the disk again. It reports
+    // the loss once.
     store.root().open_file(&stored, Access::ReadWrite).unwrap().write_at(&on_disk, 0).unwrap();
     let _ = vaults::rename(&vault, b"d", b"e", kithfs::vault::RenameMode::NoReplace);
     let _ = vault.release(handle);
@@ -1727,10 +1725,10 @@ fn a_failed_flush_in_a_commit_keeps_the_files_records() {
 
 #[test]
 fn a_refused_record_harms_no_later_write() {
-    // The flush of a record failed, and the record was in the journal all the same. The file was
-    // opened again and places were filled on which the record relied; a power cut before the next
-    // record took its journal away, and the replay left an index block of two commits. So it was
-    // where the record was written and the store said that it was not.
+    // The flush of a record failed, but the record was in the journal. The file was opened again
+    // and places were filled on which the record relied. A power cut before the next record made
+    // its journal disappear, and the replay left an index block of two commits. The same happened
+    // if the record was written and the store reported that it was not.
     let mut failed = 0;
     for call in [Call::SyncData, Call::Write] {
         for n in 1.. {
@@ -1749,7 +1747,7 @@ fn a_refused_record_harms_no_later_write() {
     assert!(failed >= 4, "{failed} calls have failed");
 }
 
-/// Whether the call that is to fail has been made.
+/// Returns whether the failing call has been made.
 fn refused_and_written_to_later(fault: Fault) -> bool {
     let what = format!("{fault:?}");
     let store = store(14);
@@ -1796,9 +1794,9 @@ fn refused_and_written_to_later(fault: Fault) -> bool {
 
 #[test]
 fn a_refused_record_does_not_undo_a_later_utimens() {
-    // A change of times looked for records that were acknowledged, and not for one whose write had
-    // failed and which was in the journal all the same: a power cut after all was on the disk
-    // brought that record's time back, with the bytes that had been refused.
+    // A change of times looked for acknowledged records, and not for one whose write had failed but
+    // which was in the journal. A power cut after everything was on the disk restored that record's
+    // time, with the refused bytes.
     let mut there = 0;
     for call in [Call::Write, Call::SyncData] {
         for n in 1.. {
@@ -1845,8 +1843,9 @@ fn a_refused_record_does_not_undo_a_later_utimens() {
 
 #[test]
 fn what_did_not_fit_leaves_no_damage_behind() {
-    // A copy to a full disk left bytes behind the end of the file that nothing referred to; `fsck`
-    // called the file damaged, and a repair moved it to `lost+found`, for which there was no room.
+    // A copy to a full disk left bytes after the end of the file to which nothing referred; `fsck`
+    // reported the file as damaged, and a repair moved it to `lost+found`, for which there was no
+    // room.
     for (chunk_log2, was_durable, room) in [
         (12, true, 40_000),
         (12, false, 40_000),
@@ -1895,8 +1894,8 @@ fn what_did_not_fit_leaves_no_damage_behind() {
 
 #[test]
 fn a_4_kib_fsync_in_a_large_file_writes_a_small_record() {
-    // Tables and index blocks stood in the record whole: 15 KiB for an overwrite of 4 in a file of
-    // 64 MiB. What changes of them is some dozen bytes each.
+    // Records contained whole tables and index blocks: 15 KiB for an overwrite of 4 in a file of 64
+    // MiB. Only some dozen bytes of each change.
     const SEGMENT: usize = 4096;
     for (chunk_log2, signed) in [(12, false), (18, false), (18, true)] {
         let store = MemStore::new();
@@ -1934,7 +1933,7 @@ fn a_4_kib_fsync_in_a_large_file_writes_a_small_record() {
     }
 }
 
-/// Lengths of the records of the journal, as they stand there.
+/// Returns the lengths of the records of the journal, as written there.
 fn records(root: &Arc<dyn Dir>) -> Vec<usize> {
     let name = journal_names(root).into_iter().next().expect("one journal");
     let bytes = read_all(root, &name);

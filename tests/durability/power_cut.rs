@@ -1,7 +1,7 @@
-//! The power is cut at every call that changes the store, in several ways each; what was promised
-//! before must be there afterwards.
+//! The power is cut at every call that changes the store, in several ways each; promises made
+//! before must hold afterwards.
 //!
-//! The sessions here are scripted; what is asked of each cut stands in `support/cuts.rs`.
+//! The sessions here are scripted; `support/cuts.rs` contains what is checked after each cut.
 
 use kithfs::store::mem::MemStore;
 
@@ -56,8 +56,8 @@ fn many_commits_of_one_handle() {
 
 #[test]
 fn single_segments_all_over_a_tree_of_several_levels() {
-    // The records of such commits have only what changes of tables and index blocks, several of the
-    // same block from record to record.
+    // The records of such commits contain only the changes of tables and index blocks, several of
+    // the same block from record to record.
     for chunk_log2 in [12, 14, 18] {
         cut_some(chunk_log2, 3, |s, _| {
             s.create(b"file", &pattern(1, 700_000));
@@ -110,7 +110,7 @@ fn punched_and_filled_again() {
         s.overwrite(b"file", 8192, &pattern(2, 8192));
         s.punch(b"file", 4096, 20_000);
         s.fsync_path(b"file");
-        // More than rides in a record: straight to its place.
+        // More than fits a record: directly in place.
         s.overwrite(b"file", 4096, &pattern(3, 80_000));
         s.punch(b"file", 0, 100_000);
         s.overwrite(b"file", 8192, &pattern(4, 4096));
@@ -151,8 +151,8 @@ fn directories_renamed() {
         let handle = s.open(b"c/b/file", READ_WRITE);
         s.write_on(handle, b"c/b/file", 4096, &pattern(3, 4096));
         s.vault.fsync(handle, false).unwrap();
-        // What was fsynced is found under the old path or the new one: checked by the promise that
-        // one of the two has it.
+        // Fsynced data is found under the old path or the new one: checked by the promise that one
+        // of the two has it.
         s.sync_dir(b"");
         s.must(b"c/b/file");
         s.must(b"a/b/file");
@@ -164,8 +164,8 @@ fn directories_renamed() {
 
 #[test]
 fn a_directory_renamed_over_one_that_holds_a_record_alone() {
-    // A power cut in the middle left the empty directory that was replaced under the old name,
-    // where nobody could open it, and fsck named it.
+    // A power cut in the middle left the replaced empty directory under the old name, where it
+    // could not be opened, and fsck reported it.
     both_chunk_sizes(|s, _| {
         s.mkdir(b"was");
         s.create(b"was/file", &pattern(1, 100));
@@ -212,10 +212,10 @@ fn unlinked_and_made_again() {
 
 #[test]
 fn written_to_when_their_names_are_gone() {
-    // A synced file was unlinked, or replaced by a rename, and written to through the handle that
-    // was still open: no record names a file without a path, so it was overwritten in place. A
-    // power cut brought the name back, which nobody had made durably gone, with a file that was
-    // neither old nor new.
+    // A synced file was unlinked, or replaced by a rename, and written through the handle that was
+    // still open. No record names a file without a path, so it was overwritten in place. A power
+    // cut restored the name, which had not been durably removed, with a file that was neither old
+    // nor new.
     both_chunk_sizes(|s, _| {
         for (n, len) in [3000, 50_000].into_iter().enumerate() {
             let other = [b'o', n as u8 + b'0'];
@@ -244,7 +244,8 @@ fn written_to_when_their_names_are_gone() {
 #[test]
 fn closed_and_opened_again() {
     both_chunk_sizes(|s, store| {
-        // The first mount syncs nothing, the second one overwrites what may not be on the disk yet.
+        // The first mount syncs nothing, the second one overwrites data that may not be on the disk
+        // yet.
         s.may(b"file", Some(b""));
         s.may_break(b"file");
         let handle = s.open(b"file", READ_WRITE);
@@ -272,9 +273,9 @@ fn attributes_and_times_between_overwrites() {
 
 #[test]
 fn written_for_long_without_an_fsync() {
-    // A recording of hours that no program synced went straight to its places at each commit, as
-    // long as it was open: a power cut in the middle of one, or of the kernel's writing it out,
-    // left all of it unreadable, and not only the last seconds.
+    // A recording of hours that no program synced was written in place at each commit, as long as
+    // it was open. A power cut in the middle of one, or of the kernel's writeback, left all of it
+    // unreadable, not only the last seconds.
     both_chunk_sizes(|s, _| {
         for (name, len) in [(&b"small"[..], 300), (b"large", 30_000)] {
             s.may(name, Some(b""));
@@ -290,7 +291,7 @@ fn written_for_long_without_an_fsync() {
                 s.write_on(handle, name, 100, &pattern(20 + round as u64, 50));
                 s.commit();
             }
-            // In the middle of what is not committed yet.
+            // In the middle of uncommitted data.
             s.write_on(handle, name, 5 * len, &pattern(30, 80_000));
             s.vault.flush_due(std::time::Duration::ZERO);
             s.write_on(handle, name, 5 * len + 80_000, &pattern(31, 5000));

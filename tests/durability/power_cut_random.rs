@@ -1,7 +1,7 @@
-//! Power cuts under workloads that chance has put together: at every call that changes the store,
-//! in several ways each, and again while the replay of the first cut is under way.
+//! Power cuts under random workloads: at every call that changes the store, in several ways each,
+//! and again during the replay after the first cut.
 //!
-//! 100,000 cuts, or as many as `KITHFS_POWER_CUTS` says; `KITHFS_POWER_CUT_SEED` begins elsewhere.
+//! 100,000 cuts, or as many as `KITHFS_POWER_CUTS` sets; `KITHFS_POWER_CUT_SEED` changes the seed.
 //! A failure is reduced to the shortest workload that still fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ static CUTS: AtomicU64 = AtomicU64::new(0);
 const WAYS: u64 = 5;
 const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
 
-/// A step of a workload. Places are taken modulo what is there.
+/// A step of a workload. Places are taken modulo the present size.
 #[derive(Clone, Debug)]
 enum Step {
     /// Write and fsync.
@@ -60,8 +60,7 @@ enum Step {
         file: usize,
         len: usize,
     },
-    /// Take the name away from a file that is open, by a rename over it or an unlink, and write to
-    /// it all the same.
+    /// Remove the name of an open file, by a rename over it or an unlink, and still write to it.
     Orphan {
         file: usize,
         by: Option<usize>,
@@ -69,8 +68,8 @@ enum Step {
         len: usize,
         sync: bool,
     },
-    /// Remove the file, make it anew, and go on writing to it for longer than the background leaves
-    /// a file without a flush.
+    /// Remove the file, create it again, and write to it for longer than the background leaves a
+    /// file without a flush.
     StayOpen {
         file: usize,
         len: usize,
@@ -83,7 +82,7 @@ enum Step {
         offset: usize,
         len: usize,
     },
-    /// Lengthen by a hole, or make a hole of what is behind `offset` besides.
+    /// Extend by a hole, or also punch everything after `offset`.
     Extend {
         file: usize,
         size: usize,
@@ -160,7 +159,7 @@ fn run(s: &mut Session, store: &MemStore, steps: &[Step]) {
             }
             Step::RenameOver { from, to } if from != to => {
                 close(s, &mut open);
-                // What is renamed is there again at once, so that every name has a file.
+                // A renamed name is created again at once, so that every name has a file.
                 s.fsync_path(NAMES[from]);
                 s.rename(NAMES[from], NAMES[to]);
                 s.create(NAMES[from], &pattern(seed, 5000));

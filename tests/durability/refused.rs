@@ -1,5 +1,5 @@
-//! Stories of writes and commits that the store refused, most often for want of room: each test is
-//! a way in which one of them harmed what was there before, or came later.
+//! Stories of writes and commits that the store refused, usually for lack of room: each test shows
+//! how one of them harmed earlier or later data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +27,9 @@ fn fill_up(store: &MemStore, vault: &Vault) {
 
 #[test]
 fn a_background_commit_does_not_restore_discarded_data() {
-    // The background took the open files, and came to one of them when its last close had been
-    // refused for want of room. By then there was room, and somebody had opened the file, written
-    // to it and synced it: what had been refused was committed over that.
+    // The background took the open files, and reached one of them after its last close had been
+    // refused for lack of room. By then there was room, and another program had opened the file,
+    // written to it and synced it: the refused changes were committed over that.
     for attempt in 0.. {
         assert!(attempt < 200, "the file was always the first");
         let store = store(12);
@@ -78,7 +78,7 @@ fn a_background_commit_does_not_restore_discarded_data() {
     }
 }
 
-/// Opens a vault of which the background does nothing to a file before the test does.
+/// Opens a vault whose background does nothing to a file before the test does.
 fn vault_with(store: &MemStore, path: &[u8], bytes: &[u8], synced: bool) -> (Vault, u64) {
     let vault = vaults::open(store.root()).unwrap();
     vault.prepare().unwrap();
@@ -94,9 +94,9 @@ fn vault_with(store: &MemStore, path: &[u8], bytes: &[u8], synced: bool) -> (Vau
 
 #[test]
 fn a_file_keeps_its_length_after_punching_a_refused_write() {
-    // The length of the ciphertext was noted as if the write that the store refused had been done.
-    // Where the end of the file became a hole, nothing lengthened it any more: the close succeeded,
-    // and the file could not be opened again.
+    // The length of the ciphertext was recorded as if the write that the store refused had been
+    // made. If the end of the file became a hole, nothing extended it any more: the close
+    // succeeded, and the file could not be opened again.
     for (chunk_log2, synced) in [(12, true), (12, false), (18, true), (18, false)] {
         let store = store(chunk_log2);
         let (vault, handle) = vault_with(&store, b"file", &pattern(1, 1459), synced);
@@ -121,9 +121,9 @@ fn a_file_keeps_its_length_after_punching_a_refused_write() {
 
 #[test]
 fn a_file_that_was_never_synced_survives_what_does_not_fit() {
-    // What such a file held was overwritten at once, table and header later: where those found no
-    // room, or a write was refused and nothing was to be committed, the bytes of the last commit
-    // were gone. A log of 4 KiB on a full disk could not be read any more.
+    // The contents of such a file were overwritten at once, table and header later: if those found
+    // no room, or a write was refused and nothing was to be committed, the bytes of the last commit
+    // were lost. A log of 4 KiB on a full disk could not be read any more.
     for chunk_log2 in [12, 18] {
         for (len, offset, more) in [
             (3900, 3900, 9000),       // small data stand where the first segment goes
@@ -149,7 +149,7 @@ fn a_file_that_was_never_synced_survives_what_does_not_fit() {
                 let fits = kept.len() >= len && both.starts_with(&kept);
                 assert!(fits || kept == pattern(1, len), "{what}: {} bytes", kept.len());
             }
-            // By a daemon that is killed now as well.
+            // Also by a daemon that is killed now.
             assert!(
                 get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"log").unwrap()
                     == kept,
@@ -161,9 +161,9 @@ fn a_file_that_was_never_synced_survives_what_does_not_fit() {
 
 #[test]
 fn a_file_with_a_hole_at_its_table_shrinks_on_a_full_store() {
-    // Small data need the block in which the first table of a large file stands, and where that was
-    // a hole there was none. The store was asked only when the record was durable, and then nobody
-    // could open the file before there was space.
+    // Small data needs the block of the first table of a large file, and if that was a hole there
+    // was none. It was requested from the store only after the record was durable, and then the
+    // file could not be opened until there was space.
     for synced in [true, false] {
         let store = store(18);
         let vault = vaults::open(store.root()).unwrap();
@@ -191,8 +191,8 @@ fn a_file_with_a_hole_at_its_table_shrinks_on_a_full_store() {
 
 #[test]
 fn leftovers_of_a_refused_write_go_when_the_vault_closes() {
-    // It went only from files whose last close found no room, and that stood where they had stood
-    // then. `fsck` called the others damaged.
+    // They were removed only from files whose last close found no room, and that were still in the
+    // same place. `fsck` reported the others as damaged.
     enum Then {
         RenameFile,
         RenameFolder,
@@ -238,8 +238,8 @@ fn leftovers_of_a_refused_write_go_when_the_vault_closes() {
 
 #[test]
 fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
-    // Nobody wrote to the file again, so nothing but time could take the record away. A power cut
-    // an hour later still brought back what the program had been told is not there.
+    // No program wrote to the file again, so only time could remove the record. A power cut an hour
+    // later still restored data that had been reported as refused.
     let store = store(12);
     put(&vaults::open(store.root()).unwrap(), b"file", b"first").unwrap();
     let plan = FaultPlan::new();
@@ -271,9 +271,9 @@ fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
 
 #[test]
 fn handles_left_open_at_close_commit_nothing() {
-    // The lock is gone then, and with the journal what stood behind the ends of files. A daemon
-    // that is told twice to end closes the vault under the programs that keep its mount busy; what
-    // one of them wrote in that moment was committed over the work of the next mount.
+    // The lock is released then, and with the journal the bytes after the ends of files. A daemon
+    // that gets two signals to end closes the vault under the programs that keep its mount busy; a
+    // write in that moment was committed over the work of the next mount.
     let store = store(12);
     let (vault, handle) = vault_with(&store, b"file", &pattern(1, 20_000), true);
     vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();

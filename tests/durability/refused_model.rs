@@ -1,6 +1,6 @@
-//! Files in a store that fills up and has room again at random moments, held against a model: what
-//! is read is what was written, as far as the store took it, and what a close leaves is a state of
-//! the file that was there since its last commit that succeeded.
+//! Files in a store that fills up and has room again at random moments, compared with a model. Data
+//! that is read was written, as far as the store accepted it, and a close leaves a state that the
+//! file had since its last successful commit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,11 +15,11 @@ const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
 #[derive(Default)]
 struct Story {
     handles: Vec<u64>,
-    /// What is read.
+    /// The contents that are read.
     view: Vec<u8>,
-    /// What a commit that was refused may leave: the last one that succeeded, and all since.
+    /// States that a refused commit may leave: that of the last success, and all since.
     states: Vec<Vec<u8>>,
-    /// The contents were thrown away, and nothing was committed since: the file may be lost.
+    /// The contents were discarded, and nothing was committed since: the file may be lost.
     fragile: bool,
 }
 
@@ -32,7 +32,7 @@ struct Run {
     what: String,
 }
 
-/// Whether it was done; anything but want of room is a failure of the test.
+/// Returns whether it succeeded; an error other than lack of room fails the test.
 fn done<T>(result: &Result<T, Error>, what: &str) -> bool {
     if let Err(e) = result {
         assert_eq!(e.errno(), libc::ENOSPC, "{what}: {e}");
@@ -77,8 +77,8 @@ impl Run {
         Ok(bytes)
     }
 
-    /// Takes what is there for the new state, where that `may` be so; what was and what is are its
-    /// arguments.
+    /// Adopts the present contents as the new state, if `may` allows it; its arguments are the
+    /// former and the present contents.
     fn take(&mut self, name: &'static [u8], may: impl Fn(&Story, &[u8]) -> bool) {
         match self.read(name) {
             Ok(bytes) => {
@@ -108,7 +108,7 @@ impl Run {
         }
     }
 
-    /// The contents are `new` if it was `done`, else something that `may` be.
+    /// The contents are `new` after a success, otherwise anything that `may` allows.
     fn change(
         &mut self,
         name: &'static [u8],
@@ -280,9 +280,9 @@ impl Run {
 
 #[test]
 fn a_store_that_fills_up_takes_nothing_committed() {
-    // Files that were never synced became unreadable when a later write found no room, others were
-    // left shorter than their headers say. KITHFS_RUNS tells how many runs there are, KITHFS_SEED
-    // with which they begin.
+    // Files that were never synced became unreadable when a later write found no room, and others
+    // became shorter than their headers state. KITHFS_RUNS sets the number of runs, KITHFS_SEED the
+    // first seed.
     let number = |name: &str, default: u64| {
         std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
     };

@@ -4,7 +4,7 @@
 //! A test runs the operation as a program would and cuts it at every call that reaches the store:
 //! once as the death of the daemon leaves it (what has reached the store stays), and in several
 //! ways as a power cut leaves it. Then the operation meets a store that fills up at every point:
-//! what was there stays, the error is told, and after space is made the same mount goes on.
+//! existing data stays, the error is reported, and after space is made the same mount continues.
 
 mod people;
 
@@ -36,12 +36,12 @@ fn crash(session: impl Fn(&mut Session, &MemStore)) {
     }
 }
 
-/// What may stand at a path; `None` is nothing.
+/// The contents of a path; `None`: the path is missing.
 type State = Option<Vec<u8>>;
 
-/// Runs `act` on a store with room for fewer and fewer blocks. Whatever it says, `path` holds `old`
-/// or `new`, in the mount, after a power cut and after another open; and when there is space it
-/// succeeds.
+/// Runs `act` on a store with room for fewer and fewer blocks. Whatever it returns, `path` has the
+/// contents `old` or `new`, in the mount, after a power cut and after another open; and when there
+/// is space it succeeds.
 fn fills_up(
     path: &[u8],
     old: State,
@@ -68,14 +68,14 @@ fn fills_up(
             let found = match get(vault, path) {
                 Ok(bytes) => Some(bytes),
                 Err(e) if e.errno() == libc::ENOENT => None,
-                // A name that was made, and nothing else: no program was promised more.
+                // A name was created, and nothing else: the program was promised no more.
                 Err(_) if old.is_none() => return,
                 Err(e) => panic!("{what}, {when}: {e}"),
             };
-            // A name may be there before its contents, where there was none.
+            // A name may exist before its contents if the file is new.
             let begun = old.is_none()
                 && found.as_ref().is_some_and(|f| new.as_ref().is_some_and(|n| n.starts_with(f)));
-            // What was refused is there as far as there was room for it.
+            // A refused change is done as far as there was room for it.
             let fits = done.is_err()
                 && matches!((&found, &old, &new), (Some(f), Some(o), Some(n)) if f.len() >= o.len() && n.starts_with(f));
             assert!(
@@ -112,7 +112,7 @@ fn durable(vault: &Vault, path: &[u8], bytes: &[u8]) {
     sync_dir(vault, vaults::split(path).0).unwrap();
 }
 
-/// Opens, writes, perhaps fsyncs, closes; the error is the first that a program would see.
+/// Opens, writes, optionally fsyncs, closes; returns the first error that a program would see.
 fn write(vault: &Vault, path: &[u8], offset: u64, bytes: &[u8], sync: bool) -> Result<(), Error> {
     let handle = vaults::open_or_create(vault, path, READ_WRITE)?;
     let written = vault.write(handle, offset, bytes, false);
@@ -300,8 +300,8 @@ fn replace_by_rename() {
 fn replace_by_truncate_and_write() {
     crash(|s, _| {
         s.create(b"file", &pattern(1, 9000));
-        // From the truncation to the close the file may be lost, as it may be in any filesystem;
-        // after the close it is there.
+        // From the truncation to the close the file may be lost, as in any filesystem; after the
+        // close it exists.
         s.may_break(b"file");
         s.change(b"file", Vec::clear);
         let handle = s.open(b"file", OpenFlags { truncate: true, ..READ_WRITE });
@@ -431,7 +431,7 @@ fn unlink() {
         s.vault.fsync(handle, false).unwrap();
         s.vault.release(handle).unwrap();
     });
-    // A full store takes names away; that is how space is made.
+    // A full store allows the removal of names; that is how space is made.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let vault = vaults::open(store.root()).unwrap();
@@ -444,8 +444,8 @@ fn unlink() {
     write(&vault, b"new", 0, &pattern(3, 30_000), true).unwrap();
     assert!(get(&vault, b"other").unwrap() == pattern(2, 9000));
     vault.close().unwrap();
-    // A store with room for the name of the lock's file and not for its text could not be opened
-    // for writing: nothing could be deleted.
+    // A store with room for the name of the lock file but not for its text could not be opened for
+    // writing, so nothing could be deleted.
     let space = store.root().space().unwrap();
     store.set_capacity(Some((space.blocks - space.free + 1) * space.block_size));
     let vault = vaults::open(store.root()).unwrap();
@@ -513,8 +513,8 @@ fn an_error_sticks_until_the_file_is_reopened() {
             short: false,
         });
         assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO, "{call:?} {nth}");
-        // The store works again; who was told of nothing but success later would believe that all
-        // is well.
+        // The store works again; a program that only saw later successes would believe that nothing
+        // was lost.
         for _ in 0..2 {
             assert_eq!(vault.write(handle, 0, b"x", false).unwrap_err().errno(), libc::EIO);
             assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO);

@@ -1,5 +1,5 @@
-//! Who may come in: the members of a share, the passphrase of an identity. A crash leaves the old
-//! or the new state, and nobody locked out.
+//! Access: the members of a share, the passphrase of an identity. A crash leaves the old or the new
+//! state, and nobody is locked out.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::support::cuts::chance;
 use crate::support::vaults::{self, Seeded, get, pattern, put};
 
-/// What one person remembers of one share.
+/// The pin that one person has of one share.
 #[derive(Default)]
 struct Remembered(Mutex<Option<Pin>>);
 
@@ -68,7 +68,7 @@ fn members(vault: &Vault) -> Members {
     all
 }
 
-/// Ann's share with Bob, who writes, and a file of each.
+/// Ann's share with Bob as a writer, and a file of each.
 fn with_bob() -> (MemStore, Identity, Identity) {
     let (ann, bob) = (person(1), person(2));
     let store = MemStore::new();
@@ -93,7 +93,7 @@ fn with_bob() -> (MemStore, Identity, Identity) {
     (store, ann, bob)
 }
 
-/// One change: what the members are before and after, and how it is made.
+/// One change: the members before and after, and how it is made.
 struct Case {
     what: &'static str,
     after: Members,
@@ -128,7 +128,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Everybody who is a member comes in and reads everything; who is none does not. Gives the
+/// Checks that every member can enter and read everything, and that others cannot. Returns the
 /// members.
 fn look(
     store: &MemStore,
@@ -173,7 +173,7 @@ fn two() -> [Arc<Remembered>; 2] {
     [Arc::default(), Arc::default()]
 }
 
-/// The line of the page: see `contract::change_of_members`.
+/// The row of the page: see `contract::change_of_members`.
 pub fn change_of_members() {
     for Case { what, after, change } in cases() {
         let (store, ann, bob) = with_bob();
@@ -182,7 +182,7 @@ pub fn change_of_members() {
         let pins = two();
         let vault = open_as(&store, &ann, &pins[0], true).unwrap();
         let epochs = epoch(&vault);
-        // What Ann's own program remembers at each moment goes with the moment.
+        // What Ann's own program remembers is part of each moment.
         type Moment = (String, MemStore, Option<Pin>);
         let moments: Arc<Mutex<Vec<Moment>>> = Arc::default();
         {
@@ -224,7 +224,7 @@ pub fn change_of_members() {
                 } else {
                     olds += 1
                 }
-                // The same change succeeds afterwards, where it was not made.
+                // The same change succeeds afterwards, if it was not made.
                 let vault = open_as(&after_cut, &ann, &mine[0], true).unwrap();
                 if found == before && epoch(&vault) == epochs {
                     change(&vault.share_at(b"").unwrap())
@@ -233,7 +233,7 @@ pub fn change_of_members() {
                 }
             }
             // Others who have it open see the change before the cut, and remember it. The cut must
-            // not take it back.
+            // not revert it.
             let mine = two();
             for (who, pins) in [(&ann, &mine[0]), (&bob, &mine[1])] {
                 let _ = open_as(store, who, pins, true);
@@ -251,7 +251,7 @@ pub fn change_of_members() {
     }
 }
 
-/// The line of the page where the store is full.
+/// The row of the page for a full store.
 pub fn change_of_members_in_a_full_store() {
     for Case { what, after, change } in cases() {
         let mut refused = 0;
@@ -297,8 +297,8 @@ fn passphrase(text: &str) -> Secret {
     Secret::Passphrase(zeroize::Zeroizing::new(text.as_bytes().to_vec()))
 }
 
-/// A vault with its own identity, as `init` leaves it, and the identity's file as it will be once
-/// its passphrase is another.
+/// Returns a vault with its own identity, as `init` leaves it, and the identity's file as it will
+/// be after the passphrase is changed.
 fn with_identity() -> (MemStore, Identity, Vec<u8>) {
     let params = Argon2Params { memory_kib: 32 << 10, passes: 1, lanes: 1 };
     let owner = person(7);
@@ -321,19 +321,19 @@ fn with_identity() -> (MemStore, Identity, Vec<u8>) {
     (store, owner, file.encode())
 }
 
-/// As `kithfs passphrase change` does, which reads back what it has written.
+/// Does what `kithfs passphrase change` does, which reads back what it has written.
 fn change(store: &MemStore, new: &[u8]) -> Result<(), ReplaceError<IdentityError>> {
     store::replace(&*store.root(), b"+identity", b"+tmp-000102030405", new, |written| {
         IdentityFile::decode(written)?.unlock(&passphrase("new")).map(drop)
     })
 }
 
-/// The line of the page: see `contract::change_of_a_passphrase`.
+/// The row of the page: see `contract::change_of_a_passphrase`.
 pub fn change_of_a_passphrase() {
     let (store, owner, new) = with_identity();
     let old = read(&*store.root(), b"+identity");
-    // Each opens with its own passphrase and not with the other: so to have either, whole, is to be
-    // let in.
+    // Each opens with its own passphrase and not with the other one: so an intact file of either
+    // kind grants access.
     for (bytes, opens, not) in [(&old, "old", "new"), (&new, "new", "old")] {
         let file = IdentityFile::decode(bytes).unwrap();
         assert_eq!(file.unlock(&passphrase(opens)).unwrap().public(), owner.public());
@@ -377,7 +377,7 @@ pub fn change_of_a_passphrase() {
     }
 }
 
-/// The line of the page where the store is full.
+/// The row of the page for a full store.
 pub fn change_of_a_passphrase_in_a_full_store() {
     let (store, _, new) = with_identity();
     let old = read(&*store.root(), b"+identity");

@@ -1,8 +1,8 @@
-//! What works in the mount while it is killed, and how what it has left is compared with what was
-//! acknowledged.
+//! The programs that work in the mount while it is killed, and the comparison of their files with
+//! what was acknowledged.
 //!
-//! Each load notes what it was told is durable: one line in a file outside of the mount, written
-//! after the `fsync` that it speaks of has returned. Contents follow from the line alone.
+//! Each load records what is durable: one line in a file outside of the mount, written after the
+//! corresponding `fsync` has returned. Contents follow from the line alone.
 //!
 //! | load | does | afterwards |
 //! |---|---|---|
@@ -23,7 +23,7 @@ const BLOCK: usize = 4096;
 const BLOCKS: u64 = 48;
 const RECORD: usize = 300;
 
-/// Bytes that follow from what they stand for.
+/// Returns the bytes of the n-th object of a kind.
 fn contents(kind: &str, number: u64, len: usize) -> Vec<u8> {
     let mut state = kind.bytes().fold(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, |s, b| {
         s.rotate_left(9) ^ u64::from(b)
@@ -43,7 +43,7 @@ fn version_len(version: u64) -> usize {
     5000 + (version * 3701 % 20_000) as usize
 }
 
-/// Notes acknowledgements.
+/// Records acknowledgements.
 struct Notes(File);
 
 impl Notes {
@@ -58,7 +58,7 @@ fn open_notes() -> Notes {
     Notes(File::options().create(true).append(true).open(path).expect("open the notes"))
 }
 
-/// Where a load notes that it ended because the disk was full.
+/// The file in which a load records that it ended because the disk was full.
 fn notes_of_full() -> Notes {
     let path =
         PathBuf::from(std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where"))
@@ -66,7 +66,7 @@ fn notes_of_full() -> Notes {
     Notes(File::options().create(true).append(true).open(path).expect("open the notes"))
 }
 
-/// Whether every load that there is has noted something.
+/// Returns whether every load has recorded something.
 pub fn all_have_begun(text: &str) -> bool {
     let begun = |kind: &str| text.lines().any(|line| line.starts_with(kind));
     begun("sqlite wal") && begun("sqlite delete")
@@ -109,7 +109,7 @@ fn overwrite(dir: &Path, notes: &Notes) -> io::Result<()> {
     Ok(())
 }
 
-/// The block that the n-th write goes to.
+/// Returns the block to which the n-th write goes.
 fn place_of(n: u64) -> u64 {
     if n < BLOCKS { n } else { n.wrapping_mul(0x9E37_79B9) % BLOCKS }
 }
@@ -180,7 +180,7 @@ fn sqlite(dir: &Path, notes: &Notes, mode: &str) -> io::Result<()> {
     told
 }
 
-/// The loads of a round, in a process of their own; nothing where it is run as a test of the suite.
+/// The loads of a round, in a process of their own; does nothing as a test of the suite.
 #[test]
 fn works_while_the_mount_does() {
     let Some(dir) = std::env::var_os("KITHFS_CRASH_LOAD").map(PathBuf::from) else { return };
@@ -189,7 +189,7 @@ fn works_while_the_mount_does() {
         .and_then(|parent| parent.sync_all())
         .expect("sync the mount");
     let notes = open_notes();
-    // Each ends with the first error, which is that the mount is gone, or that the disk is full.
+    // Each ends at the first error: the mount is gone, or the disk is full.
     let until_full = |name: &str, ended: io::Result<()>| {
         if ended.is_err_and(|e| e.raw_os_error() == Some(libc::ENOSPC)) {
             notes_of_full().add(name.to_string());
@@ -208,7 +208,7 @@ fn works_while_the_mount_does() {
     });
 }
 
-/// Reads a file of whatever mode.
+/// Reads a file of any mode.
 fn read(path: &Path) -> Vec<u8> {
     let mode = fs::metadata(path)
         .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -220,13 +220,13 @@ fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Compares, in a process of its own; nothing where it is run as a test of the suite.
+/// Compares, in a process of its own; does nothing as a test of the suite.
 #[test]
 fn finds_what_was_acknowledged() {
     let Some(dir) = std::env::var_os("KITHFS_CRASH_VERIFY").map(PathBuf::from) else { return };
     let notes = std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where");
     let text = fs::read_to_string(notes).expect("read the notes");
-    // A line that is not whole was not noted.
+    // An incomplete line was not recorded.
     let lines = &text[..text.rfind('\n').map_or(0, |at| at + 1)];
     let mut told: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for line in lines.lines() {
@@ -277,8 +277,8 @@ fn verify_overwrite(bytes: &[u8], last: u64) {
         .chunks(BLOCK)
         .map(|block| u64::from_le_bytes(block[..8].try_into().expect("8 bytes")))
         .collect();
-    // Each write began when the one before it was durable: whichever is the newest, all before it
-    // are there.
+    // Each write began when the previous one was durable: whichever is the newest, all earlier ones
+    // exist.
     let newest = *found.iter().max().expect("there are blocks");
     assert!(newest >= last, "the newest write is {newest}, {last} was acknowledged");
     for (place, block) in (0..).zip(bytes.chunks(BLOCK)) {

@@ -1,9 +1,9 @@
 //! The daemon is killed under load, and the machine's disk is copied under load; what was
-//! acknowledged must be there afterwards.
+//! acknowledged must exist afterwards.
 //!
-//! A round mounts, has other processes work in the mount and note what was acknowledged to them,
-//! kills the daemon with SIGKILL at a random moment (or copies the disk beneath, in one moment),
-//! mounts again and compares. What the loads do stands in `load.rs`.
+//! A round mounts, starts processes that work in the mount and record what was acknowledged, kills
+//! the daemon with SIGKILL at a random moment (or copies the disk beneath in one step), mounts
+//! again and compares. `load.rs` contains the loads.
 //!
 //! `KITHFS_CRASH_ROUNDS` sets the number of rounds of each test, `KITHFS_CRASH_SEED` the moments.
 //! `scripts/crash.sh --full` runs them all.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
 
-/// Rounds of each test unless the environment says otherwise.
+/// Rounds of each test, unless the environment sets another number.
 const ROUNDS: u64 = 12;
 /// The ordinary user of the tests that root runs.
 const USER: u32 = 65534;
@@ -75,7 +75,7 @@ impl Bed {
         self.dir.path().join("run/acknowledged")
     }
 
-    /// A program run by the user of this bed.
+    /// Returns a program run by the user of this bed.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command
@@ -100,7 +100,7 @@ impl Bed {
         daemon
     }
 
-    /// Starts the loads of one round in `place` of the mount. They end when the mount does, or when
+    /// Starts the loads of one round in `place` of the mount. They end when the mount ends, or when
     /// they are killed.
     fn start(&self, place: &str, extra: &[(&str, &str)]) -> Child {
         let _ = std::fs::remove_file(self.acknowledged());
@@ -113,7 +113,7 @@ impl Bed {
         command.stdout(Stdio::null()).spawn().unwrap()
     }
 
-    /// Compares `place` of the mount with what the acknowledgements say.
+    /// Compares `place` of the mount with the acknowledgements.
     fn verify(&self, place: &str, acknowledged: &Path, what: &str) {
         let me = std::env::current_exe().unwrap();
         let mut command = self.command(me.to_str().unwrap());
@@ -126,7 +126,7 @@ impl Bed {
         assert!(output.status.success(), "{what}:\n{text}");
     }
 
-    /// A moment between 40 and 400 ms.
+    /// Returns a time between 40 and 400 ms.
     fn moment(&mut self) -> Duration {
         self.moments = self
             .moments
@@ -140,7 +140,7 @@ impl Bed {
             .map_or(0, |text| text.iter().filter(|b| **b == b'\n').count())
     }
 
-    /// The load is under way in all its parts: from here on any moment is as good as another.
+    /// Waits until all loads have begun: from here on any moment is suitable.
     fn wait_for_load(&self, load: &mut Child) {
         while !std::fs::read_to_string(self.acknowledged())
             .is_ok_and(|text| load::all_have_begun(&text))
@@ -150,13 +150,13 @@ impl Bed {
         }
     }
 
-    /// Nothing in the vault is damaged but what a crash may leave behind.
+    /// Asserts that the vault has only the damage that a crash may leave.
     fn check(&self, vault: &Path) {
         let output = self.command(KITHFS).arg("fsck").arg(vault).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
         // A file that was never synced may be torn (docs/DURABILITY.md): XFS keeps its length and
-        // not its header. Whether every acknowledged file is whole, `verify` finds out.
+        // not its header. `verify` checks whether every acknowledged file is intact.
         let is_without_header =
             |line: &str| line.contains("file header begins with the wrong bytes");
         let faults = String::from_utf8_lossy(&output.stdout);
@@ -165,7 +165,7 @@ impl Bed {
     }
 }
 
-/// A mounted vault, served by a child. Taken down when dropped.
+/// A mounted vault, served by a child; unmounted on drop.
 struct Daemon {
     child: Child,
     point: PathBuf,
@@ -179,13 +179,13 @@ impl Daemon {
             assert!(self.child.try_wait().unwrap().is_none(), "the daemon ended before it mounted");
             let mut poll =
                 libc::pollfd { fd: table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
-            // SAFETY: one valid pollfd; the time-out only bounds how long a daemon that fails goes
+            // SAFETY: one valid pollfd; the time-out only limits how long a failing daemon goes
             // unnoticed.
             unsafe { libc::poll(&mut poll, 1, 200) };
         }
     }
 
-    /// Kills the daemon as nothing else could, and takes the dead mount away.
+    /// Kills the daemon with SIGKILL, and removes the dead mount.
     fn kill(self) {
         drop(self);
     }
@@ -239,7 +239,7 @@ fn a_killed_daemon_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// As [`a_killed_daemon_loses_nothing_that_was_acknowledged`], with the daemon of an ordinary user
+/// Does [`a_killed_daemon_loses_nothing_that_was_acknowledged`] with the daemon of an ordinary user
 /// and files of modes 0444 and 0000, which that user may not open for writing.
 #[test]
 fn a_killed_user_daemon_keeps_acknowledged_read_only_files() {
@@ -274,9 +274,9 @@ fn databases_survive_the_kills() {
     killed(None, &[("KITHFS_CRASH_SQLITE", "yes")]);
 }
 
-/// A power cut within half a second of the making of `-shm` left its name without a byte. SQLite
-/// could not open the database then, until somebody deleted that file. It truncates it to three
-/// bytes before anything else, which begins the file anew.
+/// A power cut within half a second of the creation of `-shm` left its name without a byte. SQLite
+/// could not open the database then, until that file was deleted. SQLite first truncates it to
+/// three bytes, which begins the file anew.
 #[test]
 fn sqlite_opens_a_database_whose_shm_has_no_bytes() {
     if !can_mount() {
@@ -289,7 +289,7 @@ fn sqlite_opens_a_database_whose_shm_has_no_bytes() {
     let scratch = Scratch::new(&[]);
     for options in [&[][..], &["-o", "uring"]] {
         let mount = scratch.mount(&[]);
-        // Whoever is killed leaves the files of the write-ahead log behind, as a power cut does.
+        // A killed process leaves the files of the write-ahead log behind, as a power cut does.
         let rows = "PRAGMA journal_mode=wal; CREATE TABLE t(i); INSERT INTO t VALUES (1), (2);";
         let mut program = Command::new("sqlite3")
             .arg(scratch.point().join("db"))
@@ -307,7 +307,7 @@ fn sqlite_opens_a_database_whose_shm_has_no_bytes() {
 
         let mount = scratch.mount(options);
         let shm = scratch.point().join("db-shm");
-        // A program that does not truncate is told at once, and the file stays what it is.
+        // A program that does not truncate gets the error at once, and the file stays unchanged.
         assert_eq!(std::fs::read(&shm).map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
         let mut file = std::fs::File::options().read(true).append(true).open(&shm).unwrap();
         assert_eq!(file.write_all(b"more").map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
@@ -324,7 +324,7 @@ fn sqlite_opens_a_database_whose_shm_has_no_bytes() {
     }
 }
 
-/// A loop device with a filesystem on it, mounted; both go with it.
+/// A loop device with a mounted filesystem; both are removed on drop.
 struct Disk {
     point: PathBuf,
 }
@@ -347,7 +347,7 @@ impl Drop for Disk {
     }
 }
 
-/// The disk is copied in one moment while programs write, as a power cut would leave it.
+/// The disk is copied in one step while programs write, as a power cut would leave it.
 #[test]
 fn a_snapshot_of_the_disk_holds_all_acknowledged_data() {
     if !can_mount() {
@@ -364,7 +364,7 @@ fn a_snapshot_of_the_disk_holds_all_acknowledged_data() {
         let mut load = bed.start(&place, &[]);
         bed.wait_for_load(&mut load);
         std::thread::sleep(bed.moment());
-        // First what was acknowledged by now, then the disk of a moment later.
+        // First the current acknowledgements, then the disk of a moment later.
         let before = work.join("before");
         std::fs::copy(bed.acknowledged(), &before).unwrap();
         shell(&work, "cp --reflink=always xfs/disk xfs/copy");
@@ -391,8 +391,8 @@ fn a_snapshot_of_the_disk_holds_all_acknowledged_data() {
     drop(disks);
 }
 
-/// The state, as /proc has it, of the process by which a daemon asks the kernel for what it has
-/// collected, while there is one.
+/// Returns the state, as in /proc, of the process with which a daemon calls `syncfs`, while it
+/// exists.
 fn state_of_asker(daemon: u32) -> Option<String> {
     std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
         let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
@@ -408,9 +408,9 @@ fn state_of_asker(daemon: u32) -> Option<String> {
 
 #[test]
 fn a_daemon_killed_during_writeback_leaves_no_hung_mount() {
-    // Who asks waits in the kernel for answers of the daemon, and no signal ends that. It was a
-    // thread of the daemon's, so one that was killed in that moment never let go of the FUSE
-    // device: every program in the mount hung for ever, and so did `umount`.
+    // A caller of `syncfs` waits in the kernel for answers of the daemon, and no signal ends that.
+    // It was a thread of the daemon, so a daemon that was killed in that moment never released the
+    // FUSE device: every program in the mount hung for ever, and so did `umount`.
     if !can_mount() {
         return;
     }
@@ -429,8 +429,8 @@ fn a_daemon_killed_during_writeback_leaves_no_hung_mount() {
                 }
             }
         });
-        // In the middle of it, where the kernel waits there at all. The first time is after ten
-        // seconds; of the few milliseconds that it takes perhaps none is seen.
+        // In the middle of the call, if the kernel waits there at all. The first call is after ten
+        // seconds; it takes a few milliseconds and may not be seen.
         let (since, mut seen) = (Instant::now(), false);
         loop {
             let state = state_of_asker(daemon.child.id());
@@ -452,11 +452,11 @@ fn a_daemon_killed_during_writeback_leaves_no_hung_mount() {
     expect_code(bed.command(KITHFS).arg("umount").arg(bed.point()), 0);
 }
 
-/// Records of a recording, each the half second in which it was written, over and over.
+/// Records of a recording: the half second of writing, repeated.
 const RECORD: usize = 512;
 
-/// The records of what was found of a recording, which has to have all that was written in its
-/// first `whole` half seconds.
+/// Checks the records that were found of a recording, which must include all of its first `whole`
+/// half seconds.
 fn check_recording(path: &Path, whole: usize, what: &str) {
     let found = std::fs::read(path).unwrap_or_else(|e| panic!("{what}: {e}"));
     for (n, record) in found.chunks(RECORD).enumerate() {
@@ -475,9 +475,9 @@ fn check_recording(path: &Path, whole: usize, what: &str) {
 
 #[test]
 fn an_unsynced_recording_loses_only_its_last_seconds() {
-    // What a program wrote little by little stayed in the kernel for half a minute, and went with a
-    // daemon that died; and of a file that was never synced a power cut could leave nothing
-    // readable, however long ago it was begun.
+    // Data that a program wrote little by little stayed in the kernel for half a minute, and was
+    // lost with a daemon that died. Of a file that was never synced, a power cut could leave
+    // nothing readable, however long ago it was begun.
     if !can_mount() {
         return;
     }
@@ -488,8 +488,8 @@ fn an_unsynced_recording_loses_only_its_last_seconds() {
         bed.init();
     }
     let daemon = bed.mount(&bed.vault);
-    // Begun before: a program that is started has the recording's descriptor for a moment, and
-    // closing that one flushes too.
+    // Started before: a new process has the recording's descriptor for a moment, and closing that
+    // one flushes too.
     let copier = disks.as_ref().map(|_| {
         let mut copier = Command::new("bash");
         copier
@@ -500,7 +500,7 @@ fn an_unsynced_recording_loses_only_its_last_seconds() {
             .unwrap()
     });
     let mut recording = std::fs::File::create(bed.point().join("recording")).unwrap();
-    // The time is what is promised: more than half of it is left to a machine that is busy, and the
+    // The time is what is promised: a busy machine has more than half of it as reserve, and the
     // kernel alone would take longer.
     const HALF_SECONDS: u8 = 48;
     for n in 0..HALF_SECONDS {
@@ -525,15 +525,15 @@ fn an_unsynced_recording_loses_only_its_last_seconds() {
     }
 }
 
-/// An ext4 with the vault of a bed on it, in an image that lies on an XFS, which clones files in
-/// one step: the copy is what a power cut would have left.
+/// An ext4 with the vault of a bed on it, in an image on an XFS, which clones files in one step:
+/// the copy is what a power cut would have left.
 struct Copied {
     _inner: Disk,
     _outer: Disk,
 }
 
 impl Copied {
-    /// `None`, with a message, where that cannot be had.
+    /// `None`, with a message, if that is not possible.
     fn make(bed: &mut Bed) -> Option<Copied> {
         let work = bed.dir.path().to_owned();
         let made = Command::new("mkfs.xfs")
@@ -557,7 +557,7 @@ impl Copied {
     }
 }
 
-/// An ext4 of 64 MiB on a loop device; `None`, with a message, where that cannot be had.
+/// An ext4 of 64 MiB on a loop device; `None`, with a message, if that is not possible.
 fn small_disk(work: &Path) -> Option<Disk> {
     let made = is_root()
         && Command::new("mkfs.ext4")
@@ -574,10 +574,10 @@ fn small_disk(work: &Path) -> Option<Disk> {
 
 #[test]
 fn a_full_disk_damages_nothing_and_the_mount_recovers() {
-    // A last segment that grew needed a block of which the store was asked only after the record
-    // was durable, and then nothing else in the vault could be overwritten either. And the kernel
-    // went on with the length of what was refused at the close: where it had let go of the pages,
-    // it showed zeros.
+    // A last segment that grew needed a block that was requested from the store only after the
+    // record was durable, and then nothing else in the vault could be overwritten either. And the
+    // kernel kept the length of what was refused at the close: where it had dropped the pages, it
+    // showed zeros.
     if !can_mount() {
         return;
     }
@@ -587,7 +587,7 @@ fn a_full_disk_damages_nothing_and_the_mount_recovers() {
     bed.vault = work.join("small/vault");
     bed.init();
     let daemon = bed.mount(&bed.vault);
-    // All but about 3 MiB is taken by somebody else.
+    // Another file takes all but about 3 MiB.
     shell(
         &work,
         "free=$(($(stat -f -c '%a * %S' small) / 1048576)); fallocate -l $((free - 3))M small/ballast",
@@ -595,7 +595,7 @@ fn a_full_disk_damages_nothing_and_the_mount_recovers() {
     let full = bed.acknowledged().with_extension("full");
     let _ = std::fs::remove_file(&full);
     let mut load = bed.start("full", &[]);
-    // What needs space is refused in the end; overwriting does not need any.
+    // Writes that need space are refused in the end; overwrites do not need any.
     let ended = || std::fs::read_to_string(&full).unwrap_or_default();
     while !["append", "replace", "create"].iter().all(|load| ended().contains(load)) {
         assert!(load.try_wait().unwrap().is_none(), "the load ended: {}", ended());
