@@ -1,5 +1,5 @@
-//! Repair: each kind of damage is put right or set aside, nothing is ever lost, and a crash at any
-//! moment of it harms nothing.
+//! Repair: each kind of damage is repaired or set aside, nothing is ever lost, and a crash at any
+//! moment of it does no harm.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -40,7 +40,7 @@ fn stored(vault: &Vault, path: &[u8]) -> Vec<u8> {
     vault.cipher_path(path).unwrap()
 }
 
-/// The directory of the store at a stored path's parent, and the last component.
+/// Returns the directory of the store that contains a stored path, and the last component.
 fn at<'p>(store: &MemStore, cipher: &'p [u8]) -> (Arc<dyn Dir>, &'p [u8]) {
     let mut dir = store.root();
     let mut parts = cipher.split(|b| *b == b'/').peekable();
@@ -61,7 +61,7 @@ fn flip(store: &MemStore, cipher: &[u8], offset: u64) {
     file.write_at(&[byte[0] ^ 1], offset).unwrap();
 }
 
-/// Every object of the store but the lock, by path: what a hash of the tree covers.
+/// Collects every object of the store except the lock, by path: what a hash of the tree covers.
 fn everything(dir: &Arc<dyn Dir>, path: &[u8], into: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut cookie = 0;
     loop {
@@ -104,8 +104,8 @@ fn fresh() -> (MemStore, Vault) {
     (store, vault)
 }
 
-/// A vault with a directory that was renamed while it was full, and everything else that can be
-/// damaged.
+/// A vault with a directory that was renamed while it had entries, and every other object that can
+/// be damaged.
 fn build() -> (MemStore, BTreeMap<Vec<u8>, Item>) {
     let (store, vault) = fresh();
     let v = &vault;
@@ -139,7 +139,7 @@ fn without_kept(vault: &Vault) -> BTreeMap<Vec<u8>, Item> {
 }
 
 /// Without the evidence of its rename the entries of a directory are marked, and nothing is hidden:
-/// no fault. Evidence that was changed is a fault, and is set aside.
+/// that is no fault. Changed evidence is a fault, and is set aside.
 #[test]
 fn lost_evidence_of_a_rename_marks_entries_and_hides_nothing() {
     for damage in ["lost", "flipped"] {
@@ -208,8 +208,7 @@ fn a_lost_long_name_and_a_spoilt_name_come_back() {
     assert!(without_kept(&vault) == all);
 }
 
-/// A file that cannot be authenticated is set aside, and the bytes of it that can be are still
-/// readable.
+/// A file that cannot be authenticated is set aside, and its intact bytes can still be read.
 #[test]
 fn unauthentic_files_are_kept_and_their_good_bytes_readable() {
     let (store, mut all) = build();
@@ -217,8 +216,8 @@ fn unauthentic_files_are_kept_and_their_good_bytes_readable() {
     let whole = get(&vault, b"large").unwrap();
     let (large, small) = (stored(&vault, b"large"), stored(&vault, b"small"));
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
-    // A segment, a table, and an index block above 128 chunks: 4 KiB, 4 KiB, and all from chunk 128
-    // on.
+    // A segment, a table, and an index block above 128 chunks: 4 KiB, 4 KiB, and everything from
+    // chunk 128 on.
     flip(&store, &large, layout.segment_offset(3, 0) + 7);
     flip(&store, &large, layout.table_offset(10) + 70);
     flip(&store, &large, layout.index_offset(1, 1) + 5);
@@ -278,7 +277,7 @@ fn unauthentic_files_are_kept_and_their_good_bytes_readable() {
         all.remove(path).unwrap();
     }
     assert!(without_kept(&vault) == all);
-    // In the plain view: a file of its name, whose good bytes can be read, and whose ciphertext can
+    // In the mount: a file with its name, whose intact bytes can be read and whose ciphertext can
     // be found.
     let handle =
         vaults::open_or_create(&vault, b"lost+found/repair-test/large", vaults::READ).unwrap();
@@ -325,7 +324,7 @@ fn attributes_and_surplus_bytes_are_set_aside() {
 
 #[test]
 fn bad_attributes_of_a_link_are_found_and_set_aside() {
-    // The store has them under another name than those of files, where the check did not look.
+    // The store has them under another name than those of files, which the check did not read.
     let (store, vault) = fresh();
     symlink(&vault, b"link", b"target").unwrap();
     set_xattr(&vault, b"link", b"trusted.tag", b"value").unwrap();
@@ -352,7 +351,7 @@ fn a_directory_of_which_nothing_is_known_gives_up_its_files() {
     put(&vault, b"box/two", b"2").unwrap();
     mkdir(&vault, b"box/inner").unwrap();
     put(&vault, b"box/inner/three", b"3").unwrap();
-    // All names spoilt, and moved to where another name stood: only the headers tell what each was.
+    // All names damaged, and moved to where another name was: only the headers identify the files.
     let dir = store.root().open_dir(&stored(&vault, b"box")).unwrap();
     for (n, name) in [&b"box/one"[..], b"box/two", b"box/inner"].iter().enumerate() {
         let cipher = stored(&vault, name);
@@ -407,7 +406,7 @@ fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
     large.write_at(b"surplus", end).unwrap();
     drop(large);
     drop(vault);
-    // What was damaged is on the disk.
+    // The damage is on the disk.
     let store = store.crash(&mut |n| n - 1);
     let snapshots = Arc::new(Mutex::new(Vec::new()));
     {
@@ -467,10 +466,10 @@ fn an_online_check_reports_only_real_damage() {
     let stop = AtomicBool::new(false);
     let rounds = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        // In a panic too: a check that failed left the scope waiting for the writer for ever.
+        // Also in a panic: a check that failed left the scope waiting for the writer for ever.
         scopeguard::defer! { stop.store(true, Ordering::Release) }
         scope.spawn(|| {
-            // Files that come and go, are renamed, and one that is never committed between two
+            // Files that come and go and are renamed, and one that is never committed between two
             // writes to it.
             let steady = vaults::open_or_create(v, b"steady", vaults::READ_WRITE).unwrap();
             let mut n = 0u64;
@@ -505,8 +504,8 @@ fn an_online_check_reports_only_real_damage() {
 
 #[test]
 fn a_machine_that_stood_still_raises_no_alarm() {
-    // A virtual machine lost its processors for longer than a check waits. The writer had had none
-    // of that time, and his file, of which nothing had been committed yet, was called damaged.
+    // A virtual machine lost its processors for longer than a check waits. The writer had none of
+    // that time, and its file, of which nothing had been committed yet, was reported as damaged.
     const AS_CHILD: &str = "KITHFS_STANDS_STILL";
     if std::env::var_os(AS_CHILD).is_some() {
         return checks_beside_a_slow_writer();
@@ -552,7 +551,7 @@ fn checks_beside_a_slow_writer() {
         scope.spawn(move || {
             for n in 1.. {
                 // Some time passes between two writes, of which no part is over when the machine
-                // goes on.
+                // continues.
                 (0..15).for_each(|_| std::thread::sleep(Duration::from_millis(40)));
                 if stop.load(Ordering::Acquire) {
                     break;
@@ -571,7 +570,7 @@ fn checks_beside_a_slow_writer() {
 
 #[test]
 fn what_the_store_fails_to_give_once_is_not_moved_away() {
-    // A check that had no descriptor left, or no right to read another user's file, found it
+    // A check without a free descriptor, or without the right to read another user's file, found it
     // damaged, and the repair moved it to lost+found.
     let (store, wanted) = build();
     let mut told = 0;
@@ -595,9 +594,8 @@ fn what_the_store_fails_to_give_once_is_not_moved_away() {
 
 #[test]
 fn directories_deeper_than_the_stack_do_not_end_a_check() {
-    // Whoever stores a vault could make a tree in it at which fsck, which enters one directory out
-    // of the other, died of its own depth: with that the vault could be neither checked nor
-    // repaired.
+    // The storage host could make a tree in a vault that was so deep that fsck, which recursed into
+    // directories, overflowed its stack: the vault could then be neither checked nor repaired.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 14);
     put(&vaults::open(store.root()).unwrap(), b"file", b"text").unwrap();
@@ -614,7 +612,7 @@ fn directories_deeper_than_the_stack_do_not_end_a_check() {
             vault.check_online(b"", &online, &mut |_| {}).unwrap(),
         ]
     };
-    // That of a command.
+    // The stack of a command.
     let reports =
         std::thread::Builder::new().stack_size(8 << 20).spawn(check).unwrap().join().unwrap();
     for report in reports {

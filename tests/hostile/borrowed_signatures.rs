@@ -1,6 +1,6 @@
-//! Signatures that were made for one thing and are shown for another: a reader has the keys under
-//! which all is sealed, so that he can seal anew whatever he likes around a signature that somebody
-//! else has made.
+//! Signatures that were made for one thing and are presented for another. A reader has all
+//! encryption keys, and can therefore seal anything around a signature that another member has
+//! made.
 
 use kithfs::crypto::RecordCipher;
 use kithfs::format::header::{Header, HeaderContext};
@@ -47,8 +47,8 @@ fn a_long_link_reference_is_not_a_short_links_target() {
 
 #[test]
 fn a_target_that_looks_like_a_reference_survives_resealing() {
-    // Who refuses what may be somebody else's reference must not refuse, or make, an honest link of
-    // that length.
+    // A client that refuses what may be another member's reference must not refuse, or create, an
+    // honest link of that length.
     let bob = (100..).map(person).find(|who| key(who)[0] == b'+').unwrap();
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let target = b"../seventeen/byte";
@@ -68,8 +68,8 @@ fn a_target_that_looks_like_a_reference_survives_resealing() {
 
 #[test]
 fn a_forged_oldest_epoch_hides_no_chunk_from_an_eager_rekey() {
-    // The oldest epoch of a file's chunks is not signed. Cem made it the current one, and the pass
-    // left the file under the key of who was gone.
+    // The oldest epoch of a file's chunks is not signed. Cem set it to the current one, and the
+    // pass left the file under the removed member's key.
     let (bob, cem) = (person(2), person(3));
     let (store, ann) =
         founded(vec![member(&bob, Role::Reader, "Bob"), member(&cem, Role::Reader, "Cem")]);
@@ -114,7 +114,7 @@ fn a_forged_oldest_epoch_hides_no_chunk_from_an_eager_rekey() {
 
 #[test]
 fn a_writer_can_name_another_author_but_no_other_signer() {
-    // What the threat model says of authors: they are the signer's word.
+    // The threat model's rule about authors: the signer vouches for them.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"letter", b"by Ann").unwrap();

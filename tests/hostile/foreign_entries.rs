@@ -9,9 +9,9 @@ use kithfs::vault::ROOT;
 use crate::fuzz::memory;
 use crate::support::vaults::{self, put};
 
-/// The opening of a vault, a listing and a check each read a directory whole: a million entries
-/// that a storage host had put there took 134 MiB for a listing and 370 MiB for a check that had
-/// nothing to tell of them.
+/// Opening a vault, a listing and a check each read a directory completely: a million entries that
+/// a storage host had added took 134 MiB for a listing and 370 MiB for a check that found nothing
+/// to report.
 #[test]
 fn memory_does_not_grow_with_foreign_entries() {
     let dir = tempfile::tempdir().unwrap();

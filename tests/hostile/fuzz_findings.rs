@@ -31,9 +31,9 @@ fn vault() -> (MemStore, Identity, Vault) {
 
 #[test]
 fn the_check_names_damaged_attributes_of_the_root() {
-    // Story: the check looked at the attributes of every entry of every directory, and so never at
-    // those of the root, which is an entry of none. It called a vault clean whose root could not be
-    // listed with its attributes.
+    // Story: the check read the attributes of every entry of every directory, and so never those of
+    // the root, which is no directory's entry. It reported no fault in a vault whose root could not
+    // be listed with its attributes.
     let (store, owner, vault) = vault();
     vault.set_xattr(ROOT, b"user.note", b"of the root", SetXattr::Any).expect("set");
     vault.close().expect("closed");
@@ -51,8 +51,8 @@ fn the_check_names_damaged_attributes_of_the_root() {
 
 #[test]
 fn a_stored_path_that_leads_nowhere_keeps_no_node() {
-    // Story: `map --reverse` of a path whose last component is no name of its directory counted one
-    // on that directory and never let it go, so that a mount which is asked often enough grows.
+    // Story: `map --reverse` of a path whose last component is no name of its directory added a
+    // lookup to that directory and never forgot it, so a mount that is asked often enough grew.
     let (_store, _owner, vault) = vault();
     let dir = vault.mkdir(&CALLER, ROOT, b"dir", 0o755).expect("made");
     let stored = vault.cipher_path(b"dir").expect("mapped");
@@ -64,10 +64,10 @@ fn a_stored_path_that_leads_nowhere_keeps_no_node() {
 
 #[test]
 fn a_damaged_file_does_not_keep_a_replay_from_its_end() {
-    // Story: two files had two commits each in the journal when the power failed, and whoever
-    // stored the vault changed one byte of one of them. The replay tried again as long as something
-    // was done, and redid the other file's first commit over its second one each time, so that the
-    // vault never opened again.
+    // Story: two files had two commits each in the journal when the power failed, and the storage
+    // host changed one byte of one of them. The replay repeated as long as it made progress, and
+    // each time redid the other file's first commit over its second one, so the vault never opened
+    // again.
     let (store, owner, first) = vault();
     for name in [b"a", b"b"] {
         let (_, file) = first.create_file(&CALLER, ROOT, name, 0o644, WRITE).expect("created");

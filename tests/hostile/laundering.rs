@@ -1,10 +1,10 @@
-//! Laundering: a reader, who has the folder key and can write to the store, plants something where
-//! an honest client comes by, so that this client seals and signs it as its own. Nothing planted is
-//! ever signed by an honest client.
+//! Laundering: a reader, who has the folder key and can write to the store, plants data where an
+//! honest client reads, so that this client seals and signs it as its own. No planted data is ever
+//! signed by an honest client.
 //!
-//! Everything that is planted here says so in its contents; what honest clients have signed
-//! afterwards is gone through for that. `sharing::signed` has planted segments and tables before an
-//! honest write, and `sharing::rekey` has planted files before a pass.
+//! All planted data contains a marker, which is searched for in what honest clients have signed
+//! afterwards. `sharing::signed` has planted segments and tables before an honest write, and
+//! `sharing::rekey` has planted files before a pass.
 
 use kithfs::crypto::RecordCipher;
 use kithfs::format::journal::{JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
@@ -34,7 +34,8 @@ fn with_cem() -> (MemStore, Identity, Identity) {
     (store, ann, cem)
 }
 
-/// Where somebody is shown something planted: it counts as signed by who may write.
+/// Returns the planted data that a member is shown, and which therefore counts as signed by a
+/// writer.
 fn laundered(store: &MemStore, who: &Identity) -> Vec<Vec<u8>> {
     let holds = |bytes: &[u8]| bytes.windows(PLANTED.len()).any(|part| part == PLANTED);
     let vault = open_as(store, who).unwrap();
@@ -52,7 +53,7 @@ fn laundered(store: &MemStore, who: &Identity) -> Vec<Vec<u8>> {
     found
 }
 
-/// Asserts that nothing that any of them reads is planted.
+/// Asserts that none of these members reads planted data.
 fn nothing_is_laundered(store: &MemStore, who: &[&Identity]) {
     who.iter().for_each(|who| {
         assert_eq!(laundered(store, who), Vec::<Vec<u8>>::new(), "signed by an honest client")
@@ -61,7 +62,7 @@ fn nothing_is_laundered(store: &MemStore, who: &[&Identity]) {
 
 #[test]
 fn what_was_laundered_would_be_found() {
-    // Against a search that finds nothing: what Ann's own key has signed.
+    // A search that finds nothing proves nothing: data that Ann's own key has signed is found.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"letter", b"by Ann").unwrap();
@@ -74,8 +75,8 @@ fn what_was_laundered_would_be_found() {
     nothing_is_laundered(&store, &[&ann, &cem]);
 }
 
-/// A copy of the store in the middle of Ann's work: an overwrite that is in her journal and
-/// acknowledged, and perhaps at its place.
+/// Returns a copy of the store in the middle of Ann's work: an overwrite is in her journal and
+/// acknowledged, and perhaps applied.
 fn in_the_middle(
     store: &MemStore,
     ann: &Identity,
@@ -100,7 +101,7 @@ fn journal(root: &dyn Dir) -> Vec<u8> {
 
 #[test]
 fn records_planted_in_a_journal_are_not_replayed() {
-    // Cem writes records into a journal of Ann's with the keys that he has.
+    // Cem writes records into a journal of Ann's with his keys.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"plan", &pattern(1, 40_000)).unwrap();
@@ -149,7 +150,7 @@ fn records_planted_in_a_journal_are_not_replayed() {
             0,
             &Seeded::new(3),
         );
-        // In the place of hers, and behind it.
+        // In the place of hers, and after it.
         for at in [RECORDS_AT as usize, honest_end(&honest)] {
             let copy = middle.snapshot();
             let mut bytes = honest.clone();
@@ -161,7 +162,7 @@ fn records_planted_in_a_journal_are_not_replayed() {
             expected[5000..5014].copy_from_slice(b"by Ann herself");
             assert_eq!(get(&vault, b"plan").unwrap(), expected);
         }
-        // As a journal of his own whose owner's mark is hers.
+        // As a journal of his own with her owner mark.
         let copy = middle.snapshot();
         let mut bytes = honest.clone();
         bytes[RECORDS_AT as usize..].fill(0);
@@ -171,7 +172,7 @@ fn records_planted_in_a_journal_are_not_replayed() {
     }
 }
 
-/// Where the records of a journal end.
+/// Returns the end of the records of a journal.
 fn honest_end(journal: &[u8]) -> usize {
     let last = journal.iter().rposition(|b| *b != 0).unwrap();
     (last + 1).next_multiple_of(512)
@@ -180,7 +181,7 @@ fn honest_end(journal: &[u8]) -> usize {
 #[test]
 fn a_replay_signs_nothing_planted_beside_its_record() {
     // Ann's own record is replayed over a file into which Cem has planted segments, over a file of
-    // his with its id, and long afterwards.
+    // Cem's with its id, and long afterwards.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"plan", &pattern(1, 40_000)).unwrap();
@@ -209,7 +210,7 @@ fn a_replay_signs_nothing_planted_beside_its_record() {
     vault.close().unwrap();
     nothing_is_laundered(&copy, &[&ann, &cem]);
 
-    // A file of his that has the id of hers: to the replay it is one that a crash tore.
+    // A file of Cem's with the id of hers: the replay takes it for one that a crash tore.
     for signer in [&cem, &ann] {
         let copy = middle.snapshot();
         let by = Authorship { author: key(&ann), signer: key(signer) };
@@ -223,7 +224,7 @@ fn a_replay_signs_nothing_planted_beside_its_record() {
         nothing_is_laundered(&copy, &[&ann, &cem]);
     }
 
-    // Her journal of then, with what stands there now, and in another share of hers.
+    // Her journal of that time with the present contents, and in another share of hers.
     let name = journal(&*middle.root());
     let old = read(&*middle.root(), &name);
     let vault = open_as(&store, &ann).unwrap();
@@ -249,8 +250,8 @@ fn a_replay_signs_nothing_planted_beside_its_record() {
 
 #[test]
 fn what_is_planted_before_a_repair_is_not_signed_by_it() {
-    // Cem plants everything that a repair could take for evidence, and Ann says yes to all that it
-    // proposes.
+    // Cem plants everything that a repair could take for evidence, and Ann accepts everything that
+    // it proposes.
     let (store, ann, cem) = with_cem();
     let long = [b'l'; 230];
     let vault = open_as(&store, &ann).unwrap();
@@ -285,8 +286,8 @@ fn what_is_planted_before_a_repair_is_not_signed_by_it() {
             &Seeded::new(8),
         )
     };
-    // A file of his in the place of hers, another one under a name that is none, segments, and
-    // bytes behind an end.
+    // A file of Cem's in the place of hers, another one under an invalid name, segments, and bytes
+    // after an end.
     write(&*root, &letter, &forger.small(&[PLANTED, b"in her file"].concat(), &ann, &cem));
     write(
         &*root,
@@ -300,13 +301,13 @@ fn what_is_planted_before_a_repair_is_not_signed_by_it() {
         .unwrap();
     let file = root.open_file(&surplus, kithfs::store::Access::ReadWrite).unwrap();
     file.write_at(&PLANTED.repeat(400), file.stat().unwrap().size).unwrap();
-    // In her directory a file of his without a name.
+    // In her directory, a file of Cem's without a name.
     write(
         &*root.open_dir(&dir).unwrap(),
         b"BBBBBBBBBBBBBBBBBBBBBB",
         &forger.small(&[PLANTED, b"as a hint"].concat(), &ann, &cem),
     );
-    // Her long name is lost, her attributes and her link are his.
+    // Her long name is lost, her attributes and her link are Cem's.
     let (names_dir, long_file) = raw::long_names(&root).remove(0);
     names_dir.unlink(&long_file).unwrap();
     root.set_xattr(&tagged, b"user.kithfs", &[PLANTED, b"attributes"].concat()).unwrap();
@@ -326,7 +327,7 @@ fn what_is_planted_before_a_repair_is_not_signed_by_it() {
         vault.close().unwrap();
         nothing_is_laundered(&store, &[&ann, &person(2), &cem]);
     }
-    // Her file says what it is named, and its hash proves it; no evidence was signed on his word.
+    // Her file contains its name, and its hash proves it; no evidence was signed on Cem's word.
     let vault = open_as(&store, &ann).unwrap();
     assert_eq!(get(&vault, &long).unwrap(), b"a long name");
     assert_eq!(raw::evidence(&root).len(), 0);
@@ -334,8 +335,8 @@ fn what_is_planted_before_a_repair_is_not_signed_by_it() {
 
 #[test]
 fn a_conversion_signs_nothing_planted_in_the_folder() {
-    // Sharing a folder of a signed vault seals everything in it anew, as Ann: only what was
-    // verified goes with it.
+    // Sharing a folder of a signed vault reseals everything in it, as Ann: only verified data is
+    // included.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     mkdir(&vault, b"projects").unwrap();
@@ -371,8 +372,8 @@ fn a_conversion_signs_nothing_planted_in_the_folder() {
     file.write_at(PLANTED, layout.segment_offset(1, 0)).unwrap();
     assert_eq!(create(&honest).unwrap_err().errno(), libc::EIO);
     nothing_is_laundered(&honest, &[&ann]);
-    // When it is put right the same command goes on, and what was planted meanwhile where the share
-    // is being made is not taken over.
+    // After the repair the same command continues, and data planted meanwhile in the new share is
+    // not adopted.
     file.write_at(&original, layout.segment_offset(1, 0)).unwrap();
     let staging = names(&*honest.root())
         .into_iter()
@@ -392,7 +393,7 @@ fn a_conversion_signs_nothing_planted_in_the_folder() {
 
 #[test]
 fn attributes_are_not_signed_and_a_reader_can_give_others() {
-    // What the threat model says that he can do, so that nobody takes it for a promise.
+    // What Cem can do according to the threat model, so that nobody takes it for a promise.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"tagged", b"by Ann").unwrap();
@@ -414,7 +415,7 @@ fn attributes_are_not_signed_and_a_reader_can_give_others() {
 
 #[test]
 fn a_removed_member_can_set_attributes_under_the_old_key() {
-    // What the threat model says that he can do.
+    // What Cem can do according to the threat model.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"tagged", b"by Ann").unwrap();

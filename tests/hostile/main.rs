@@ -1,5 +1,5 @@
 //! Hostile bytes: the fuzz targets, a storage host that changes a vault, and members who write what
-//! they must not.
+//! they may not.
 //!
 //! This binary counts the memory that each thread allocates (`fuzz::memory` is its allocator). No
 //! test here starts a program.

@@ -1,5 +1,5 @@
 //! Entries that the storage host moves to another directory, and evidence of renames that it forges
-//! or brings back.
+//! or restores.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
-/// Moves an entry of the store to another directory under its stored name; returns that.
+/// Moves an entry of the store to another directory under its stored name; returns that name.
 fn carry(store: &MemStore, from: &[u8], to: &[u8]) -> Vec<u8> {
     let root = store.root();
     let name = last(from).to_vec();
@@ -72,7 +72,7 @@ fn an_entry_in_another_directory_is_marked_and_opens() {
     assert_eq!(get(&vault, &public(&moved)).unwrap(), b"for few");
     assert_eq!(get(&vault, b"public/dir/inside").unwrap_err().errno(), libc::ENOENT);
     assert_eq!(get(&vault, &[&public(&moved_dir)[..], b"/inside"].concat()).unwrap(), b"inside");
-    // It never takes a free name either, and the check tells of it without calling it a fault.
+    // It never takes a free name either, and the check reports it without calling it a fault.
     at(&vault, b"public", |dir| vault.unlink(dir, b"salaries")).unwrap();
     assert_eq!(get(&vault, b"public/salaries").unwrap_err().errno(), libc::ENOENT);
     let report = vault.check(b"", &mut |_| ()).unwrap();
@@ -83,7 +83,7 @@ fn an_entry_in_another_directory_is_marked_and_opens() {
     assert_eq!(vault.check(b"", &mut |_| ()).unwrap().notes.len(), 1);
 }
 
-/// Evidence that arrives later takes the mark away, in whatever order it arrives.
+/// Evidence that arrives later removes the mark, in whatever order it arrives.
 #[test]
 fn late_evidence_removes_the_mark() {
     let (store, ann) = founded(vec![]);
@@ -114,9 +114,9 @@ fn late_evidence_removes_the_mark() {
             seen.push(plain(&beside(&store, &ann)));
         }
         assert!(seen == [2, 3] || seen == [1, 3], "a chain needs all of its parts: {seen:?}");
-        // A mount that is open sees it too, within the time for which it trusts what it has read.
+        // An open mount sees it too, within the time for which it trusts what it has read.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        // A name that was listed with its mark may have lost it when it is looked up.
+        // A name that was listed with its mark may have lost it by the time of the lookup.
         let shown = |vault: &Vault| {
             at(vault, b"c", |dir| vaults::entries(vault, dir))
                 .map_or(0, |all| all.iter().filter(|(name, _)| name.len() == 1).count())
@@ -179,7 +179,7 @@ fn forged_truncated_and_misplaced_evidence_proves_nothing() {
     assert!(!faults(&vault).is_empty(), "the check names what is not valid");
 }
 
-/// What a member wrote as evidence before the removal counts, and nothing that they make later.
+/// Evidence that a member wrote before the removal counts; later evidence does not.
 #[test]
 fn a_removed_members_evidence_counts_only_if_it_is_listed() {
     let (store, ann, bob) = with_bob();
@@ -192,7 +192,8 @@ fn a_removed_members_evidence_counts_only_if_it_is_listed() {
     vault.close().unwrap();
     let afterwards = store.snapshot();
     root_share(&beside(&store, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
-    // The removed member renames in an old copy, and the host brings the directory and the evidence.
+    // The removed member renames in an old copy, and the host copies the directory and the
+    // evidence.
     let vault = open_as(&afterwards, &bob).unwrap();
     rename(&vault, b"late", b"later", RenameMode::NoReplace).unwrap();
     let [later, late] =
@@ -207,7 +208,7 @@ fn a_removed_members_evidence_counts_only_if_it_is_listed() {
     let all = names(&vault, b"later");
     assert!(all.len() == 1 && suffix::split_mark(&all[0]).is_some(), "{all:?}");
     assert_eq!(get(&vault, &[b"later/", &all[0][..]].concat()).unwrap(), b"late");
-    // A pass seals what counts again; the removed member's word is not needed any more.
+    // A pass reseals what counts; the removed member's evidence is not needed any more.
     vault.reseal(b"", true, &mut quiet()).unwrap();
     assert_eq!(get(&vault, b"b/x").unwrap(), b"a");
     assert_eq!(names(&vault, b"later").len(), 1);
@@ -231,7 +232,7 @@ fn cycles_and_many_renames_cost_nothing_and_hide_nothing() {
     all.sort();
     assert_eq!(all, [&b"0"[..], b"1", b"2", b"of 0", b"of 1", b"of 2"]);
     // Many directories are renamed onto one name, one after the other, each with an entry of its
-    // own that goes on to the next.
+    // own that moves on to the next.
     mkdir(&vault, b"sum").unwrap();
     for n in 0..60 {
         let dir = format!("dir {n}").into_bytes();
@@ -278,7 +279,7 @@ fn a_missing_long_name_hides_nothing() {
         let bytes = get(&vault, &path).unwrap();
         assert_eq!(bytes.starts_with(b"in "), is_dir, "{}", path.escape_ascii());
     }
-    // By its name it is found all the same, and a directory renamed keeps what is in it.
+    // It can still be found by its name, and a renamed directory keeps its contents.
     assert_eq!(get(&vault, &[b'f'; 255]).unwrap(), b"255");
     rename(&vault, &[b'd'; 99], b"short", RenameMode::NoReplace).unwrap();
     assert_eq!(get(&vault, b"short/inside").unwrap(), b"in 99");

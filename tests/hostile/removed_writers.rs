@@ -1,4 +1,4 @@
-//! What somebody has signed, or has in his journal, who may write no longer.
+//! Entries and journals of a member who may no longer write.
 
 use kithfs::roster::Role;
 
@@ -9,7 +9,7 @@ use crate::support::vaults::{READ_WRITE, get, open_or_create, pattern, put};
 #[test]
 fn a_cached_signature_is_worth_no_more_than_its_signer() {
     // Bob loses the right to write while Ann has the vault open. Of his two versions she has
-    // verified both and kept the newer one; the older one is put back, whose signature she knows.
+    // verified both and kept the newer one. The older one is restored; its signature is cached.
     let (store, ann, bob) = with_bob();
     let version = |n: u64, len| {
         let of_bob = open_as(&store, &bob).unwrap();
@@ -43,9 +43,9 @@ fn a_cached_signature_is_worth_no_more_than_its_signer() {
 
 #[test]
 fn a_removed_writers_journal_does_not_hide_their_valid_files() {
-    // Bob's machine stopped with a commit in its journal. Meanwhile he became a reader, and what
-    // stood at its place was listed as valid. He was shown what his journal would have made of it,
-    // which is signed by somebody who may not write: an error, for as long as it was there.
+    // Bob's machine stopped with a commit in its journal. Meanwhile he became a reader, and the
+    // file in its former state was listed as valid. Bob was shown what his journal would have made
+    // of it, signed by a member who may not write: an error, for as long as the journal existed.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     put(&vault, b"plan", &pattern(1, 40_000)).unwrap();

@@ -1,13 +1,13 @@
-//! Every ciphertext file of a vault is damaged in every way that an attacker with the store has;
-//! what is then read is the truth or an error.
+//! Every ciphertext file of a vault is damaged in every way that an attacker with the store has; a
+//! read then returns the true contents or an error.
 //!
-//! What cannot be told without a memory of the past, and is allowed here: a whole file (link,
-//! attribute blob) put back to an older version of itself, two whole files of one share exchanged,
-//! a file removed. Such a change must still give whole states only.
+//! Allowed here, because it cannot be detected without a database of former states: a whole file
+//! (link, attribute blob) set back to an older version of itself, two whole files of one share
+//! exchanged, a file removed. After such a change there must still be complete states only.
 //!
 //! * Each damage is done to a copy of the vault in memory, which is then opened and read whole.
-//! * Wherever a damage makes anything unreadable or takes a name away, the check must name the
-//!   stored path of what was damaged.
+//! * * If damage makes anything unreadable or removes a name, the check must report the stored path
+//!   of the damaged object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,12 +26,12 @@ const CHUNK_LOG2: u8 = 12;
 /// Chunks of the file with two levels of index blocks.
 const MANY: usize = 140;
 
-/// What may be read: by path, every whole state that was ever there under any path of the same
+/// What may be read: by path, every complete state that was ever there under any path of the same
 /// kind.
 struct Truth {
     /// By path, its present item.
     now: BTreeMap<Vec<u8>, Item>,
-    /// Contents of all files, now and before: what an exchange or an older version may show.
+    /// Contents of all files, present and former: what an exchange or an older version may show.
     contents: BTreeSet<Vec<u8>>,
     targets: BTreeSet<Vec<u8>>,
     xattrs: BTreeSet<BTreeMap<Vec<u8>, Vec<u8>>>,
@@ -41,7 +41,7 @@ fn layout() -> Layout {
     Layout::new(CHUNK_LOG2, false).unwrap()
 }
 
-/// Makes a vault with each kind of entry; gives it as it is now and as it was before its last
+/// Creates a vault with each kind of entry; returns its present state and the one before its last
 /// changes.
 fn build(suite: Suite) -> (MemStore, MemStore, Truth) {
     let store = MemStore::new();
@@ -181,12 +181,12 @@ fn bytes_of(store: &MemStore, place: &Place) -> Vec<u8> {
 enum Judge {
     /// The true bytes of this path, or an error.
     Exact,
-    /// Any whole state that was ever there: for the exceptions at the head of this file.
+    /// Any complete state that ever existed: for the exceptions at the head of this file.
     AnyWhole,
 }
 
-/// Opens a damaged vault, reads everything and judges it. `damaged` are the stored paths one of
-/// which the check must name where anything was lost.
+/// Opens a damaged vault, reads everything and judges it. If anything was lost, the check must
+/// report one of the stored paths `damaged`.
 fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], what: &str) {
     let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
     let Ok(vault) = Vault::open(store.root(), &vaults::owner(), options) else { return };
@@ -195,8 +195,7 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
         let item = match item {
             Ok(item) => item,
             Err(e) => {
-                // Besides what is not authentic, what the store says where something of another
-                // type stands in the way.
+                // Besides unauthentic data: errors of the store for an object of another type.
                 let known = matches!(
                     e.errno(),
                     libc::EIO
@@ -216,7 +215,7 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
             (Judge::Exact, Some(wanted), found) => {
                 assert!(wanted == found, "{what}: {} shows other bytes", path.escape_ascii())
             }
-            // A name of its own only for what has lost its long name.
+            // A name of its own only for an entry that has lost its long name.
             (_, _, Item::File { bytes, xattrs }) => {
                 assert!(
                     truth.contents.contains(bytes),
@@ -236,7 +235,7 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
             (_, _, Item::Other(kind)) => panic!("{what}: {} is {kind:?}", path.escape_ascii()),
         }
         if judge == Judge::Exact && !truth.now.contains_key(path) {
-            // What has lost its long name, and what is not where its name was created.
+            // An entry that has lost its long name, or is not where its name was created.
             let is_told = |name: &[u8]| name[0] == b'=' || split_mark(name).is_some();
             let told = path.split(|b| *b == b'/').any(is_told);
             assert!(told, "{what}: {} came from nowhere", path.escape_ascii());
@@ -246,7 +245,8 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
     let whole = walked.is_ok() && truth.now.keys().all(|path| seen.get(path) == Some(&true));
     let report = vault.check(b"", &mut |_| {}).expect("the check runs");
     if !whole && !damaged.is_empty() {
-        // What a control file holds belongs to an entry, and that is what is damaged for a user.
+        // The contents of a control file belong to an entry, and that is what is damaged for a
+        // user.
         let mut damaged = damaged.to_vec();
         for path in damaged.clone() {
             let (dir, name) = vaults::split(&path);
@@ -322,7 +322,7 @@ impl Bench<'_> {
         );
     }
 
-    /// Does anything to a copy.
+    /// Applies any change to a copy.
     fn with(
         &mut self,
         act: impl FnOnce(&MemStore),
@@ -337,7 +337,8 @@ impl Bench<'_> {
     }
 }
 
-/// Where something begins or ends in a ciphertext file, and what begins there.
+/// Returns the offsets at which parts of a ciphertext file begin or end, with the part that begins
+/// there.
 fn boundaries(bytes: &[u8], control: bool) -> BTreeMap<usize, &'static str> {
     let mut at = BTreeMap::new();
     let len = bytes.len();
@@ -427,7 +428,8 @@ fn boundaries(bytes: &[u8], control: bool) -> BTreeMap<usize, &'static str> {
     at
 }
 
-/// Files of the vault that are worth damaging: those of entries, and control files that are read.
+/// Returns the files of the vault that are worth damaging: those of entries, and control files that
+/// are read.
 fn files(store: &MemStore) -> Vec<Place> {
     places(store)
         .into_iter()
@@ -436,7 +438,7 @@ fn files(store: &MemStore) -> Vec<Place> {
         .collect()
 }
 
-/// The larger a file, the fewer of its offsets.
+/// The larger a file, the fewer of its offsets are used.
 fn some<'a>(
     all: &'a BTreeMap<usize, &'static str>,
     random: &Seeded,
@@ -487,7 +489,7 @@ fn cut_and_extended() {
 
 #[test]
 fn a_check_reports_bytes_beyond_the_end_of_a_file() {
-    // Bytes behind the end of a file are never shown, but the check said nothing of them.
+    // Bytes after the end of a file are never shown, but the check did not report them.
     let (store, _, _) = build(Suite::Aes256Gcm);
     for place in files(&store).into_iter().filter(|place| !place.is_control()) {
         let copy = store.snapshot();
@@ -542,7 +544,8 @@ fn zeroed_and_flipped() {
     });
 }
 
-/// Offsets and lengths of what can be cut out of a file of chunks and put into another one.
+/// Returns offsets and lengths of parts that can be cut out of a file of chunks and put into
+/// another one.
 fn parts(len: usize) -> Vec<(usize, usize, &'static str)> {
     let layout = layout();
     let size = layout.plain_size(len as u64);
@@ -585,8 +588,8 @@ fn parts_of_other_files_and_of_older_versions() {
                     let end = (at + len).min(bytes.len()).min(from.len());
                     let mut bad = bytes.clone();
                     bad[at..end].copy_from_slice(&from[at..end]);
-                    // A part that makes up the whole file is the exception of the whole older
-                    // version. Neither does it tell where the rest is surplus.
+                    // A part that makes up the whole file is the exception of the older version. It
+                    // reveals nothing either if the rest is surplus.
                     let whole = bad.starts_with(from)
                         || whose == "an older version"
                             && end == HEADER
@@ -596,7 +599,7 @@ fn parts_of_other_files_and_of_older_versions() {
                 }
                 bench.with_bytes(place, from, Judge::AnyWhole, &format!("all of {whose}"));
             }
-            // Within one file: each chunk, table and segment to the place of another one.
+            // Within one file: each chunk, table and segment in the place of another one.
             let parts = parts(bytes.len());
             for (at, len, what) in &parts {
                 for (to, other, _) in parts
@@ -693,8 +696,8 @@ fn entries_exchanged_moved_renamed_and_removed() {
                     &format!("{shown} renamed to {}", name.escape_ascii()),
                 );
             }
-            // Removed. That is not detectable for an entry; for a control file it takes names or
-            // targets away.
+            // Removed. That cannot be detected for an entry; with a control file, names or targets
+            // disappear.
             if *kind != Kind::Dir {
                 let damaged = if place.is_control() { vec![place.path()] } else { Vec::new() };
                 bench.with(
@@ -704,7 +707,7 @@ fn entries_exchanged_moved_renamed_and_removed() {
                     &format!("{shown} removed"),
                 );
             }
-            // Put back, or the contents of a directory record, to what it was before.
+            // The former state is restored, of a file or of the contents of a directory record.
             if *kind == Kind::File && place.is_control() && before_has(before, place) {
                 bench.with_bytes(place, &bytes_of(before, place), Judge::AnyWhole, "put back");
             }

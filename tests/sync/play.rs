@@ -13,7 +13,7 @@ use super::system::{Machine, System};
 use super::tool::{self, Tool};
 use super::trace::{Action, Durable, How, LINE, Op, PAGE, Step, ToolKind, Trace, page, record};
 
-/// What went wrong, by kind.
+/// The failures, by kind.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Records that the plain directory of a machine has and its mount does not show.
@@ -26,7 +26,7 @@ pub struct Counts {
     pub refused: usize,
     /// Faults that a check reports, and tools that come to no end.
     pub faults: usize,
-    /// Alarms of the rollback memory.
+    /// Alarms of the rollback database.
     pub alarms: usize,
     /// Files with bytes that no program has written there.
     pub wrong: usize,
@@ -34,7 +34,7 @@ pub struct Counts {
     pub io_errors: usize,
     /// Conflict copies of control files.
     pub control: usize,
-    /// Steps of a scenario that did not come about.
+    /// Expectations of a scenario that were not met.
     pub unmet: usize,
 }
 
@@ -101,7 +101,7 @@ impl Display for Counts {
     }
 }
 
-/// What came of a trace.
+/// The result of a trace.
 #[derive(Default)]
 pub struct Outcome {
     pub counts: Counts,
@@ -145,7 +145,7 @@ impl Hosts {
         self.machines[machine].point()
     }
 
-    /// Lets a program do something.
+    /// Performs an operation of a program.
     ///
     /// # Errors
     /// Those of the program's system calls; `NotConnected` if the machine is off.
@@ -366,7 +366,7 @@ impl Player {
         }
     }
 
-    /// Does one step. Returns false if the trace cannot go on.
+    /// Performs one step. Returns false if the trace cannot continue.
     fn step(&mut self, step: &Step) -> bool {
         let machine = step.machine;
         match &step.action {

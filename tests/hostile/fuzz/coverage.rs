@@ -1,8 +1,8 @@
 //! One target under libFuzzer, which `KITHFS_FUZZ_TARGET` names. Built and started by
 //! `scripts/fuzz.sh`.
 //!
-//! Rules: stable Rust; the compiler is asked for coverage counters by flags of the script. With no
-//! target named it says so and ends. The target's seeds are written into the directory
+//! Rules: stable Rust; flags of the script request coverage counters from the compiler. Without a
+//! target it prints a message and ends. The target's seeds are written into the directory
 //! `KITHFS_FUZZ_CORPUS` before libFuzzer reads it.
 #![no_main]
 

@@ -1,7 +1,8 @@
-//! Counts what a thread has allocated, so that a target can say how much a hostile input may cost.
+//! Counts the memory that a thread has allocated, so that a target can limit the cost of a hostile
+//! input.
 //!
-//! Rules: each thread counts for itself; what another thread frees is not noticed, which errs on
-//! the side of too much.
+//! Rules: each thread counts for itself. Memory that another thread frees is not subtracted, so the
+//! count may be too high, and never too low.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,15 +15,15 @@ thread_local! {
 struct Counting;
 
 fn count(change: isize) {
-    // A thread that is ending has no counters any more; nobody asks for them either.
+    // A thread that is ending has no counters any more, and nobody reads them.
     let _ = NOW.try_with(|now| {
         now.set(now.get() + change);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now.get())));
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; the counters are plain cells that
-// allocate nothing.
+// SAFETY: every call is passed to the system's allocator unchanged; the counters are plain cells
+// that allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -52,8 +53,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs `f` and gives the most bytes that this thread had allocated meanwhile, beyond what it had
-/// before.
+/// Runs `f` and returns the maximum of bytes that this thread had allocated meanwhile, beyond those
+/// from before.
 pub fn peak_of(f: impl FnOnce()) -> usize {
     let before = NOW.get();
     PEAK.set(before);

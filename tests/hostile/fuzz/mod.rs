@@ -1,9 +1,9 @@
 //! The fuzz targets as an ordinary test: the seeds of each target and a fixed number of mutated
 //! inputs.
 //!
-//! `scripts/fuzz.sh` runs the same targets under a fuzzer that follows coverage. Rules: with no
-//! variable set the inputs are the same each time; `KITHFS_FUZZ_SEED=N` takes others,
-//! `KITHFS_FUZZ_RUNS=N` more of them.
+//! `scripts/fuzz.sh` runs the same targets under a fuzzer that follows coverage. Rules: without
+//! variables the inputs are the same each time; `KITHFS_FUZZ_SEED=N` selects others,
+//! `KITHFS_FUZZ_RUNS=N` runs more.
 
 pub mod memory;
 mod mutate;
@@ -19,7 +19,7 @@ fn variable(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Prints an input that a target did not survive.
+/// Prints an input on which a target panicked.
 struct Witness<'a>(&'a Target, &'a [u8]);
 
 impl Drop for Witness<'_> {

@@ -1,9 +1,9 @@
 //! Changes of an input, as a fuzzer makes them: for the smoke test, which has no coverage to
 //! follow.
 //!
-//! Rules: everything comes from the seed, so that a failure comes back.
+//! Rules: everything follows from the seed, so a failure can be repeated.
 
-/// A small generator (splitmix64); it only has to be even, not secret.
+/// A small generator (splitmix64); it has to be uniform, not secret.
 pub struct Dice(u64);
 
 impl Dice {
@@ -19,13 +19,13 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number less than `n`, which is not zero.
+    /// Returns a number less than `n`, which is not zero.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 }
 
-/// Values at which lengths and counts go wrong.
+/// Values at which lengths and counts tend to fail.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -41,7 +41,7 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// One of `seeds`, changed in one to four ways.
+/// Returns one of `seeds`, changed in one to four ways.
 pub fn mutated(seeds: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     let mut data = seeds[dice.below(seeds.len())].clone();
     for _ in 0..1 + dice.below(4) {
@@ -52,7 +52,7 @@ pub fn mutated(seeds: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
 
 fn change(data: &mut Vec<u8>, seeds: &[Vec<u8>], dice: &mut Dice) {
     let at = dice.below(data.len() + 1);
-    // Structures keep their lengths and flags in front; half of all changes go there.
+    // Structures have their lengths and flags at the beginning; half of all changes go there.
     let at = if dice.below(2) == 0 { at.min(dice.below(128)) } else { at };
     let left = data.len() - at;
     match dice.below(8) {

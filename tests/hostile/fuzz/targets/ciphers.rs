@@ -4,8 +4,8 @@ use kithfs::crypto::exchange::ExchangeSecret;
 use kithfs::crypto::{Hctr2, NamesKey};
 
 /// Input: key (32), length of the tweak (1), tweak, then names: length (2, little endian) and
-/// bytes, all of them cut off where the input ends. What is sealed on one path opens on the other,
-/// one by one and at once.
+/// bytes, cut off at the end of the input. What one path seals the other opens, one by one and in a
+/// batch.
 pub fn hctr2_paths(data: &[u8]) {
     let Some((key, rest)) = data.split_first_chunk::<32>() else { return };
     let Some((tweak_len, rest)) = rest.split_first() else { return };
@@ -73,8 +73,8 @@ pub fn hctr2_paths_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Input: secret (32), then public keys of 32 bytes, the last one filled up with zeros; up to 20 of
-/// them are taken.
+/// Input: secret (32), then public keys of 32 bytes, the last one padded with zeros; at most 20 are
+/// used.
 pub fn x25519_paths(data: &[u8]) {
     let Some((secret, rest)) = data.split_first_chunk::<32>() else { return };
     let publics: Vec<[u8; 32]> = rest

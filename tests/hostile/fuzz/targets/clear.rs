@@ -1,5 +1,5 @@
-//! Structures that stand in clear in ciphertext files: headers, tables, index blocks, names,
-//! journal heads; and range arithmetic.
+//! Structures in clear in ciphertext files: headers, tables, index blocks, names, journal heads;
+//! and range arithmetic.
 
 use std::sync::LazyLock;
 
@@ -23,13 +23,12 @@ fn layout_of(choice: u8) -> Layout {
     Layout::new(12 + choice % 11, choice & 0x80 != 0).expect("12 to 22")
 }
 
-/// Plain size and ciphertext length determine each other, and everything of a file lies inside of
-/// it.
+/// Plain size and ciphertext length determine each other, and every part of a file is inside of it.
 pub fn layout(data: &[u8]) {
     let Some((&choice, rest)) = data.split_first() else { return };
     let Some(number) = rest.first_chunk::<8>() else { return };
     let layout = layout_of(choice);
-    // A store has no longer files than `off_t` counts.
+    // A store has no files longer than `off_t` can express.
     let len = u64::from_le_bytes(*number) & i64::MAX as u64;
     let size = layout.plain_size(len);
     if size < SIZE_MAX {
@@ -80,7 +79,7 @@ fn header(public: PublicHeader) -> Header {
     }
 }
 
-/// A signature of nobody where the share is signed: only the part in clear is looked at.
+/// A signature of nobody if the share is signed: only the part in clear is parsed.
 fn unsigned(layout: &Layout) -> Option<Sign<'static>> {
     let by = Authorship { author: [1; 32], signer: [2; 32] };
     layout.signed().then_some(Sign { by, sign: &|_, _| [3; 64] })
@@ -159,8 +158,8 @@ pub fn index_block_seeds() -> Vec<Vec<u8>> {
 const LONGEST: usize = 152;
 const TAG: [u8; 8] = [12; 8];
 
-/// Names of entries. By the first byte: a stored name as it is; a plain name; a plain name whose
-/// stored form has a suffix; what stands under the cipher of a stored name; or a shown name.
+/// Names of entries. By the first byte: a stored name unchanged; a plain name; a plain name whose
+/// stored form has a suffix; the plain bytes of a stored name; or a shown name.
 pub fn stored_name(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let hctr2 = Hctr2::new(&NamesKey::from_bytes([11; 32]));
@@ -201,7 +200,7 @@ fn check_plain(names: &NameCipher, plain: &[u8]) {
     }
 }
 
-/// Whatever a store may hold under `stored` is shown under a name that leads back to it.
+/// Asserts that anything named `stored` in a store is shown under a name that leads back to it.
 fn check_stored(names: &NameCipher, stored: &[u8]) {
     match parse(stored, LONGEST) {
         Parts::Short { sealed, suffix } => {

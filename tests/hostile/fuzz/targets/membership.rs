@@ -41,7 +41,7 @@ pub fn share_descriptor_seeds() -> Vec<Vec<u8>> {
     vec![first.encode(), owner_only.encode()]
 }
 
-/// An invitation: what is accepted was signed as it is, for the one who accepts it.
+/// An invitation: an accepted one was signed unchanged, for the person who accepts it.
 pub fn invitation(data: &[u8]) {
     if let Ok(record) = InvitationRecord::decode(data) {
         assert_eq!(record.encode(), data);
@@ -93,7 +93,7 @@ pub fn people_text_seeds() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// One manifest, its signature not looked at.
+/// One manifest; its signature is not verified.
 pub fn manifest(data: &[u8]) {
     if let Ok(manifest) = Manifest::decode(data) {
         assert_eq!(manifest.encode(), data);
@@ -107,7 +107,7 @@ pub fn manifest_seeds() -> Vec<Vec<u8>> {
     FIXTURE.manifests.clone()
 }
 
-/// A slot block, by itself and as the one that a verified manifest names.
+/// A slot block, by itself and as the one named by a verified manifest.
 pub fn slot_block(data: &[u8]) {
     if let Ok(header) = slots::check(data) {
         let (list, _) =
@@ -123,7 +123,7 @@ pub fn slot_block(data: &[u8]) {
         }
         assert_eq!(header.read_members(&mut read).expect("the digest was checked"), sealed);
     }
-    // A hostile header that nobody signed: whatever the search finds is only to end, within bounds.
+    // A hostile header without a signature: the search only has to end, within bounds.
     if let Ok(header) = SlotHeader::decode(data.get(..HEADER_LEN).unwrap_or(data)) {
         assert_eq!(header.encode(), data[..HEADER_LEN]);
         let _ = header.find(&[0x80; TAG_LEN], &mut slice_reader(data));
@@ -153,7 +153,7 @@ pub fn slot_block_seeds() -> Vec<Vec<u8>> {
     FIXTURE.blocks.iter().map(|(_, block)| block.clone()).collect()
 }
 
-/// The list of members, as it is under its seal.
+/// The list of members, in its plain form.
 pub fn member_list(data: &[u8]) {
     if let Ok(list) = members::decode(data) {
         assert_eq!(members::encode(&list), data);
@@ -209,7 +209,7 @@ fn age_secret() -> Secret {
     Secret::Age { file, secret: Zeroizing::new([7; 32]) }
 }
 
-/// An identity file, parsed and unlocked by what needs no stretching.
+/// An identity file, parsed and unlocked with secrets that need no stretching.
 pub fn identity_file(data: &[u8]) {
     if let Ok(record) = IdentityRecord::decode(data) {
         assert_eq!(record.encode(), data);
@@ -234,7 +234,7 @@ pub fn identity_file_seeds() -> Vec<Vec<u8>> {
     vec![IDENTITY.bytes.clone()]
 }
 
-/// A `kith1...` line. By the first byte: a text as it is, or any bytes under a right checksum.
+/// A `kith1...` line. By the first byte: a text unchanged, or any bytes with a correct checksum.
 pub fn public_key_text(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let text = if choice % 2 == 0 {
@@ -260,7 +260,7 @@ pub fn public_key_text_seeds() -> Vec<Vec<u8>> {
     vec![chosen(0, text.as_bytes()), chosen(0, capitals.as_bytes()), chosen(1, &raw)]
 }
 
-/// A recovery code as somebody types it.
+/// A recovery code as a user types it.
 pub fn recovery_text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(code) = RecoveryCode::parse(text) {

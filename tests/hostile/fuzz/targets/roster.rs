@@ -1,5 +1,5 @@
-//! Rosters: chains of manifests and the slot blocks that they name. Nothing but what the admins
-//! signed may ever count.
+//! Rosters: chains of manifests and the slot blocks that they name. Only what the admins signed may
+//! ever count.
 
 use std::io;
 use std::sync::LazyLock;
@@ -14,8 +14,8 @@ use kithfs::roster::{
 
 use super::Seeded;
 
-/// A share with a history: founded with some members, then more, then one less, which began a new
-/// epoch.
+/// A share with a history: founded with some members, then one more, then one less, which began a
+/// new epoch.
 pub struct Fixture {
     founder: Identity,
     pub descriptor: ShareDescriptor,

@@ -1,5 +1,5 @@
-//! Structures under a seal: as a stranger changes them, which never opens, and as somebody with the
-//! key could make them, which must parse strictly all the same.
+//! Sealed structures: changed without the key, which never opens, and made with the key, which must
+//! still be parsed strictly.
 
 use std::sync::LazyLock;
 
@@ -53,7 +53,7 @@ static HEADERS: LazyLock<Vec<(Header, Vec<u8>)>> = LazyLock::new(|| {
     sizes.map(header).collect()
 });
 
-/// A header as a stranger changes it.
+/// A header, changed without the key.
 pub fn header_sealed(data: &[u8]) {
     for suite in SUITES {
         if let Ok((header, contents, _)) = Header::open(&header_context(suite), data) {
@@ -72,7 +72,7 @@ pub fn header_sealed_seeds() -> Vec<Vec<u8>> {
     HEADERS.iter().map(|(_, sealed)| sealed.clone()).collect()
 }
 
-/// A header whose clear part and body are the input's, sealed with the right key.
+/// A header with the input's clear part and body, sealed with the right key.
 pub fn header_body(data: &[u8]) {
     let Some((public, body)) = data.split_at_checked(PUBLIC) else { return };
     if body.len() < BODY || body.len() > BODY + SMALL_MAX as usize {
@@ -125,7 +125,7 @@ static RECORDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// A sealed record of any kind, as a stranger changes it.
+/// A sealed record of any kind, changed without the key.
 pub fn record_sealed(data: &[u8]) {
     for (i, kind) in KINDS.iter().enumerate() {
         let epoch = epoch_of(*kind, data);
@@ -162,7 +162,7 @@ pub fn link_text_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Extended attributes, as they are under their seal.
+/// Extended attributes, in their plain form.
 pub fn xattrs(data: &[u8]) {
     if let Ok(attributes) = Xattrs::decode(data) {
         assert_eq!(attributes.encode(), data);
@@ -180,7 +180,7 @@ pub fn xattrs_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Rename evidence, as it is under its seal.
+/// Rename evidence, in its plain form.
 pub fn evidence(data: &[u8]) {
     if let Ok(moved) = Moved::decode(data) {
         assert_eq!(moved.encode(), data);
@@ -219,7 +219,7 @@ static JOURNAL_RECORD: LazyLock<Vec<u8>> = LazyLock::new(|| {
     out
 });
 
-/// A record of the journal as a stranger changes it.
+/// A record of the journal, changed without the key.
 pub fn journal_sealed(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<RECORD_HEAD>() else { return };
     let Some((generation, sequence, len)) = record_head(head) else { return };

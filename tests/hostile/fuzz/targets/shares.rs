@@ -1,4 +1,4 @@
-//! What only signed shares have: signed headers, junctions, inventories.
+//! Structures of signed shares alone: signed headers, junctions, inventories.
 
 use std::sync::LazyLock;
 
@@ -54,8 +54,8 @@ static HEADERS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     [seal(Some(9), 9, b"some data"), seal(None, 5000, b"")]
 });
 
-/// The header of a file in a signed share, as a stranger changes it: what opens was sealed and
-/// signed as it is. What follows a header is residue.
+/// The header of a file in a signed share, changed without the key: a header that opens was sealed
+/// and signed unchanged. What follows it is residue.
 pub fn signed_header(data: &[u8]) {
     if let Ok((_, _, signed)) = Header::open(&context(), data) {
         assert_eq!(signed, Some(by()));
@@ -94,7 +94,7 @@ static JUNCTION: LazyLock<Vec<u8>> = LazyLock::new(|| {
     )
 });
 
-/// A junction under its seal.
+/// A sealed junction.
 pub fn junction_sealed(data: &[u8]) {
     if let Ok((plain, signed)) = records().open(RecordKind::Junction, &BOUND, data) {
         assert_eq!((data, signed), (&**JUNCTION, Some(by())), "only what was sealed opens");
@@ -106,7 +106,7 @@ pub fn junction_sealed_seeds() -> Vec<Vec<u8>> {
     vec![JUNCTION.clone()]
 }
 
-/// A junction, as it is under its seal.
+/// A junction, in its plain form.
 pub fn junction(data: &[u8]) {
     if let Ok(junction) = Junction::decode(data) {
         assert_eq!(junction.encode(), data);
@@ -120,7 +120,7 @@ pub fn junction_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// An inventory: what is accepted is sorted, and everything in it is found.
+/// An inventory: an accepted one is sorted, and everything in it is found.
 pub fn inventory_list(data: &[u8]) {
     if let Ok(list) = InventoryList::decode(data) {
         assert_eq!(list.encode(), data);

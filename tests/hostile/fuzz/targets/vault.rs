@@ -1,11 +1,12 @@
 //! Whole vaults in memory: one object of the ciphertext is changed, then everything is read.
 //!
 //! Rules that hold in these targets
-//! * An entry that is read gives the bytes that it had, or an error; the vault may also refuse to
+//! * * An entry that is read returns its original bytes, or an error; the vault may also refuse to
 //!   open.
-//! * Where anything is missing or refused, the check names it.
-//! * Attributes that the store keeps (modes, times, the length that `stat` shows) and whole files
-//!   put in the place of others are not covered: no file can tell without a memory of the past.
+//! * * If anything is missing or refused, the check reports it.
+//! * * Attributes that the store keeps (modes, times, the length that `stat` shows) and whole files
+//!   in the place of others are not covered: no file can detect that without a database of former
+//!   states.
 //!
 //! Input: the object (1 byte), then changes of it: kind (1), where (3), number of bytes (1), bytes.
 
@@ -33,30 +34,30 @@ const READ: OpenFlags =
 const XATTR: &[u8] = b"user.kithfs";
 /// The one attribute that the fixtures set.
 const ATTRIBUTE: &[u8] = b"user.note";
-/// Changes of one input that count.
+/// Maximum number of changes of one input that are applied.
 const CHANGES_MAX: usize = 4;
 const CACHE: usize = 1 << 20;
 
-/// What an entry holds; more than one where a crash came between.
+/// The contents of an entry; several after a crash.
 #[derive(Default)]
 struct Truth {
-    /// Contents or target, none for directories and special files.
+    /// Contents or target; none for directories and special files.
     contents: Vec<Vec<u8>>,
     xattr: Option<Vec<u8>>,
 }
 
-/// Something of the ciphertext that can be changed.
+/// An object of the ciphertext that can be changed.
 enum Object {
     File(Vec<u8>),
     Link(Vec<u8>),
     Xattr(Vec<u8>),
 }
 
-/// A vault and what is known of it.
+/// A vault and its known contents.
 struct Fixture {
     store: MemStore,
     owner: Identity,
-    /// By plain path, and once more by stored path for what can lose its name.
+    /// By plain path, and also by stored path for entries that can lose their names.
     truth: BTreeMap<Vec<u8>, Truth>,
     objects: Vec<Object>,
     /// Number of entries, the root included.
@@ -143,8 +144,8 @@ fn fixture(suite: Suite, chunk_log2: u8) -> Fixture {
     fixture
 }
 
-/// A vault whose power failed after its files were changed and flushed: what was written in place
-/// is lost, the journal is there.
+/// A vault whose power failed after its files were changed and flushed: data written in place is
+/// lost, the journal exists.
 fn crashed_fixture() -> Fixture {
     let (store, owner) = create(Suite::Aes256Gcm, 12);
     let vault = Vault::open(store.root(), &owner, options(false)).expect("opened");
@@ -230,7 +231,8 @@ fn objects_below(dir: &dyn Dir, path: &[u8], objects: &mut Vec<Object>) {
     }
 }
 
-/// Directory of the store in which `path` ends, and the last component (empty for the root).
+/// Returns the directory of the store in which `path` ends, and the last component (empty for the
+/// root).
 fn parent_of<'a>(store: &MemStore, path: &'a [u8]) -> (Arc<dyn Dir>, &'a [u8]) {
     let mut dir = store.root();
     let mut components = path.split(|b| *b == b'/').peekable();
@@ -243,7 +245,7 @@ fn parent_of<'a>(store: &MemStore, path: &'a [u8]) -> (Arc<dyn Dir>, &'a [u8]) {
     (dir, b"")
 }
 
-/// Paths under which an entry may be shown where long names or evidence are missing.
+/// Returns the paths under which an entry may be shown if long names or evidence are missing.
 fn other_paths(cipher: &[u8], plain: &[u8]) -> Vec<Vec<u8>> {
     let mut paths = vec![Vec::new()];
     let components = cipher.split(|b| *b == b'/').zip(plain.split(|b| *b == b'/'));
@@ -259,7 +261,7 @@ fn other_paths(cipher: &[u8], plain: &[u8]) -> Vec<Vec<u8>> {
 }
 
 impl Fixture {
-    /// Learns what the vault holds by reading it once, and what its ciphertext consists of.
+    /// Learns the contents of the vault by reading it once, and the objects of its ciphertext.
     fn survey(&mut self) {
         let vault = Vault::open(self.store.root(), &self.owner, options(true)).expect("opened");
         let mut truth = BTreeMap::new();
@@ -272,8 +274,7 @@ impl Fixture {
         assert!(read.is_empty(), "{read:?}");
         assert!(vault.check(b"", &mut |_| ()).expect("checked").faults.is_empty());
         objects_below(&*self.store.root(), b"", &mut self.objects);
-        // By plain path, so that an input means the same in the next process, whose keys are
-        // others.
+        // By plain path, so that an input means the same in another process, which has other keys.
         let kind = |path: &[u8]| path.split(|b| *b == b'-').next().unwrap_or(path).to_vec();
         self.objects.sort_by_cached_key(|object| {
             let path = object.path();
@@ -283,8 +284,8 @@ impl Fixture {
             )
         });
         self.count = truth.len();
-        // What loses its long name shows under the stored one, and what loses the evidence of a
-        // rename shows with a mark; so do the directories above.
+        // An entry that loses its long name is shown under the stored one, and one that loses the
+        // evidence of a rename is shown with a mark; the same holds for the directories above.
         for (cipher, plain) in stored {
             for other in other_paths(&cipher, &plain) {
                 let Truth { contents, xattr } = &truth[&plain];
@@ -295,8 +296,8 @@ impl Fixture {
         self.truth = truth;
     }
 
-    /// A copy of the store with one object changed; `None` where the input asks for what cannot be
-    /// detected.
+    /// Returns a copy of the store with one object changed; `None` if the requested change cannot
+    /// be detected.
     fn changed(&self, data: &[u8]) -> Option<MemStore> {
         let (&which, mut rest) = data.split_first()?;
         let object = &self.objects[usize::from(which) % self.objects.len()];
@@ -317,7 +318,8 @@ impl Fixture {
         }
         match object {
             Object::File(path) => {
-                // All of another file's header is that file: not detectable, as the rules say.
+                // The whole header of another file is that file: not detectable, as the rules
+                // state.
                 let whole = |other: &Object| match other {
                     Object::File(other) if other != path => {
                         let (dir, name) = parent_of(&self.store, other);
@@ -348,7 +350,7 @@ impl Fixture {
         Some(store)
     }
 
-    /// Applies the first change of `input`, and gives the rest of it.
+    /// Applies the first change of `input`, and returns the rest of it.
     fn change<'a>(&self, bytes: &mut Vec<u8>, input: &'a [u8]) -> Option<&'a [u8]> {
         let ([kind, a, b, c, len], rest) = input.split_first_chunk::<5>()?;
         let at = u32::from_le_bytes([*a, *b, *c, 0]) as usize % (bytes.len() + 1);
@@ -431,7 +433,7 @@ fn read_all(dir: &dyn Dir, name: &[u8]) -> Vec<u8> {
 type Outcome<T> = Result<Option<T>, String>;
 type Visit<'a> = dyn FnMut(&[u8], Outcome<Vec<u8>>, Outcome<Vec<u8>>) + 'a;
 
-/// Reads everything; gives what could not even be listed.
+/// Reads everything; returns what could not even be listed.
 fn walk(vault: &Vault, visit: &mut Visit) -> Vec<String> {
     let mut errors = Vec::new();
     visit(b"", Ok(None), read_xattr(vault, ROOT));
@@ -565,7 +567,7 @@ fn forget(attr: &Attr) {
     }
 }
 
-/// Paths that somebody types, plain and stored. By the first byte: as it is, or behind the stored
+/// Paths as a user types them, plain and stored. By the first byte: unchanged, or after the stored
 /// path of a directory.
 pub fn vault_path(data: &[u8]) {
     let Some((&choice, path)) = data.split_first() else { return };
