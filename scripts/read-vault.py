@@ -408,7 +408,7 @@ class Hctr2:
         return xor(uu, self.hash(tweak, v)) + v
 
 
-NAME_BYTES = re.compile(rb"[A-Za-z0-9,@=]")
+ENTRY = re.compile(rb"(?!(?:@eaDir|@Recycle|desktop\.ini|lost\+found|System Volume Information|Thumbs\.db)\Z)[A-Za-z0-9,@=]", re.IGNORECASE)
 STORED_NAME = re.compile(rb"(=?)([A-Za-z0-9,@]*)(.*)", re.DOTALL)
 CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|names|lock|long|moved)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created"
                           rb"|refused|junction|moving|tmp|trash)-)")
@@ -2110,7 +2110,7 @@ class Vault:
                 self.report.note(directory.path, f"{show(name)} is no control file that this reader knows")
         sealed: dict[bytes, SealedName] = {}
         for name in names:
-            if not NAME_BYTES.match(name):
+            if not ENTRY.match(name):
                 continue
             found = self.open_name(directory, name)
             if found is None:

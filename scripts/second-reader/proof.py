@@ -244,7 +244,7 @@ def read_vector(reader, kind: str, given: dict[str, str], data: bytes) -> dict[s
             return {"reference": content}
         return {f"attribute-{name.hex()}": value for name, value in r.parse_attributes(content)}
     if kind == "name":
-        if not r.NAME_BYTES.match(data):
+        if not r.ENTRY.match(data):
             return {"kind": "control"}
         try:
             parts = r.parse_stored_name(data, int(given["longest"]))

@@ -288,7 +288,8 @@ fn missing_and_unused_attribute_lists_are_reported() {
 #[test]
 fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
     // Syncthing keeps a marker in the folder that it is given, and for a day what it had not
-    // finished: `fsck` called that faults.
+    // finished; a file server keeps a directory of its own in each directory: `fsck` called all
+    // that faults, and the directory of the file server made that of the vault impossible to remove.
     let scratch = Scratch::new(&[]);
     expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("letters"), 0);
     expect_code(scratch.kithfs("put").arg(scratch.vault()).args(["letters/a", "/etc/passwd"]), 0);
@@ -296,14 +297,16 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
     fs::create_dir(scratch.vault().join(".stfolder")).unwrap();
     fs::write(letters.join(".syncthing.AbCd.tmp"), "half").unwrap();
     fs::write(letters.join("~syncthing~AbCd.tmp"), "").unwrap();
+    fs::create_dir_all(letters.join("@eaDir/photo.jpg")).unwrap();
+    fs::write(letters.join("@eaDir/photo.jpg/SYNOPHOTO_THUMB_M.jpg"), "small").unwrap();
     let found = json(scratch.kithfs("fsck").arg("--json").arg(scratch.vault()), 0);
     assert_eq!(
         (&found["strangers"], &found["faults"]),
-        (&serde_json::json!(3), &serde_json::json!([]))
+        (&serde_json::json!(4), &serde_json::json!([]))
     );
     let text = expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
     assert!(
-        String::from_utf8_lossy(&text.stderr).contains("3 entries not part of the vault"),
+        String::from_utf8_lossy(&text.stderr).contains("4 entries not part of the vault"),
         "{text:?}"
     );
     // What is half there may be a copy of a file of the vault. A repair leaves all of that where it
@@ -313,7 +316,13 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
     assert!(
         scratch.vault().join(".stfolder").exists() && letters.join(".syncthing.AbCd.tmp").exists()
     );
-    // What claims to be a control file of the vault and is none goes on being told.
+    // They go with a directory that is removed.
+    expect_code(scratch.kithfs("rm").arg("-r").arg(scratch.vault()).arg("letters"), 0);
+    assert!(
+        !letters.exists()
+            && json(scratch.kithfs("fsck").arg("--json").arg(scratch.vault()), 0)["strangers"] == 1
+    );
+    // An unknown control file of the vault itself is a fault.
     fs::write(scratch.vault().join("+unheard-of"), "").unwrap();
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 20);
 }

@@ -8,7 +8,8 @@
 //!   hash of the sealed name, and a control file at the share's root holds the sealed name.
 //! * The text ends at the first byte that is no letter of it. Whatever follows is the suffix of a
 //!   sync tool's conflict copy.
-//! * A name whose first byte is neither a letter nor `=` is a control file.
+//! * A name whose first byte is neither a letter nor `=` is a control file, and so are the few names
+//!   in [`OF_OTHERS`].
 
 use super::text::{self, HASH_LETTERS, is_letter};
 use crate::crypto::{Hctr2, TAG_LEN, Tag, Tweak};
@@ -23,6 +24,10 @@ pub const SEALED_MIN: usize = 24;
 pub const SEALED_MAX: usize = TAG_LEN + NAME_MAX + ZEROS;
 /// First byte of a long-named entry.
 pub const LONG: u8 = b'=';
+/// Names that file servers and file managers give to files of their own in any directory, and
+/// whose first byte is a letter. All are too short to be the name of an entry.
+const OF_OTHERS: [&str; 6] =
+    ["@eaDir", "@Recycle", "desktop.ini", "lost+found", "System Volume Information", "Thumbs.db"];
 /// The directory of the sealed long names, at the root of a share.
 pub const LONG_DIRECTORY: &[u8] = b"+long";
 
@@ -203,10 +208,11 @@ pub fn is_valid(name: &[u8]) -> bool {
 /// Returns whether a stored name is a control file.
 pub fn is_control(stored: &[u8]) -> bool {
     stored.first().is_some_and(|b| !is_letter(*b) && *b != LONG)
+        || OF_OTHERS.iter().any(|name| stored.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// Returns whether a stored name belongs to no vault: sync tools and file managers leave such files
-/// (`.stfolder`, `.DS_Store`).
+/// (`.stfolder`, `.DS_Store`, `@eaDir`).
 pub fn is_of_others(stored: &[u8]) -> bool {
     is_control(stored) && !stored.starts_with(b"+")
 }

@@ -89,10 +89,13 @@ fn empty(dir: &dyn Dir, trash: &[u8]) -> Inner<()> {
     };
     for entry in entries(&*inside)? {
         let entry = entry?;
-        if entry.name.starts_with(TRASH) {
-            remove_all(&*inside, &entry.name)?;
-        } else if is_control(&entry.name) {
-            inside.unlink(&entry.name)?;
+        if !is_control(&entry.name) {
+            continue;
+        }
+        // File servers leave directories in every directory (`@eaDir`).
+        match inside.stat(&entry.name)?.kind {
+            Kind::Dir => remove_all(&*inside, &entry.name)?,
+            _ => inside.unlink(&entry.name)?,
         }
     }
     Ok::<_, Fault>(dir.rmdir(trash)?)

@@ -773,6 +773,7 @@ fn good_names(make: &mut Make, inputs: &Inputs, names: &NameCipher) {
     make.ok("longest-of-all", "134 bytes where L is 200.", &inputs_of_200, wide.entry());
     make.ok("control", "A control file.", inputs, b"+share");
     make.ok("control-hidden", "A name with another first byte is one too.", inputs, b".stfolder");
+    make.ok("control-server", "So is one of the listed names, in any case.", inputs, b"thumbs.DB");
     make.ok("control-hyphen", "So is one with a hyphen, which is no letter.", inputs, b"-AAAA");
 }
 
