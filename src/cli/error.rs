@@ -136,6 +136,14 @@ pub enum Error {
     /// The transport io_uring was requested and is not available.
     #[error("mount over io_uring: {0}")]
     NoUring(String),
+    /// Nothing would announce an event that is to lock the vault.
+    #[error("mount with --lock-on {event}: {why}")]
+    LockOn {
+        /// The event.
+        event: &'static str,
+        /// The cause.
+        why: String,
+    },
     /// The vault is already mounted.
     #[error("open {}: it is mounted on {} by process {pid}", shown(vault), shown(mountpoint))]
     AlreadyMounted {

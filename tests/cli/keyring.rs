@@ -1,42 +1,18 @@
 //! Passphrases in the keyring of a session: a real gnome-keyring on a bus of its own.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use crate::support::people::{Mounted, Person, has, refused, said, stderr, wait_until};
+use crate::support::bus::Bus;
+use crate::support::people::{Mounted, Person, has, refused, said, stderr};
 
-/// A bus that starts nothing by itself.
-struct Bus {
-    socket: PathBuf,
-    children: Vec<Child>,
-}
+/// A session with a bus.
+struct Session(Bus);
 
-impl Bus {
-    fn start(ann: &Person) -> Bus {
-        let socket = ann.home().join("bus");
-        let config = ann.write(
-            "bus.conf",
-            &format!(
-                r#"<busconfig><type>session</type><listen>unix:path={}</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>"#,
-                socket.display()
-            ),
-        );
-        let dbus = Command::new("dbus-daemon")
-            .args(["--nofork", "--nopidfile"])
-            .arg(format!("--config-file={}", config.display()))
-            .spawn()
-            .unwrap();
-        let bus = Bus { socket, children: vec![dbus] };
-        wait_until("the bus listens", || bus.socket.exists());
-        bus
-    }
-
-    fn address(&self) -> String {
-        format!("unix:path={}", self.socket.display())
+impl Session {
+    fn start(ann: &Person) -> Session {
+        Session(Bus::start(ann.home(), "bus"))
     }
 
     /// Starts a keyring that is unlocked with a password.
@@ -44,44 +20,25 @@ impl Bus {
         let runtime = ann.home().join("run");
         fs::create_dir_all(&runtime).unwrap();
         fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
-        let mut keyring = Command::new("gnome-keyring-daemon")
+        let password = ann.write("login", "login password");
+        let mut keyring = Command::new("gnome-keyring-daemon");
+        keyring
             .args(["--foreground", "--components=secrets", "--unlock"])
-            .env("DBUS_SESSION_BUS_ADDRESS", self.address())
+            .env("DBUS_SESSION_BUS_ADDRESS", self.0.address())
             .env("HOME", ann.home())
             .env("XDG_DATA_HOME", ann.home().join("data"))
             .env("XDG_RUNTIME_DIR", &runtime)
-            .stdin(Stdio::piped())
+            .stdin(fs::File::open(password).unwrap())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        keyring.stdin.take().unwrap().write_all(b"login password").unwrap();
-        self.children.push(keyring);
-        wait_until("the keyring is on the bus", || self.has_keyring());
-    }
-
-    fn has_keyring(&self) -> bool {
-        let asked = async {
-            let bus = zbus::connection::Builder::address(self.address().as_str()).build().await?;
-            let reply = bus
-                .call_method(
-                    Some("org.freedesktop.DBus"),
-                    "/org/freedesktop/DBus",
-                    Some("org.freedesktop.DBus"),
-                    "NameHasOwner",
-                    &("org.freedesktop.secrets",),
-                )
-                .await?;
-            reply.body().deserialize::<bool>()
-        };
-        zbus::block_on(asked).unwrap()
+            .stderr(Stdio::null());
+        self.0.serve(&mut keyring, "org.freedesktop.secrets");
     }
 
     /// Runs the program in the session, without any other source of the passphrase.
     fn kithfs(&self, ann: &Person, args: &[&str]) -> Output {
         ann.kithfs(args)
             .env_remove("KITHFS_PASSPHRASE_FILE")
-            .env("DBUS_SESSION_BUS_ADDRESS", self.address())
+            .env("DBUS_SESSION_BUS_ADDRESS", self.0.address())
             .output()
             .unwrap()
     }
@@ -89,15 +46,6 @@ impl Bus {
     fn lists(&self, ann: &Person) -> bool {
         let done = self.kithfs(ann, &["ls", "vault"]);
         done.status.success() && said(&done) == "letters\n"
-    }
-}
-
-impl Drop for Bus {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -114,7 +62,7 @@ fn a_remembered_passphrase_unlocks_until_it_is_forgotten() {
         return;
     }
     let ann = with_vault();
-    let mut bus = Bus::start(&ann);
+    let mut bus = Session::start(&ann);
     bus.start_keyring(&ann);
     refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
     // Only a passphrase that unlocks is stored.
@@ -151,7 +99,7 @@ fn a_changed_passphrase_is_asked_for_and_replaces_the_old_one() {
         return;
     }
     let ann = with_vault();
-    let mut bus = Bus::start(&ann);
+    let mut bus = Session::start(&ann);
     bus.start_keyring(&ann);
     let done = bus.kithfs(&ann, &["ls", "vault", "--remember", "--passphrase-file", "passphrase"]);
     assert_eq!(said(&done), "letters\n", "{}", stderr(&done));
@@ -175,7 +123,7 @@ fn without_a_keyring_everything_works_as_before() {
         return;
     }
     let ann = with_vault();
-    let bus = Bus::start(&ann);
+    let bus = Session::start(&ann);
     ann.ok(&["ls", "vault"]);
     refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
     let remember = ["passphrase", "remember", "vault", "--passphrase-file", "passphrase"];

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
+use crate::support::people::has;
 
 fn install_sh() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("mount-helper/install.sh")
@@ -75,6 +76,30 @@ fn the_program_mounts_and_remounts_as_a_helper() {
     let gone = helper(&scratch, &[vault, place, "-o", "remount,rw"]);
     assert_eq!(gone.status.code(), Some(32));
     assert!(text(&gone.stderr).contains("no kithfs is mounted there"), "{gone:?}");
+}
+
+/// As a line of /etc/fstab whose key is on a token or in a file of root.
+#[test]
+fn an_age_identity_opens_a_mount_of_fstab() {
+    if !can_mount() || !has("age-keygen") {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let key = shell(scratch.path(), "age-keygen -o key.txt 2>/dev/null; age-keygen -y key.txt");
+    expect_code(
+        scratch.kithfs("passphrase").args(["add", "--age", key.trim()]).arg(scratch.vault()),
+        0,
+    );
+    let (vault, point) = (scratch.vault(), scratch.point());
+    let (vault, place) = (vault.to_str().unwrap(), point.to_str().unwrap());
+    for (name, is_right) in [("other.txt", false), ("key.txt", true)] {
+        shell(scratch.path(), "[ -e other.txt ] || age-keygen -o other.txt 2>/dev/null");
+        let options = format!("noexec,age_identity={}", scratch.path().join(name).display());
+        let mounted = helper(&scratch, &[vault, place, "-o", &options]);
+        assert_eq!(mounted.status.code(), Some(if is_right { 0 } else { 32 }), "{mounted:?}");
+        assert_eq!(is_mounted(&point), is_right);
+    }
+    expect_code(scratch.kithfs("umount").arg(&point), 0);
 }
 
 /// Root mounts for a user, as pam_mount does at login. Everything happens in a mount namespace of

@@ -10,7 +10,15 @@ use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounte
 
 /// Starts a mount in the foreground; returns its log.
 fn mount(scratch: &Scratch, options: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
-    let mut command = scratch.kithfs("mount");
+    start(scratch.kithfs("mount"), scratch, options)
+}
+
+/// The same, by a command that has its environment already.
+pub fn start(
+    mut command: Command,
+    scratch: &Scratch,
+    options: &[&str],
+) -> (Child, Lines<BufReader<ChildStderr>>) {
     command.args(["--foreground", "--log-level", "info"]).args(options);
     command.arg(scratch.vault()).arg(scratch.point());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -21,14 +29,14 @@ fn mount(scratch: &Scratch, options: &[&str]) -> (Child, Lines<BufReader<ChildSt
 
 /// A program that has written to a file of the mount and keeps it open. For each further line of
 /// input it writes again, and prints whether it succeeded.
-struct Writer {
+pub struct Writer {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl Writer {
-    fn start(dir: &Path) -> Writer {
+    pub fn start(dir: &Path) -> Writer {
         let script = "exec 3>file; echo written >&3; cd .; echo ready; \
             while read line; do if echo $line 2>/dev/null >&3; then echo ok; else echo refused; fi; done";
         let mut command = Command::new("bash");
@@ -41,12 +49,12 @@ impl Writer {
         writer
     }
 
-    fn write(&mut self, line: &str) -> String {
+    pub fn write(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").unwrap();
         self.output.next().unwrap().unwrap()
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         drop(self.input);
         self.child.wait().unwrap();
     }

@@ -11,6 +11,7 @@ mod helper;
 mod hostile;
 mod idle;
 mod lock;
+mod lock_on;
 mod posix;
 mod refused;
 mod signed;

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod bus;
 pub mod counting;
 pub mod cuts;
 pub mod forger;

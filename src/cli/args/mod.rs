@@ -393,6 +393,20 @@ pub struct MountSettings {
     /// which the machine is suspended counts.
     #[arg(long, value_name = "TIME")]
     pub idle: Option<Idle>,
+    /// Lock the vault at these events, even while programs use it: suspend,screen,logout
+    ///
+    /// suspend: before the machine sleeps, which waits for that. screen: when the desktop locks the
+    /// screen, or `loginctl lock-session` the session. logout: when the login session ends in which
+    /// it was mounted, or else your last one. Programs that have files open get errors, as with
+    /// `kithfs lock`. An event that nothing would announce is refused.
+    #[arg(
+        long,
+        value_name = "EVENT[,EVENT...]",
+        value_enum,
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub lock_on: Vec<LockEvent>,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
@@ -414,6 +428,17 @@ pub struct MountSettings {
     /// Transport of requests from the kernel
     #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
+}
+
+/// An event that locks a vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LockEvent {
+    /// The machine is about to sleep
+    Suspend,
+    /// The screen or the session is locked
+    Screen,
+    /// The login session ends
+    Logout,
 }
 
 /// The time without use after which a mount ends.
@@ -656,6 +681,8 @@ mod tests {
             "kithfs ls --own-identity V",
             "kithfs share create --own-identity V/a",
             "kithfs mount --guard V M",
+            "kithfs mount --lock-on suspend,screen,logout V M",
+            "kithfs vaults set N --lock-on suspend",
             "kithfs map V a",
             "kithfs map --reverse V a",
             "kithfs mounts --json",
@@ -696,6 +723,7 @@ mod tests {
             "kithfs init --kdf-memory 8192 V",
             "kithfs init --kdf-passes 0 V",
             "kithfs mount --cache-size 1 V M",
+            "kithfs mount --lock-on lunch V M",
             "kithfs mount --passphrase-fd=-1 V M",
         ] {
             assert_eq!(parse(line).err(), Some(clap::error::ErrorKind::ValueValidation), "{line}");

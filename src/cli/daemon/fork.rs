@@ -18,6 +18,7 @@ use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, Wait
 
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::report::Failure;
 
 /// The two sides of the fork.
 pub enum Side {
@@ -57,6 +58,34 @@ pub fn fork() -> Result<Side, Error> {
         child => {
             let child = Pid::from_raw(child).expect("fork gives no 0 here");
             Ok(Side::Front(Front { pipe: OwnedFd::from(reader).into(), child }))
+        }
+    }
+}
+
+/// Runs a check that starts threads in a child process, which leaves this process with its one
+/// thread. Returns the exit code if the check failed, after the child has printed the failure.
+///
+/// # Errors
+/// Those of pipe(2) and fork(2), and a child that was killed.
+pub fn try_in_child(check: impl FnOnce() -> Result<(), Error>) -> Result<Option<Exit>, Error> {
+    match fork()? {
+        Side::Front(front) => {
+            let child = front.child;
+            let exit = front.wait()?;
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+            Ok((exit != Exit::Ok).then_some(exit))
+        }
+        Side::Background(mut child) => {
+            let exit = match check().map_err(Failure::from) {
+                Ok(()) => Exit::Ok,
+                Err(failure) => {
+                    failure.print();
+                    failure.exit
+                }
+            };
+            // If the command was killed, there is no receiver.
+            let _ = child.pipe.write_all(&[exit.code()]);
+            std::process::exit(exit.code().into());
         }
     }
 }

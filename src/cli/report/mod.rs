@@ -176,6 +176,7 @@ impl From<Error> for Failure {
             | Error::LastSlot(_)
             | Error::UntriedAgeSlots { .. }
             | Error::Keyring(_)
+            | Error::LockOn { .. }
             | Error::NotVerified(_)
             | Error::IdentityChanged(_)
             | Error::CostlyIdentity { .. }
@@ -293,6 +294,15 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoFusermount => "install the package fuse3; `kithfs get` and `export` need no FUSE".to_owned(),
         Error::NoUring(_) => {
             "root can enable it: echo Y > /sys/module/fuse/parameters/enable_uring; `--transport auto` works without it".to_owned()
+        }
+        Error::LockOn { event: "logout", .. } => {
+            "`loginctl` lists your sessions; a mount of the system, such as one of /etc/fstab, can use --lock-on suspend".to_owned()
+        }
+        Error::LockOn { event: "screen", .. } => {
+            "run it inside your desktop's session, where DBUS_SESSION_BUS_ADDRESS is set, or use --idle".to_owned()
+        }
+        Error::LockOn { .. } => {
+            "this needs a system bus and logind: `systemctl start dbus systemd-logind`, or install elogind; without them, use --idle".to_owned()
         }
         Error::AlreadyMounted { mountpoint, .. } => {
             let place = word(mountpoint.as_os_str().as_bytes());

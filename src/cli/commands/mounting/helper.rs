@@ -208,6 +208,8 @@ impl Asked {
                 "key_file" => Some("--key-file"),
                 "identity" => Some("--identity"),
                 "log_level" => Some("--log-level"),
+                "age_identity" => Some("--age-identity"),
+                "lock_on" => Some("--lock-on"),
                 _ => None,
             };
             match (name, value) {
@@ -380,6 +382,26 @@ mod tests {
                 "debug",
                 "--key-file",
                 "/k",
+                "-o",
+                "fsname=/v",
+                "--",
+                "/v",
+                "/m"
+            ]
+        );
+    }
+
+    #[test]
+    fn age_identities_and_events_become_options() {
+        let options = r"age_identity=/root/key.txt,lock_on=suspend\,logout";
+        assert_eq!(
+            arguments(&["/v", "/m", "-o", options]),
+            [
+                "mount",
+                "--age-identity",
+                "/root/key.txt",
+                "--lock-on",
+                "suspend,logout",
                 "-o",
                 "fsname=/v",
                 "--",

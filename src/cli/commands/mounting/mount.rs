@@ -14,6 +14,7 @@ use super::lock;
 use super::mount_point::{MountPoint, Ready};
 use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
 use crate::cli::control::{self, Control, Offer, Working};
+use crate::cli::daemon::desktop::lock_on::LockOn;
 use crate::cli::daemon::ending::{Ending, Of, has_manager, tell_manager};
 use crate::cli::daemon::fork::{self, Background, Side};
 use crate::cli::daemon::log::{self, Target};
@@ -51,12 +52,19 @@ struct Plan<'a> {
     point: MountPoint,
     options: MountOptions,
     serve: ServeOptions,
+    lock_on: LockOn,
     open: &'a OpenArgs,
 }
 
 /// Mounts a vault.
 pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
-    let plan = Plan::make(args)?;
+    let lock_on = LockOn::from(&args.how.lock_on[..]);
+    if lock_on != LockOn::default()
+        && let Some(exit) = fork::try_in_child(|| lock_on.check())?
+    {
+        return Ok(exit);
+    }
+    let plan = Plan::make(args, lock_on)?;
     if args.foreground {
         log::start(level, Target::Stderr);
         return Service::start(plan, has_manager())?.run(None);
@@ -78,7 +86,7 @@ pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
 }
 
 impl Plan<'_> {
-    fn make(args: &Mount) -> Result<Plan<'_>, Failure> {
+    fn make(args: &Mount, lock_on: LockOn) -> Result<Plan<'_>, Failure> {
         let how = &args.how;
         let mut options = MountOptions::default();
         how.options.iter().try_for_each(|list| options.parse(list))?;
@@ -121,7 +129,7 @@ impl Plan<'_> {
             sync_folder::hint(&found.dir);
         }
         let secret = found.ask(&how.open)?;
-        Ok(Plan { found, secret, point, options, serve, open: &how.open })
+        Ok(Plan { found, secret, point, options, serve, lock_on, open: &how.open })
     }
 }
 
@@ -270,7 +278,7 @@ fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
 
 impl Service {
     fn start(plan: Plan<'_>, is_service: bool) -> Result<Service, Failure> {
-        let Plan { found, secret, point, options, serve, open } = plan;
+        let Plan { found, secret, point, options, serve, lock_on, open } = plan;
         fork::keep_memory_private()?;
         clear_umask();
         fork::raise_open_files();
@@ -278,6 +286,7 @@ impl Service {
             .map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
         let signals =
             Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
+        let watch = lock_on.subscribe()?;
         let purpose = match (options.read_only, options.shared) {
             (true, false) => Purpose::Read,
             (false, false) => Purpose::Write,
@@ -352,6 +361,11 @@ impl Service {
         let control = socket.and_then(|socket| {
             serve_control(socket, &open, &serving, usage.clone(), ending.clone())
         });
+        let locking = ending.clone();
+        watch.start(Arc::new(move |why| locking.lock(why))).map_err(|source| {
+            ending.unmount();
+            Error::Os { op: "watch for the events that lock the vault", source }
+        })?;
         let handover =
             if collects { start_handover(mounted.clone(), open.vault.clone()) } else { None };
         let is_working = control.as_ref().map(Control::watch);

@@ -1,0 +1,10 @@
+//! What a mount learns from the user's desktop and login session, over D-Bus.
+//!
+//! * [`lock_on`]: locks the vault when the machine sleeps, the screen is locked, or the session
+//!   ends; [`logind`] and [`screen`] are where these events come from.
+//! * [`bus`]: a connection to one of the two buses.
+
+mod bus;
+pub mod lock_on;
+mod logind;
+mod screen;

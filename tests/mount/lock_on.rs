@@ -1,0 +1,335 @@
+//! `--lock-on`: events of the session lock the vault. logind and screen lockers are those of
+//! python-dbusmock on buses of the test's own.
+
+use std::io::{BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use zbus::{OwnedObjectPath, Variant};
+
+use super::lock::{Writer, start};
+use crate::support::bus::{Bus, Restarted, can_mock};
+use crate::support::mounted::{Scratch, can_mount, expect_code, is_mounted};
+use crate::support::people::wait_until;
+
+const LOGIND: &str = "org.freedesktop.login1";
+const MAIN: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+const SESSION: &str = "org.freedesktop.login1.Session";
+
+/// A machine with a system bus and a session bus.
+struct Desktop {
+    // Before the directory of the buses: it goes first.
+    mounts: Vec<(Child, std::path::PathBuf)>,
+    system: Bus,
+    session: Bus,
+    scratch: Scratch,
+}
+
+fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn session_path(id: &str) -> String {
+    format!("/org/freedesktop/login1/session/{id}")
+}
+
+impl Desktop {
+    /// Without any service; `None` where it cannot be had.
+    fn bare() -> Option<Desktop> {
+        if !can_mount() || !can_mock() {
+            return None;
+        }
+        let scratch = Scratch::new(&[]);
+        let system = Bus::start(scratch.path(), "system-bus");
+        let session = Bus::start(scratch.path(), "session-bus");
+        Some(Desktop { mounts: Vec::new(), system, session, scratch })
+    }
+
+    /// With logind, and two sessions of this user, c1 and c2, and one of another.
+    fn new() -> Option<Desktop> {
+        let mut desktop = Desktop::bare()?;
+        desktop.system.mock(&["--system", "--template", "logind"], LOGIND);
+        for (id, user) in [("c1", uid()), ("c2", uid()), ("c3", 4321)] {
+            let body = (id, "seat0", user, "somebody", true);
+            let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body);
+        }
+        Some(desktop)
+    }
+
+    fn kithfs(&self, sub: &str) -> Command {
+        let mut command = self.scratch.kithfs(sub);
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", self.system.address());
+        command.env("DBUS_SESSION_BUS_ADDRESS", self.session.address());
+        command.env_remove("XDG_SESSION_ID");
+        command
+    }
+
+    /// A mount in the foreground, from the session `own` if it is not empty.
+    fn mount(&mut self, events: &str, own: &str) -> Log {
+        let mut command = self.kithfs("mount");
+        if !own.is_empty() {
+            command.env("XDG_SESSION_ID", own);
+        }
+        let option = format!("--lock-on={events}");
+        let (child, log) = start(command, &self.scratch, &[&option]);
+        self.mounts.push((child, self.scratch.point()));
+        Log(log)
+    }
+
+    /// Asserts that the mount ends, with this reason in its log.
+    fn is_locked(&mut self, log: Log, why: &str) {
+        let log = log.rest();
+        let reason = format!("locking: {why}");
+        assert!(log.iter().any(|line| line.contains(&reason)), "{reason}: {log:#?}");
+        assert!(log.iter().any(|line| line.contains("its keys are wiped")), "{log:#?}");
+        let (mut child, point) = self.mounts.pop().unwrap();
+        assert!(child.wait().unwrap().success() && !is_mounted(&point));
+    }
+
+    /// Has logind announce that the machine is about to sleep.
+    fn sleep(&self) {
+        prepare_for_sleep(&self.system, true);
+    }
+
+    fn remove(&self, session: &str) {
+        let path = OwnedObjectPath::try_from(session_path(session)).unwrap();
+        let _: () = self.system.control(LOGIND, MAIN, "RemoveObject", &(session_path(session),));
+        let args = [Variant::from(session), Variant::from(path)];
+        self.system.emit(LOGIND, MAIN, (MANAGER, "SessionRemoved", "so"), &args);
+    }
+}
+
+impl Drop for Desktop {
+    fn drop(&mut self) {
+        for (child, point) in &mut self.mounts {
+            let _ = self.scratch.kithfs("umount").arg("--lazy").arg(point).output();
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a mount logs.
+struct Log(Lines<BufReader<ChildStderr>>);
+
+impl Log {
+    fn rest(self) -> Vec<String> {
+        self.0.map(|line| line.unwrap()).collect()
+    }
+}
+
+fn prepare_for_sleep(bus: &Bus, begins: bool) {
+    bus.emit(LOGIND, MAIN, (MANAGER, "PrepareForSleep", "b"), &[Variant::from(begins)]);
+}
+
+/// Who delays what, by what logind lists.
+type Inhibitor = (String, String, String, String, u32, u32);
+
+fn inhibitors(bus: &Bus) -> Vec<Inhibitor> {
+    bus.call(LOGIND, MAIN, MANAGER, "ListInhibitors", &())
+}
+
+#[test]
+fn sleep_waits_until_the_vault_is_locked() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    let log = desktop.mount("suspend", "");
+    let delays = inhibitors(&desktop.system);
+    let ("sleep", "kithfs", "delay") = (&*delays[0].0, &*delays[0].1, &*delays[0].3) else {
+        panic!("{delays:?}");
+    };
+    assert_eq!(delays.len(), 1, "the check before the passphrase holds none");
+    let mut writer = Writer::start(&desktop.scratch.point());
+    // What is not written yet takes a while.
+    std::fs::write(desktop.scratch.point().join("large"), vec![7; 64 << 20]).unwrap();
+    prepare_for_sleep(&desktop.system, false);
+    assert_eq!(writer.write("more"), "ok");
+    desktop.sleep();
+    wait_until("sleep may begin", || inhibitors(&desktop.system).is_empty());
+    assert!(!is_mounted(&desktop.scratch.point()), "the machine would sleep with an open vault");
+    desktop.is_locked(log, "the machine is about to sleep");
+    assert_eq!(writer.write("late"), "refused");
+    writer.end();
+    let scratch = &desktop.scratch;
+    let file = expect_code(scratch.kithfs("cat").arg(scratch.vault()).arg("file"), 0);
+    assert_eq!(file.stdout, b"written\nmore\n");
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+}
+
+#[test]
+fn the_lock_of_the_screen_locks_the_vault() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    // Without a desktop that announces it, by `loginctl lock-session`. The session of another user
+    // does not count.
+    let log = desktop.mount("screen,suspend", "");
+    let _: () = desktop.system.call(LOGIND, &session_path("c3"), SESSION, "Lock", &());
+    desktop.sleep();
+    desktop.is_locked(log, "the machine is about to sleep");
+    let log = desktop.mount("screen", "");
+    let _: () = desktop.system.call(LOGIND, &session_path("c2"), SESSION, "Lock", &());
+    desktop.is_locked(log, "the session was locked");
+
+    let (gnome, path) = ("org.gnome.ScreenSaver", "/org/gnome/ScreenSaver");
+    desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
+    let log = desktop.mount("screen", "");
+    // That it was unlocked does not lock.
+    for is_active in [false, true] {
+        let _: () = desktop.session.call(gnome, path, gnome, "SetActive", &(is_active,));
+    }
+    desktop.is_locked(log, "the screen was locked");
+    // As KDE and others announce it; this one is started after the mount.
+    let log = desktop.mount("screen", "");
+    let (other, path) = ("org.freedesktop.ScreenSaver", "/ScreenSaver");
+    desktop.session.mock(&["--session", other, path, other], other);
+    let active = [Variant::from(true)];
+    desktop.session.emit(other, path, (other, "ActiveChanged", "b"), &active);
+    desktop.is_locked(log, "the screen was locked");
+}
+
+#[test]
+fn the_end_of_the_session_locks_the_vault() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    // Mounted in a session, its end counts and that of another one does not.
+    let log = desktop.mount("logout,suspend", "c1");
+    desktop.remove("c2");
+    desktop.sleep();
+    desktop.is_locked(log, "the machine is about to sleep");
+    let log = desktop.mount("logout", "c1");
+    desktop.remove("c1");
+    desktop.is_locked(log, "the session has ended");
+
+    // Mounted in none, as by a user's service: the last one counts, also one that is new.
+    let body = |id| (id, "seat0", uid(), "somebody", true);
+    let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c1"));
+    let log = desktop.mount("logout,suspend", "");
+    let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c4"));
+    let path = OwnedObjectPath::try_from(session_path("c4")).unwrap();
+    let args = [Variant::from("c4"), Variant::from(path)];
+    desktop.system.emit(LOGIND, MAIN, (MANAGER, "SessionNew", "so"), &args);
+    desktop.remove("c1");
+    desktop.sleep();
+    desktop.is_locked(log, "the machine is about to sleep");
+    let log = desktop.mount("logout", "");
+    desktop.remove("c3");
+    desktop.remove("c4");
+    desktop.is_locked(log, "the session has ended");
+}
+
+/// logind keeps a session for as long as a process is left in it ("logged out, waiting for
+/// processes to exit"), and the daemon of a mount is such a process: the end of the session was
+/// never announced. So the leader of the session is watched too.
+#[test]
+fn a_session_that_waits_for_the_mount_itself_ends_with_its_leader() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    let mut leader = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let properties = std::collections::HashMap::from([("Leader", Variant::from(leader.id()))]);
+    let body = (SESSION, properties);
+    let path = session_path("c1");
+    let _: () = desktop.system.control(LOGIND, &path, "UpdateProperties", &body);
+    let log = desktop.mount("logout", "c1");
+    drop(leader.stdin.take());
+    leader.wait().unwrap();
+    desktop.is_locked(log, "the session has ended");
+}
+
+#[test]
+fn a_bus_that_is_gone_locks_the_vault() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    let log = desktop.mount("suspend", "");
+    desktop.system.end();
+    desktop.is_locked(log, "events of logind cannot be noticed any more");
+    let gnome = "org.gnome.ScreenSaver";
+    desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
+    let log = desktop.mount("screen", "");
+    desktop.session.end();
+    desktop.is_locked(log, "the lock of the screen cannot be noticed any more");
+}
+
+#[test]
+fn a_bus_that_is_restarted_is_connected_to_again() {
+    if !can_mount() || !can_mock() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mut bus = Restarted::start(scratch.path(), "bus", "--system --template logind", LOGIND);
+    let mut command = scratch.kithfs("mount");
+    command.env("DBUS_SYSTEM_BUS_ADDRESS", bus.address());
+    let (mut child, mut log) = start(command, &scratch, &["--lock-on=suspend"]);
+    bus.restart();
+    let again = "the system bus was lost, and is connected to again";
+    assert!(log.any(|line| line.unwrap().contains(again)));
+    std::fs::write(scratch.point().join("file"), "written after the restart").unwrap();
+    let bus = Bus::at(bus.address());
+    assert_eq!(inhibitors(&bus).len(), 1, "sleep waits again");
+    prepare_for_sleep(&bus, true);
+    let sleeps = "locking: the machine is about to sleep";
+    assert!(log.any(|line| line.unwrap().contains(sleeps)));
+    assert!(log.any(|line| line.unwrap().contains("its keys are wiped")));
+    assert!(child.wait().unwrap().success() && !is_mounted(&scratch.point()));
+}
+
+/// Each is refused before the passphrase is asked for, which without a terminal would be exit code
+/// 3.
+#[test]
+fn an_event_that_nothing_would_announce_is_refused() {
+    let Some(mut desktop) = Desktop::bare() else { return };
+    let refused = |desktop: &Desktop, event: &str, prepare: &dyn Fn(&mut Command)| {
+        let mut command = desktop.kithfs("mount");
+        command.env_remove("KITHFS_PASSPHRASE_FILE").env("KITHFS_PROMPT", "");
+        prepare(&mut command);
+        command.arg(format!("--lock-on={event}"));
+        command.arg(desktop.scratch.vault()).arg(desktop.scratch.point());
+        let said = expect_code(command.stdin(Stdio::null()), 1);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.starts_with(&format!("kithfs: mount with --lock-on {event}: ")), "{said}");
+        assert!(said.contains("\nhint: "), "{said}");
+        assert!(!is_mounted(&desktop.scratch.point()));
+    };
+    let nowhere = |command: &mut Command| {
+        let none = format!("unix:path={}", Path::new("/nonexistent/bus").display());
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", &none).env("DBUS_SESSION_BUS_ADDRESS", &none);
+    };
+    for event in ["suspend", "logout", "screen"] {
+        refused(&desktop, event, &nowhere);
+        // The buses are there, and nothing is on them.
+        refused(&desktop, event, &|_| {});
+    }
+    desktop.system.mock(&["--system", "--template", "logind"], LOGIND);
+    for event in ["logout", "screen"] {
+        // logind is there, and knows no session.
+        refused(&desktop, event, &|_| {});
+    }
+    let log = desktop.mount("suspend", "");
+    desktop.sleep();
+    desktop.is_locked(log, "the machine is about to sleep");
+}
+
+/// As a setting of a named vault, which an option of `open` replaces.
+#[test]
+fn a_named_vault_keeps_the_events() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    let (vault, point) = (desktop.scratch.vault(), desktop.scratch.point());
+    expect_code(desktop.kithfs("vaults").args(["add", "photos"]).arg(&vault).arg(&point), 0);
+    let set = ["set", "photos", "--lock-on", "suspend,logout"];
+    expect_code(desktop.kithfs("vaults").args(set), 0);
+    let listed = expect_code(desktop.kithfs("vaults").args(["list"]), 0);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.trim().ends_with("--lock-on=suspend --lock-on=logout"), "{listed}");
+    for (over, why) in [
+        (&[][..], "the machine is about to sleep"),
+        (&["--lock-on=logout"], "the session has ended"),
+    ] {
+        let mut open = desktop.kithfs("open");
+        open.args(["--foreground", "--log-level=info"]).args(over).arg("photos");
+        open.env("XDG_SESSION_ID", "c1").stderr(Stdio::piped());
+        let mut child = open.spawn().unwrap();
+        let mut log = std::io::BufRead::lines(BufReader::new(child.stderr.take().unwrap()));
+        assert!(log.any(|line| line.unwrap().contains("serving the vault")));
+        desktop.mounts.push((child, point.clone()));
+        desktop.sleep();
+        if !over.is_empty() {
+            desktop.remove("c1");
+        }
+        desktop.is_locked(Log(log), why);
+    }
+}
