@@ -1,6 +1,8 @@
 //! Parameters and results of the vault's operations: nodes, attributes, callers, handles.
 
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -208,4 +210,40 @@ pub struct ShareProgress {
     pub bytes_total: u64,
     /// Files and directories that were skipped for lack of permission.
     pub unread: u64,
+}
+
+/// Something in a vault that its user may want to know at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody else has added members to a share; their names.
+    NewMembers(Vec<String>),
+    /// The membership of a share was changed in two conflicting ways.
+    Forked,
+    /// So many files and directories are older than they were, gone, or cannot be compared.
+    RolledBack(usize),
+    /// There is no room for something that was written.
+    Full,
+}
+
+/// Receives the events of a vault, from any thread.
+#[derive(Clone, Default)]
+pub struct Events(Option<Arc<dyn Fn(Event) + Send + Sync>>);
+
+impl Events {
+    /// Calls `receive` for each event. It must not use the vault.
+    pub fn new(receive: impl Fn(Event) + Send + Sync + 'static) -> Events {
+        Events(Some(Arc::new(receive)))
+    }
+
+    pub(in crate::vault) fn tell(&self, event: Event) {
+        if let Some(receive) = &self.0 {
+            receive(event);
+        }
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Events")
+    }
 }

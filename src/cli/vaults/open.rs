@@ -17,7 +17,7 @@ use crate::cli::user::{directories, rollback_memory};
 use crate::store::Dir;
 use crate::store::os::OsDir;
 use crate::vault::{
-    self, Description, Kept, Local, LockMode, OpenOptions, Person, Pins, Trust, Vault,
+    self, Description, Events, Kept, Local, LockMode, OpenOptions, Person, Pins, Trust, Vault,
 };
 
 /// What a command does with a vault.
@@ -47,6 +47,8 @@ pub struct Found {
     pub access_times: bool,
     /// Whether the kernel's writeback cache is used.
     pub kernel_caches: bool,
+    /// Receives what happens in the vault.
+    pub events: Events,
 }
 
 /// An open vault and its directory.
@@ -87,7 +89,14 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
         Err(source) => return Err(unopened(&dir, source)),
     };
     let description = Vault::describe(&store).map_err(|error| in_vault(error, &dir, None))?;
-    Ok(Found { dir, store, description, access_times: true, kernel_caches: false })
+    Ok(Found {
+        dir,
+        store,
+        description,
+        access_times: true,
+        kernel_caches: false,
+        events: Events::default(),
+    })
 }
 
 impl Found {
@@ -183,6 +192,7 @@ impl Found {
             },
             trust,
             person: person.map(|person| Person(Arc::new(person))),
+            events: self.events,
         };
         match Vault::open(self.store, &identity, options) {
             Ok(vault) => Ok(Open { vault, dir: self.dir, share: self.description.share_id }),

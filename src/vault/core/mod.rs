@@ -42,7 +42,7 @@ use crate::vault::file::block_cache::BlockCache;
 use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::share::seen::Seen;
 use crate::vault::share::trust::Trust;
-use crate::vault::types::{NodeId, ROOT};
+use crate::vault::types::{Event, Events, NodeId, ROOT};
 
 /// Maximum number of directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
@@ -161,6 +161,8 @@ pub(crate) struct Core {
     pub closed: AtomicBool,
     /// Free space of the store.
     pub room: Room,
+    /// Receives what its user may want to know.
+    pub events: Events,
 }
 
 /// What [`Core::new`] puts a share together from.
@@ -173,6 +175,7 @@ pub(crate) struct Parts {
     pub mode: Mode,
     pub lock: Option<VaultLock>,
     pub trust: Trust,
+    pub events: Events,
 }
 
 impl Core {
@@ -180,7 +183,7 @@ impl Core {
         // Before the parts are taken apart: on failure they are dropped in their own order, the
         // journal before the lock.
         let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_tag());
-        let Parts { root, keys, random, journal, cache, mode, lock, trust } = parts;
+        let Parts { root, keys, random, journal, cache, mode, lock, trust, events } = parts;
         let names =
             NameLock::new((mode.writers.share_names() && !mode.read_only).then(|| root.clone()));
         Ok(Core {
@@ -198,6 +201,7 @@ impl Core {
             memory: OnceLock::new(),
             closed: AtomicBool::new(false),
             room: Room::new(),
+            events,
         })
     }
 
@@ -217,7 +221,20 @@ impl Core {
 
     /// Converts a fault into an error about `node`.
     pub fn explain(&self, op: &'static str, node: NodeId, fault: Fault) -> Error {
+        self.tell_if_full(&fault);
         fault.at(op, || self.shown_path(node))
+    }
+
+    /// Tells the user of a failure that comes from a lack of room in the store.
+    pub fn tell_if_full(&self, fault: &Fault) {
+        let is_full = match fault.errno() {
+            libc::EDQUOT => true,
+            libc::ENOSPC => self.room.is_low(&*self.root, self.mode.is_root_user),
+            _ => false,
+        };
+        if is_full {
+            self.events.tell(Event::Full);
+        }
     }
 
     /// Returns the stored path of a node, for errors and logs: it contains no plain names.

@@ -7,15 +7,22 @@
 //!   stops writing.
 //! * The check costs one `stat` of the share's directory as long as nothing changes in it.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::roster::Pin;
+use crate::roster::Member;
 use crate::vault::core::Core;
 use crate::vault::error::{Error, Inner, Result};
 use crate::vault::share::enter;
-use crate::vault::share::enter::{Unentered, Vouched};
-use crate::vault::share::seen::manifests;
+use crate::vault::share::enter::{Entered, Unentered, Vouched};
+use crate::vault::share::seen::{Seen, manifests};
 use crate::vault::share::trust::Trust;
+use crate::vault::types::Event;
+
+/// Returns the members at all heads.
+fn members(entered: &Entered) -> impl Iterator<Item = &Member> {
+    entered.heads.iter().flat_map(|head| head.members.all())
+}
 
 impl Core {
     /// Looks for new manifests and adopts them; returns whether there were any.
@@ -47,6 +54,7 @@ impl Core {
         let vouched = Vouched { share: Some(self.keys.share), head: seen.head };
         match enter::enter(&*self.root, identity, trust, &vouched, &shown) {
             Ok(entered) => {
+                self.tell_changes(&mut seen, &entered);
                 seen.head = entered.head().or(seen.head);
                 for head in &entered.heads[1..] {
                     self.keys.know(&head.keys);
@@ -83,8 +91,25 @@ impl Core {
     }
 
     /// Records the state of the roster at the opening: only later changes are checked.
-    pub fn note_head(&self, manifests: Vec<Box<[u8]>>, head: Option<Pin>) {
+    pub fn note_head(&self, manifests: Vec<Box<[u8]>>, entered: &Entered) {
         let mut seen = self.membership.seen.lock();
-        (seen.manifests, seen.head) = (manifests, head);
+        (seen.manifests, seen.head) = (manifests, entered.head());
+        (seen.members, seen.is_forked) = (HashSet::new(), entered.forked);
+        seen.members.extend(members(entered).map(|member| member.public.sign));
+    }
+
+    /// Tells the user of a new fork, and of members whom somebody else has added.
+    fn tell_changes(&self, seen: &mut Seen, entered: &Entered) {
+        if entered.forked && !seen.is_forked {
+            self.events.tell(Event::Forked);
+        }
+        seen.is_forked = entered.forked;
+        let own = self.keys.signing.identity().public().sign;
+        let is_own = entered.heads[0].roster.manifest().signer == own;
+        let new = members(entered).filter(|member| seen.members.insert(member.public.sign));
+        let new: Vec<String> = new.map(|member| member.name.clone()).collect();
+        if !new.is_empty() && !is_own {
+            self.events.tell(Event::NewMembers(new));
+        }
     }
 }

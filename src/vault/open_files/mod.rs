@@ -622,6 +622,7 @@ impl Core {
 
     fn commit_deferred(&self, open: &Arc<OpenFile>) {
         if let Err(fault) = self.commit(open, Durability::Ordered) {
+            self.tell_if_full(&fault);
             // The error stays with the file: the next write, flush or close returns it.
             tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
         }

@@ -15,7 +15,7 @@ use super::survey::Survey;
 use crate::vault::core::{Core, Move, Witness};
 use crate::vault::error::Inner;
 use crate::vault::fsck::report::join;
-use crate::vault::types::NodeId;
+use crate::vault::types::{Event, NodeId};
 
 /// Interval at which local changes are recorded.
 const LEARN_EVERY: Duration = Duration::from_secs(30);
@@ -41,7 +41,10 @@ impl Memory {
                 match found {
                     Ok(Some(notices)) => {
                         *self.interrupted.lock() = None;
-                        tell(&notices, &mut told);
+                        let alarms = tell(&notices, &mut told);
+                        if alarms > 0 {
+                            core.events.tell(Event::RolledBack(alarms));
+                        }
                         if notices.iter().any(|n| !n.due) {
                             next_survey = Some(Instant::now() + options.settle);
                         }
@@ -147,8 +150,9 @@ impl Witness for Memory {
     }
 }
 
-/// Logs notices that are not in `told` yet; plain paths only if names may be logged.
-fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
+/// Logs notices that are not in `told` yet; plain paths only if names may be logged. Returns how
+/// many of them are alarms.
+fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) -> usize {
     let due: Vec<_> = notices.iter().filter(|n| n.due && !n.silenced).collect();
     let (mut fresh, mut elsewhere) = (0, 0);
     for notice in &due {
@@ -175,6 +179,7 @@ fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) {
             "{elsewhere} files or directories are gone or back, perhaps through another machine"
         );
     }
+    fresh
 }
 
 /// Counts the alarms in the database at `path` that are due and not silenced; none if it does not

@@ -84,6 +84,7 @@ pub(in crate::vault) fn open_core(
         },
         lock,
         trust: options.trust.clone(),
+        events: options.events.clone(),
     })
     .map_err(at)
 }

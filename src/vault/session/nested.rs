@@ -239,6 +239,7 @@ impl Shares {
     }
 
     pub fn explain(&self, op: &'static str, route: &Route, fault: Fault) -> Error {
+        route.core.tell_if_full(&fault);
         fault.at(op, || self.shown_path(route.number, route.local))
     }
 
@@ -354,7 +355,7 @@ impl Shares {
         });
         let (identity, entered) = entered.inspect_err(|error| tracing::error!("{error}"))?;
         let core = self.open(store, &entered, identity, &shown)?;
-        core.note_head(seen, entered.head());
+        core.note_head(seen, &entered);
         let mut children = self.children.write();
         if children.list.len() >= SHARES_MAX {
             return Err(explain(Fault::Os(libc::EMFILE)));

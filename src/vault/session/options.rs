@@ -7,6 +7,7 @@ use crate::crypto::Random;
 use crate::roster::Identity;
 use crate::vault::share::synced::Local;
 use crate::vault::share::trust::Trust;
+use crate::vault::types::Events;
 
 /// The kernel's random number generator.
 pub struct OsRandom;
@@ -63,6 +64,8 @@ pub struct OpenOptions {
     /// Where this machine keeps the journals of a vault that is synced; without it they are in the
     /// vault.
     pub local: Option<Local>,
+    /// Receives what happens in the vault.
+    pub events: Events,
 }
 
 impl Default for OpenOptions {
@@ -76,6 +79,7 @@ impl Default for OpenOptions {
             trust: Trust::default(),
             person: None,
             local: None,
+            events: Events::default(),
         }
     }
 }

@@ -123,7 +123,7 @@ impl Vault {
             None,
             &PathBuf::new(),
         )?;
-        core.note_head(seen, entered.head());
+        core.note_head(seen, &entered);
         let shares = Arc::new(Shares::new(Arc::new(core), identity, options));
         let background = Mutex::new(background::background(&shares));
         Ok(Vault { inside: Arc::new(Inside { shares, background, keeper: Mutex::new(None) }) })

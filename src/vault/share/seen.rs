@@ -1,5 +1,6 @@
 //! What the roster of a share was made of when it was looked at last.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::control_files::entries;
@@ -26,6 +27,9 @@ pub(crate) struct Seen {
     pub manifests: Vec<Box<[u8]>>,
     /// The highest head: only its descendants are adopted.
     pub head: Option<Pin>,
+    /// Signing keys of the members.
+    pub members: HashSet<[u8; 32]>,
+    pub is_forked: bool,
 }
 
 /// Returns the names of the manifests in a share's directory, sorted.
