@@ -118,7 +118,7 @@ as_ann() { setpriv --reuid 4321 --regid 4321 --clear-groups env HOME="$PWD/home"
 as_ann sh -c 'echo hers > mnt/file'
 as_ann stat -c %U mnt/file
 cat mnt/file 2>&1 || true
-awk '/fuse.kithfs/ { print $NF }' /proc/self/mountinfo
+awk -v point="$PWD/mnt" '$5 == point { print $NF }' /proc/self/mountinfo
 as_ann "$KITHFS" mounts --json | grep -c '"mountpoint"'
 as_ann "$KITHFS" umount "$PWD/mnt"
 "#;

@@ -219,7 +219,7 @@ fn the_end_of_the_session_locks_the_vault() {
 /// processes to exit"), and the daemon of a mount is such a process: the end of the session was
 /// never announced. So the leader of the session is watched too.
 #[test]
-fn a_session_that_waits_for_the_mount_itself_ends_with_its_leader() {
+fn a_session_kept_by_the_mount_itself_ends_with_its_leader() {
     let Some(mut desktop) = Desktop::new() else { return };
     let mut leader = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let properties = std::collections::HashMap::from([("Leader", Variant::from(leader.id()))]);
