@@ -75,6 +75,9 @@ $line
 </pam_mount>
 END
 mount --bind pam_mount.conf.xml /etc/security/pam_mount.conf.xml
+# pam_mount counts the sessions of a user there. One that this script left open would keep the next run from unmounting.
+mkdir -p sessions /run/pam_mount
+mount --bind sessions /run/pam_mount
 mkdir services
 printf '%s\n' 'auth required pam_unix.so' 'auth optional pam_mount.so' 'account required pam_unix.so' \
     'session required pam_unix.so' 'session optional pam_mount.so' >services/kithfs-login
@@ -87,7 +90,7 @@ as_ann sh -c 'echo "dear Ann" > plain/note'
 ! cat plain/note 2>/dev/null || die "root can read the mount of a user"
 as_ann "$kithfs" status | grep -q "open on $PWD/plain" || die "the user's commands do not know the mount"
 pid=$(as_ann "$kithfs" mounts --json | sed -n 's/.*"pid": \([0-9]*\),/\1/p')
-login authenticate open_session close_session
+login authenticate open_session close_session close_session # the first session ends with it
 ! grep -q " $PWD/plain " /proc/self/mountinfo || die "the logout did not unmount"
 timeout 60 tail --pid="$pid" -f /dev/null || die "the daemon has not ended after the logout"
 [ "$(as_ann "$kithfs" cat --passphrase-file passphrase vault note)" = "dear Ann" ] || die "the file is not in the vault"
