@@ -355,6 +355,28 @@ fn a_share_in_an_old_vault_belongs_to_the_user() {
     assert!(unmounted && refused.contains("kithfs identity adopt "), "{refused}");
 }
 
+/// The daemon of a mount makes a share of a new folder in a new directory: it failed with ESTALE,
+/// because no program used that directory and the daemon had forgotten it.
+#[test]
+fn a_share_is_made_of_a_new_folder_while_the_vault_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let ann = Person::with_identity("ann");
+    run(&ann, "identity name Ann", 0);
+    run(&ann, "init vault", 0);
+    run(&ann, "mkdir -p vault new/deep", 0);
+    run(&ann, "mount vault plain", 0);
+    let made = run(&ann, "share create vault/new/folder", 0);
+    let deeper = run(&ann, "share create vault/new/deep/folder", 0);
+    let (is_written, _) = ann.shell("echo letter >plain/new/folder/note");
+    let is_unmounted = ann.shell(&format!("{} umount plain", env!("CARGO_BIN_EXE_kithfs"))).0;
+    assert!(is_unmounted && is_written);
+    assert!(made.contains("vault/new/folder is a share"), "{made}");
+    assert!(deeper.contains("vault/new/deep/folder is a share"), "{deeper}");
+    assert_eq!(run(&ann, "cat vault/new/folder/note", 0), "letter\n");
+}
+
 #[test]
 fn a_guarded_mount_point_takes_no_files_while_unmounted() {
     // A program that ran before the mount wrote its files into the mount point, in plain.

@@ -16,7 +16,7 @@ use kithfs::format::layout::{DATA_START, HEADER, INDEX_BLOCK, Layout, SEGMENT, T
 use kithfs::format::suffix::split_mark;
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Dir, Kind, RenameMode};
-use kithfs::vault::{Fallocate, OpenOptions, ROOT, Vault};
+use kithfs::vault::{CheckReport, Fallocate, NoteKind, OpenOptions, ROOT, Vault};
 
 use crate::support::vaults::{
     self, Item, READ_WRITE, Seeded, mkdir, pattern, put, rename, set_xattr, symlink, write_at,
@@ -185,12 +185,36 @@ enum Judge {
     AnyWhole,
 }
 
+/// Whether the check notes that an entry in a damaged place is marked, and everything can be read all
+/// the same: a directory that has lost its evidence, or has another one's name. That is no fault.
+fn is_marked(
+    vault: &Vault,
+    report: &CheckReport,
+    damaged: &[Vec<u8>],
+    shown: &[Vec<u8>],
+    truth: &Truth,
+) -> bool {
+    let noted = damaged.iter().any(|path| {
+        // Evidence is about any directory.
+        let is_evidence = path.starts_with(b"+moved");
+        let place = if is_evidence { Ok(Vec::new()) } else { vault.plain_path(path) };
+        let is_there = |plain: &[u8]| place.as_ref().is_ok_and(|place| plain.starts_with(place));
+        report.notes.iter().any(|note| note.kind == NoteKind::Marked && is_there(&note.plain))
+    });
+    noted
+        && truth.now.values().all(|item| match item {
+            Item::File { bytes, .. } => shown.contains(bytes),
+            _ => true,
+        })
+}
+
 /// Opens a damaged vault, reads everything and judges it. If anything was lost, the check must
 /// report one of the stored paths `damaged`.
 fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], what: &str) {
     let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
     let Ok(vault) = Vault::open(store.root(), &vaults::owner(), options) else { return };
     let mut seen: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
+    let mut shown = Vec::new();
     let walked = vaults::walk(&vault, ROOT, b"", &mut |path, item| {
         let item = match item {
             Ok(item) => item,
@@ -211,6 +235,9 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
             }
         };
         seen.entry(path.to_vec()).or_insert(true);
+        if let Item::File { bytes, .. } = &item {
+            shown.push(bytes.clone());
+        }
         match (judge, truth.now.get(path), &item) {
             (Judge::Exact, Some(wanted), found) => {
                 assert!(wanted == found, "{what}: {} shows other bytes", path.escape_ascii())
@@ -239,6 +266,14 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
             let is_told = |name: &[u8]| name[0] == b'=' || split_mark(name).is_some();
             let told = path.split(|b| *b == b'/').any(is_told);
             assert!(told, "{what}: {} came from nowhere", path.escape_ascii());
+            // What has a mark is what had that name elsewhere.
+            if let Some((plain, _)) = split_mark(vaults::split(path).1)
+                && plain[0] != b'='
+            {
+                let mut same = truth.now.iter().filter(|(path, _)| vaults::split(path).1 == plain);
+                let is_it = same.any(|(_, there)| *there == item);
+                assert!(is_it, "{what}: {} shows other bytes", path.escape_ascii());
+            }
         }
         Ok(())
     });
@@ -277,18 +312,8 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
                 .iter()
                 .any(|path| path.starts_with(&fault.cipher) || fault.cipher.starts_with(path))
         });
-        // Without evidence entries are marked, which is no fault; so are those of a directory that
-        // has the name of another one.
-        let directories: Vec<_> = places(store)
-            .into_iter()
-            .filter(|(_, kind)| *kind == Kind::Dir)
-            .map(|(place, _)| place.path())
-            .collect();
-        let may_be_marked =
-            |path: &Vec<u8>| path.starts_with(b"+moved") || directories.contains(path);
-        let named = named || damaged.iter().any(may_be_marked) && !report.notes.is_empty();
         assert!(
-            named,
+            named || is_marked(&vault, &report, &damaged, &shown, truth),
             "{what}: the check does not name it: {:?}",
             report.faults.iter().map(|f| f.cipher.escape_ascii().to_string()).collect::<Vec<_>>()
         );
@@ -659,6 +684,10 @@ fn entries_exchanged_moved_renamed_and_removed() {
                 if target.stat(place.name()).is_ok() {
                     continue;
                 }
+                // The check notes an entry of another directory.
+                let target = [&into.0.0[..], &[place.name().to_vec()]].concat();
+                let is_entry = !place.is_control() && !into.0.is_control();
+                let noted = if is_entry { vec![Place(target).path()] } else { Vec::new() };
                 bench.with(
                     |copy| {
                         place
@@ -672,7 +701,7 @@ fn entries_exchanged_moved_renamed_and_removed() {
                             .unwrap()
                     },
                     Judge::Exact,
-                    &[],
+                    &noted,
                     &format!("{shown} moved to {}", into.0.path().escape_ascii()),
                 );
             }

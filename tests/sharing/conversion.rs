@@ -519,6 +519,29 @@ fn a_change_within_one_second_is_noticed_with_coarse_times() {
     assert!(changed && get(&vault, b"projects/plan").unwrap().starts_with(b"at the last moment"));
 }
 
+/// The conversion uses the node of the folder's directory after the folder has lost its name. If no
+/// program had it open it was forgotten by then, and the call failed with ESTALE.
+#[test]
+fn a_folder_in_an_unused_directory_becomes_a_share() {
+    for path in [&b"new/folder"[..], b"new/deep/er/folder"] {
+        let store = filled(b"elsewhere");
+        let vault = vaults::open(store.root()).unwrap();
+        let parts: Vec<&[u8]> = path.split(|b| *b == b'/').collect();
+        for depth in 1..=parts.len() {
+            mkdir(&vault, &parts[..depth].join(&b'/')).unwrap();
+        }
+        put(&vault, &[path, b"/note"].concat(), b"a note").unwrap();
+        settle(&vault, ROOT);
+        vault.close().unwrap();
+        let vault = vaults::open(store.root()).unwrap();
+        share(&vault, path).unwrap();
+        assert_eq!(get(&vault, &[path, b"/note"].concat()).unwrap(), b"a note");
+        assert_eq!(vault.who_can_read(path).unwrap().len(), 2);
+        vault.close().unwrap();
+        assert_eq!(left(&store), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn a_folder_is_converted_while_a_file_in_it_is_open() {
     // Such a store keeps an open file that is removed under a hidden name, and therefore its

@@ -3,6 +3,7 @@
 use crate::format::record;
 use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
+use crate::vault::core::inodes::Link;
 use crate::vault::directory::folder::Folder;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::namespace::symlink::overflow_text_len;
@@ -87,13 +88,32 @@ impl Core {
         record::link_target_len(stat.size, self.keys.signed())
     }
 
+    /// Returns a name of a node. Of several names, those that another program has removed in the
+    /// store, or given to another object, are forgotten.
+    pub fn link_of(&self, node: NodeId) -> Inner<Link> {
+        loop {
+            let link = self.nodes.link(node)?;
+            if !self.nodes.has_several_links(node) {
+                return Ok(link);
+            }
+            let there = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
+            match there {
+                Ok(stat) if self.nodes.is(node, &stat) => return Ok(link),
+                Err(fault) if !matches!(fault.errno(), libc::ENOENT | libc::ESTALE) => {
+                    return Err(fault);
+                }
+                _ => self.nodes.drop_link(node, link.parent, &link.stored),
+            }
+        }
+    }
+
     /// Returns the attributes of a node by one of its names; if it has none any more, by its open
     /// file, or as they were with the last name.
     pub fn stat(&self, node: NodeId) -> Inner<Attr> {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
         }
-        let place = self.nodes.link(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
+        let place = self.link_of(node).and_then(|link| Ok((self.dir(link.parent)?, link)));
         match place {
             Ok((dir, link)) => {
                 let is_retired = || self.mode.caller_caches && self.nodes.cached(node).is_err();

@@ -272,7 +272,7 @@ impl Core {
             return Err(Fault::Os(libc::EEXIST));
         }
         let stored = folder.encode(new_name)?;
-        let from = self.nodes.link(node)?;
+        let from = self.link_of(node)?;
         self.prepare(&stored)?;
         self.namespace.young_lists.forget_all(); // conflict copies of the old name are not beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));

@@ -169,11 +169,11 @@ impl Core {
         for node in changed {
             self.inode_changed(node);
         }
-        if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
-            // Records of the files below name the new path from now on.
-            to.dir.sync()?;
-            from.dir.sync()?;
-        }
+        // Records of the files below a directory name the new path from now on. An error is reported
+        // at the end: the entry has its new name.
+        let is_dir = stat.kind == Kind::Dir
+            || target.as_ref().is_some_and(|(_, there)| there.kind == Kind::Dir);
+        let synced = if is_dir { self.journal.sync_names(&*to.dir, &*from.dir) } else { Ok(()) };
         drop(paths);
         if mode != RenameMode::Exchange {
             from.vacate(name);
@@ -193,7 +193,7 @@ impl Core {
         if let Some(place) = left {
             from.leave_place(&stored, &place);
         }
-        Ok(())
+        synced
     }
 
     /// For a nested share: writes the junction of its new place, and returns the name of its old

@@ -66,7 +66,7 @@ impl Core {
             released?;
         }
         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
-        let link = self.nodes.link(node);
+        let link = self.link_of(node);
         if set.kill_suid_sgid
             && let Some(open) = &open
         {

@@ -45,7 +45,7 @@ impl Core {
         if self.nodes.kind(node)? != Kind::Symlink {
             return Err(Fault::Os(libc::EINVAL));
         }
-        let link = self.nodes.link(node)?;
+        let link = self.link_of(node)?;
         self.read_target(&*self.dir(link.parent)?, &link.stored)
     }
 

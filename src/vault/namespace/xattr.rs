@@ -186,7 +186,7 @@ impl Core {
         if let Some(open) = self.open.files.lock().get(&node).map(|s| s.file.clone()) {
             return Ok(Place::File(open));
         }
-        match self.nodes.link(node) {
+        match self.link_of(node) {
             Ok(link) => {
                 if self.nodes.kind(node)? == Kind::Dir {
                     self.directory_tag(node)?; // attributes of a nested share's root belong to that share: its keys, its writers

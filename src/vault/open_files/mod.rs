@@ -70,7 +70,10 @@ impl Core {
         }
         // It has lost its name since the caller looked it up, perhaps to another file: the next
         // lookup shows.
-        let link = self.nodes.link(node).map_err(|_| Fault::Os(libc::ESTALE))?;
+        let link = self.link_of(node).map_err(|fault| match fault.errno() {
+            libc::ENOENT => Fault::Os(libc::ESTALE),
+            _ => fault,
+        })?;
         if flags.write && !flags.truncate {
             self.check_depth(link.parent, &link.stored)?;
         }

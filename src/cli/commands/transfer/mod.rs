@@ -585,6 +585,15 @@ mod tests {
         let (tally, target) = scene.export();
         assert_eq!(counts(&tally), (5, 0, 1));
         assert_eq!(fs::read_dir(target.join("sub/empty")).unwrap().count(), 0);
+        fs::remove_dir_all(&target).unwrap();
+        // An entry that was only moved inside the vault has a name, and comes out with a mark.
+        let moved = stored(b"one");
+        let stored_name = moved.file_name().unwrap().as_bytes().to_vec();
+        fs::rename(&place, place.with_file_name(moved.file_name().unwrap())).unwrap();
+        let (tally, target) = scene.export();
+        assert_eq!(counts(&tally), (6, 0, 0));
+        let shown = suffix::marked(b"one", &suffix::mark_of(&stored_name));
+        assert!(target.join("sub/empty").join(OsStr::from_bytes(&shown)).exists());
     }
 
     #[test]

@@ -239,6 +239,11 @@ impl Nodes {
             .map_or(Vec::new(), |node| node.links.iter().map(Kept::link).collect())
     }
 
+    /// Returns whether a node was seen under more than one name.
+    pub fn has_several_links(&self, id: NodeId) -> bool {
+        self.inside.lock().nodes.get(id).is_some_and(|node| node.links.len() > 1)
+    }
+
     /// Forgets a name of a node that has others: in the store it leads to another object.
     pub fn drop_link(&self, id: NodeId, parent: NodeId, stored: &[u8]) {
         let mut inside = self.inside.lock();

@@ -147,6 +147,7 @@ impl Journal {
             doubtful: HashSet::new(),
             unclean: false,
             draining: false,
+            owes_names: false,
         };
         let overlaid = read_only.then(Mutex::default);
         Journal {
@@ -221,6 +222,15 @@ impl Journal {
         Ok(self.root.sync_store()?)
     }
 
+    /// Makes names in two directories durable that records rely on. If that fails, no record is
+    /// appended until the whole store has been flushed: a replay would not find its file.
+    pub fn sync_names(&self, to: &dyn Dir, from: &dyn Dir) -> Inner<()> {
+        to.sync().and_then(|()| from.sync()).map_err(|error| {
+            self.state.lock().owes_names = true;
+            error.into()
+        })
+    }
+
     /// Creates the journal before it is needed: a store that fills up later still accepts
     /// overwrites of existing blocks.
     pub fn reserve(&self) -> Inner<()> {
@@ -251,6 +261,10 @@ impl Journal {
         let len = record.encoded_len() as u64;
         if len > RECORD_MAX as u64 {
             return Err(Fault::Os(libc::EFBIG)); // no replay reads a record of this length
+        }
+        if state.owes_names {
+            self.flush_store()?;
+            state.owes_names = false;
         }
         let has_many = state.unflushed.len() >= FILES_MAX;
         let is_full = |r: &Running| r.tail + len > LIMIT || has_many;

@@ -122,6 +122,8 @@ pub(super) struct State {
     pub(super) unclean: bool,
     /// A checkpoint is in progress or waits for its turn: no record is appended meanwhile.
     pub(super) draining: bool,
+    /// A name on the way to a file may not be durable.
+    pub(super) owes_names: bool,
 }
 
 impl State {

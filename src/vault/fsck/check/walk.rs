@@ -457,7 +457,7 @@ impl<'a> Walk<'a> {
                     .filter(|h| !h.name.is_empty());
                 let own = hint
                     .as_ref()
-                    .filter(|hint| hint.tag == place.tag)
+                    .filter(|hint| self.belongs(place, &hint.tag))
                     .and_then(|hint| self.free_name(place, &hint.name));
                 let keep = |name| Action::Keep { name, entries: None };
                 let remedy = match (own, hint) {
@@ -507,6 +507,12 @@ impl<'a> Walk<'a> {
                 self.fault(&unknown, cipher, what, Some(Remedy(keep)));
             }
         }
+    }
+
+    /// Returns whether entries with that tag belong to the directory, as its own or by evidence of a
+    /// rename.
+    fn belongs(&self, place: &Place, tag: &Tag) -> bool {
+        *tag == place.tag || self.core.explained(&place.tag).is_ok_and(|all| all.contains(tag))
     }
 
     /// Returns `name` if no entry of the directory has it and no earlier remedy uses it.
