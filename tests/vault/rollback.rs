@@ -1151,6 +1151,7 @@ fn what_a_hostile_host_does_at_random_is_told() {
                     NoticeKind::Gone { elsewhere: false } => "gone",
                     NoticeKind::Gone { elsewhere: true } => "a note",
                     NoticeKind::NotCompared => "not compared",
+                    NoticeKind::Conflict { .. } => "a conflict",
                 };
                 (path.clone(), kind)
             })
@@ -1338,5 +1339,104 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                 );
             }
         }
+    }
+}
+
+/// A vault that two machines write, which is marked as synced if `marked`: this machine has seen
+/// something of the other one, and knows all there is now.
+fn of_two_machines(marked: bool) -> (MemStore, Client, Client) {
+    let (store, client) = fresh();
+    let (root, other) = (store.root(), Client::new());
+    if marked {
+        Vault::set_synced(&root).unwrap();
+    }
+    other.session(&root, |v| put(v, b"theirs", b"from another machine").unwrap());
+    for _ in 0..2 {
+        assert_eq!(client.told(&root), []);
+    }
+    (store, client, other)
+}
+
+fn remove(vault: &Vault, name: &[u8]) {
+    vaults::at(vault, b"", |dir| vault.unlink(dir, name)).unwrap();
+}
+
+/// Another machine removed a file and did nothing else. In a folder that several machines keep equal
+/// that is everyday work, and it was an alarm. The mark alone, which the storage host can set, does
+/// not make a vault one that several machines write.
+#[test]
+fn a_removal_by_another_machine_of_a_synced_vault_is_a_note() {
+    let gone = |elsewhere| [("third".to_owned(), NoticeKind::Gone { elsewhere })];
+    for marked in [false, true] {
+        let (store, client, other) = of_two_machines(marked);
+        other.session(&store.root(), |v| remove(v, b"third"));
+        for _ in 0..2 {
+            assert_eq!(client.told(&store.root()), gone(marked), "marked: {marked}");
+        }
+    }
+    let (store, client) = fresh();
+    Vault::set_synced(&store.root()).unwrap();
+    Client::new().session(&store.root(), |v| remove(v, b"third"));
+    assert_eq!(client.told(&store.root()), gone(false), "only this machine has ever written");
+}
+
+/// What a machine has learnt while it was mounted tells of other machines too: in a directory in
+/// which it had written itself, theirs was taken for its own.
+#[test]
+fn what_is_new_beside_ones_own_work_tells_of_another_machine() {
+    let (store, client) = fresh();
+    let root = store.root();
+    Vault::set_synced(&root).unwrap();
+    let apart = store.snapshot().root();
+    Client::new().session(&apart, |v| put(v, b"theirs", b"from another machine").unwrap());
+    let theirs = cipher(&apart, b"theirs");
+    client.session(&root, |v| {
+        put(v, b"ours", b"here").unwrap();
+        set(&root, &theirs, &bytes(&apart, &theirs));
+        write_at(v, b"letter", 0, b"here too").unwrap();
+    });
+    Client::new().session(&root, |v| remove(v, b"third"));
+    assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
+}
+
+/// Two machines changed a file apart. This one's version had the higher number, and the server of
+/// the sync tool gave the name to the other: an alarm for a file that is beside it under the name of
+/// a conflict copy.
+#[test]
+fn a_name_lost_in_a_conflict_is_a_note_in_a_synced_vault() {
+    for marked in [false, true] {
+        let (store, client, other) = of_two_machines(marked);
+        let (root, apart) = (store.root(), store.snapshot().root());
+        other.session(&apart, |v| write_at(v, b"letter", 0, b"once").unwrap());
+        client.session(&root, |v| {
+            (0..5).for_each(|n| write_at(v, b"letter", n, b"often").unwrap());
+        });
+        let letter = cipher(&root, b"letter");
+        let ours = bytes(&root, &letter);
+        let copy = [&letter[..], b" (conflicted copy 2026-01-01 000000)"].concat();
+        // Without the copy beside it, and with the copy elsewhere, it is an alarm.
+        set(&root, &letter, &bytes(&apart, &letter));
+        assert!(older(&client.told(&root), "letter"));
+        let dir = cipher(&root, b"dir");
+        set(&root.open_dir(&dir).unwrap(), &copy, &ours);
+        assert!(client.told(&root).iter().any(|(_, kind)| kind.is_alarm()));
+        root.open_dir(&dir).unwrap().unlink(&copy).unwrap();
+        set(&root, &copy, &ours);
+        let told = client.told(&root);
+        if !marked {
+            assert!(older(&told, "letter"), "{told:?}");
+            continue;
+        }
+        let is_conflict = |told: &[(String, NoticeKind)]| {
+            told.iter().any(|(path, kind)| {
+                path == "letter" && matches!(kind, NoticeKind::Conflict { was, now } if was > now)
+            })
+        };
+        assert!(is_conflict(&told), "{told:?}");
+        // Somebody looks at both and removes the copy.
+        other.session(&root, |v| remove(v, b"letter (conflicted copy 2026-01-01 000000)"));
+        let told = client.told(&root);
+        assert!(is_conflict(&told) && alarms(told.clone()).is_empty(), "{told:?}");
+        accept_all(&client, &root);
     }
 }

@@ -25,7 +25,7 @@ use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
 #[derive(Serialize)]
 struct Line {
     path: JsonPath,
-    /// `older`, `put back`, `exchanged`, `gone` or `not compared`.
+    /// `older`, `conflict`, `put back`, `exchanged`, `gone` or `not compared`.
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
@@ -44,6 +44,7 @@ impl Line {
     fn of(notice: &Notice) -> Line {
         let (kind, versions, perhaps_elsewhere) = match notice.kind {
             NoticeKind::Older { was, now } => ("older", Some((now, was)), false),
+            NoticeKind::Conflict { was, now } => ("conflict", Some((now, was)), true),
             NoticeKind::PutBack { elsewhere } => ("put back", None, elsewhere),
             NoticeKind::Exchanged => ("exchanged", None, false),
             NoticeKind::Gone { elsewhere } => ("gone", None, elsewhere),
@@ -67,6 +68,11 @@ impl Line {
         let what = match (self.kind, self.version, self.version_seen) {
             ("older", Some(now), Some(was)) => {
                 format!("is version {now}; version {was} was seen on {seen}")
+            }
+            ("conflict", Some(now), Some(was)) => {
+                format!(
+                    "is version {now} of another machine; version {was}, seen on {seen}, lost the name in a conflict"
+                )
             }
             ("put back", ..) if self.perhaps_elsewhere => {
                 format!(

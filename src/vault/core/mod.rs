@@ -68,6 +68,9 @@ pub(crate) trait Witness: Send + Sync {
     /// without a name, that something in the directory was committed.
     fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool);
 
+    /// Notes that a file with this id is committed.
+    fn note_file(&self, id: &[u8; 32]);
+
     /// Notes that directories have another place.
     fn follow(&self, core: &Core, moves: &[Move]);
 
@@ -348,11 +351,11 @@ impl Core {
         }
     }
 
-    /// Notes a commit.
-    pub fn remember_commit(&self, node: NodeId) {
-        if let Some(memory) = self.memory.get()
-            && let Ok(link) = self.nodes.link(node)
-        {
+    /// Notes a commit of the file with this id.
+    pub fn remember_commit(&self, node: NodeId, id: &[u8; 32]) {
+        let Some(memory) = self.memory.get() else { return };
+        memory.note_file(id);
+        if let Ok(link) = self.nodes.link(node) {
             memory.note(self, if node == ROOT { ROOT } else { link.parent }, None, false);
         }
     }

@@ -181,7 +181,7 @@ impl Core {
             state.hint = Hint { tag: sealed.tag, name: sealed.plain };
         }
         if state.changes.is_some() {
-            self.remember_commit(open.node);
+            self.remember_commit(open.node, &state.file_id);
         }
         let paths = RefCell::new(Some(self.namespace.paths.read()));
         let name = self.mode.writers.name_to_commit(self, open, state, durability)?;

@@ -35,6 +35,10 @@ const NOTICES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("notices");
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
 /// Key of the start time of a mount that has not ended yet.
 const SESSION: &str = "session";
+/// Key that is there once a comparison of the whole vault has ended.
+const COMPARED: &str = "compared";
+/// Key that is there once another client has changed something since.
+const OTHERS: &str = "others";
 /// Key of the layout version of the rows.
 const LAYOUT: &str = "layout";
 const LAYOUT_NOW: i64 = 2;
@@ -392,6 +396,30 @@ impl Db {
                 Some(since) => table.insert(SESSION, since).map_err(failed)?,
                 None => table.remove(SESSION).map_err(failed)?,
             };
+        }
+        tx.commit().map_err(failed)
+    }
+
+    /// Returns whether the whole vault has been compared, and whether another client has changed
+    /// something since.
+    pub fn others(&self) -> Inner<(bool, bool)> {
+        let tx = self.db.begin_read().map_err(failed)?;
+        let table = tx.open_table(META).map_err(failed)?;
+        let has = |key| Ok::<_, Fault>(table.get(key).map_err(failed)?.is_some());
+        Ok((has(COMPARED)?, has(OTHERS)?))
+    }
+
+    /// Records what [`Db::others`] returns, for good.
+    pub fn set_others(&self, compared: bool, others: bool) -> Inner<()> {
+        if self.others()? == (compared, others) {
+            return Ok(());
+        }
+        let tx = self.db.begin_write().map_err(failed)?;
+        {
+            let mut table = tx.open_table(META).map_err(failed)?;
+            for (key, _) in [(COMPARED, compared), (OTHERS, others)].iter().filter(|(_, is)| *is) {
+                table.insert(*key, 1).map_err(failed)?;
+            }
         }
         tx.commit().map_err(failed)
     }

@@ -75,7 +75,7 @@ impl Witness for Memory {
             return;
         };
         let mut held = self.held.lock();
-        let Held { touched, len, count } = &mut *held;
+        let Held { touched, len, count, .. } = &mut *held;
         *count += 1;
         let touched = match touched.entry(place) {
             Entry::Occupied(there) => there.into_mut(),
@@ -99,6 +99,10 @@ impl Witness for Memory {
         if held.is_full() {
             self.wake.1.notify_all();
         }
+    }
+
+    fn note_file(&self, id: &[u8; 32]) {
+        self.held.lock().files.insert(*id);
     }
 
     /// Moves noted changes along with directories that were renamed locally.

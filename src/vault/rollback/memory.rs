@@ -1,6 +1,6 @@
 //! What the rollback memory holds in memory: keys, and what was done and is not written down yet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,11 +73,15 @@ pub(super) struct Held {
     pub(super) len: usize,
     /// Number of operations noted.
     pub(super) count: u64,
+    /// Ids of files that were committed since changes were last recorded.
+    pub(super) files: HashSet<[u8; 32]>,
+    /// Those of the time before: a commit may have been on its way while they were recorded.
+    pub(super) files_before: HashSet<[u8; 32]>,
 }
 
 impl Held {
     pub(super) fn is_full(&self) -> bool {
-        self.len > HELD_MAX
+        self.len + self.files.len() > HELD_MAX
     }
 
     pub(super) fn done(&self, place: &PlaceId, name: &[u8]) -> Option<Done> {
@@ -209,6 +213,12 @@ impl Memory {
     /// Returns whether the object with this name was removed or renamed locally.
     pub(super) fn has_left(&self, place: &PlaceId, name: &[u8]) -> bool {
         self.held.lock().done(place, name).is_some_and(|done| done.left)
+    }
+
+    /// Returns whether this client has committed a file lately.
+    pub(super) fn is_committed(&self, id: &[u8; 32]) -> bool {
+        let held = self.held.lock();
+        held.files.contains(id) || held.files_before.contains(id)
     }
 
     pub(super) fn is_touched(&self, place: &PlaceId) -> bool {

@@ -17,6 +17,14 @@ pub enum NoticeKind {
         /// The present version.
         now: u64,
     },
+    /// The name shows another version, and the newest one is beside it as a conflict copy, in a
+    /// vault that is synced.
+    Conflict {
+        /// The highest version seen.
+        was: u64,
+        /// The present version.
+        now: u64,
+    },
     /// A file that was replaced or removed is back.
     PutBack {
         /// It has another name than before; another machine may have renamed it before it received
@@ -27,8 +35,8 @@ pub enum NoticeKind {
     Exchanged,
     /// A file, or a directory that was not empty, is gone.
     Gone {
-        /// Another holder of the vault's keys has changed something since, and may have removed it;
-        /// or an older version that was seen at the same time is still there.
+        /// Another holder of the vault's keys has changed something since, or ever in a vault that
+        /// is synced, and may have removed it; or an older version that was seen at the same time is still there.
         elsewhere: bool,
     },
     /// A file that cannot be read, or a directory that cannot be listed: it was not compared.
@@ -43,6 +51,7 @@ impl NoticeKind {
             NoticeKind::Exchanged => (3, 0, 0),
             NoticeKind::Gone { elsewhere } => (4, elsewhere.into(), 0),
             NoticeKind::NotCompared => (5, 0, 0),
+            NoticeKind::Conflict { was, now } => (6, was, now),
         }
     }
 
@@ -54,6 +63,7 @@ impl NoticeKind {
             2 => Some(NoticeKind::PutBack { elsewhere: row.was != 0 }),
             3 => Some(NoticeKind::Exchanged),
             4 => Some(NoticeKind::Gone { elsewhere: row.was != 0 }),
+            6 => Some(NoticeKind::Conflict { was: row.was, now: row.now }),
             _ => Some(NoticeKind::NotCompared),
         }
     }
@@ -63,7 +73,9 @@ impl NoticeKind {
     pub fn is_alarm(&self) -> bool {
         !matches!(
             self,
-            NoticeKind::Gone { elsewhere: true } | NoticeKind::PutBack { elsewhere: true }
+            NoticeKind::Gone { elsewhere: true }
+                | NoticeKind::PutBack { elsewhere: true }
+                | NoticeKind::Conflict { .. }
         )
     }
 }

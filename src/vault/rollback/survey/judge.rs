@@ -2,11 +2,13 @@
 //!
 //! Rules that hold here
 //! * A name that shows an older version of the file that it showed before is an alarm, whatever is
-//!   beside it.
+//!   beside it. Where several machines write a synced vault, it is informational if the newest
+//!   version is a conflict copy of that very name, and stays so when the copy is removed.
 //! * Under a new name, an older version is an alarm, unless the newest one is also there, or was
 //!   when both were seen at the same time.
 //! * A file that is not at its name is gone, unless it is elsewhere and not older. If an older
-//!   version that was seen at the same time is there, that is informational.
+//!   version that was seen at the same time is there, that is informational; and always where
+//!   several machines write a synced vault, since a removal leaves nothing to verify.
 //! * A file that was removed or replaced must not come back under its name. Under another name that
 //!   is informational, if this client removed it.
 //! * A file whose name another known file has taken is gone like any other. If the names of several
@@ -78,7 +80,16 @@ impl Survey<'_> {
                 older = Some(removed.version);
             }
             Why::Older { was, backwards: true } => {
-                return Ok(Some(NoticeKind::Older { was: *was, now: thing.version }));
+                let (was, now) = (*was, thing.version);
+                let conflict = NoticeKind::Conflict { was, now };
+                let is_conflict = self.has_other_writers()
+                    && self.copies.get(&(thing.id, pending.name)).is_some_and(|copy| *copy >= was);
+                let was_conflict = self.before.get(&pending.key).and_then(NoticeKind::decode)
+                    == Some(conflict.clone());
+                return Ok(Some(match is_conflict || was_conflict {
+                    true => conflict,
+                    false => NoticeKind::Older { was, now },
+                }));
             }
             Why::Older { was, backwards: false } => older = Some(*was),
             _ => {}
@@ -114,8 +125,19 @@ impl Survey<'_> {
             {
                 Some(true)
             }
-            _ => Some(self.news),
+            _ => Some(self.may_be_elsewhere()),
         })
+    }
+
+    /// Returns whether several machines write this vault. The mark alone does not say so: the
+    /// storage host can set it.
+    fn has_other_writers(&self) -> bool {
+        self.others && self.core.mode.synced
+    }
+
+    /// Returns whether another machine may have removed what is missing.
+    fn may_be_elsewhere(&self) -> bool {
+        self.news || self.has_other_writers()
     }
 
     /// Returns whether anything is gone from a directory that is not at its place any more, as
@@ -139,7 +161,7 @@ impl Survey<'_> {
                         None
                     }
                     _ => (!self.seen.contains_key(&hash) && self.interrupted.is_none())
-                        .then_some(self.news),
+                        .then_some(self.may_be_elsewhere()),
                 };
                 match one {
                     Some(false) => return Ok(one),

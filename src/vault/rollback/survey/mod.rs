@@ -128,8 +128,14 @@ pub(super) struct Survey<'a> {
     pending: Vec<Pending>,
     /// Files, and directories by the hashes of their tags and of those that evidence explains.
     seen: HashMap<[u8; 32], Seen>,
+    /// The highest version of a file that a conflict copy of a name shows.
+    copies: HashMap<([u8; 32], NameTag), u64>,
     /// Some file was authentic and new, and not written here: another client has changed the vault.
     news: bool,
+    /// The whole vault was compared before; otherwise everything in it is new.
+    compared: bool,
+    /// Another client has changed the vault, now or at any time since it was first compared.
+    others: bool,
     /// When the store last changed, by its times.
     latest: i64,
     /// Start time of an earlier session that did not end: it may have removed and moved objects
@@ -159,6 +165,7 @@ impl<'a> Survey<'a> {
         options: &'a SurveyOptions,
         interrupted: Option<i64>,
     ) -> Inner<Survey<'a>> {
+        let (compared, others) = db.others()?;
         Ok(Survey {
             core,
             memory,
@@ -168,7 +175,10 @@ impl<'a> Survey<'a> {
             changes: Changes::default(),
             pending: Vec::new(),
             seen: HashMap::new(),
+            copies: HashMap::new(),
             news: false,
+            compared,
+            others,
             latest: i64::MIN,
             interrupted,
             before: db.notices()?,
@@ -242,8 +252,10 @@ impl<'a> Survey<'a> {
         if self.memory.is_stopped() {
             return Ok(None);
         }
+        self.learn_of_others();
         let notices = self.judge()?;
         self.write()?;
+        self.db.set_others(true, self.others)?;
         self.db.set_notices(&notices)?;
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
     }
@@ -280,7 +292,14 @@ impl<'a> Survey<'a> {
         {
             self.prune(place, false)?;
         }
-        self.write()
+        self.learn_of_others();
+        self.write()?;
+        self.db.set_others(self.compared, self.others)
+    }
+
+    /// What is new after an interrupted session may have been written by that session.
+    fn learn_of_others(&mut self) {
+        self.others |= self.news && self.compared && self.interrupted.is_none();
     }
 
     /// Drops the noted changes in a directory that is gone or was renamed; the next comparison
@@ -656,6 +675,10 @@ impl<'a> Survey<'a> {
             seen.version = seen.version.max(thing.version);
             seen.kept = seen.kept.max(is_kept.then_some(thing.version));
         }
+        if let Some(of) = present.copy_of.as_ref().filter(|_| thing.kind == FILE) {
+            let copy = self.copies.entry((thing.id, self.memory.tag(&here.place, of))).or_default();
+            *copy = (*copy).max(thing.version);
+        }
         if let Some(tag) = &present.inside {
             for hash in self.hashes_before(tag)? {
                 self.seen.entry(hash).or_default();
@@ -745,8 +768,7 @@ impl<'a> Survey<'a> {
             return Ok(());
         }
         let is_news = thing.kind == FILE && mark.is_none_or(|mark| mark < thing.version);
-        // Files touched in this session are committed here.
-        self.news |= is_news && !ours && !self.memory.is_touched(&here.place);
+        self.news |= is_news && !ours && !self.memory.is_committed(&thing.id);
         self.put(key, row.as_ref(), thing, &present.name)?;
         if let Some(row) = other.filter(|row| row.kind == FILE) {
             let by_us = ours || self.memory.is_touched(&here.place);
@@ -953,11 +975,16 @@ fn part(key: &EntryKey) -> u64 {
 impl Memory {
     /// Records the local changes.
     pub(super) fn learn(&self, core: &Core, db: &Db) -> Inner<()> {
-        let touched = self.held.lock().touched.clone();
+        let touched = {
+            let mut held = self.held.lock();
+            held.files_before = std::mem::take(&mut held.files);
+            held.touched.clone()
+        };
         if touched.is_empty() {
             return Ok(());
         }
-        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched)?;
+        let interrupted = *self.interrupted.lock();
+        Survey::new(core, self, db, &SurveyOptions::default(), interrupted)?.learn(&touched)?;
         self.held.lock().forget(&touched);
         Ok(())
     }
