@@ -51,10 +51,9 @@ pub use self::types::*;
 pub use crate::format::signature::Authorship;
 pub use crate::vault::fsck::remedy::Remedy;
 pub use crate::vault::fsck::repair::{Outcome, RepairReport, Repaired};
-pub use crate::vault::fsck::report::Unused;
 pub use crate::vault::fsck::report::{
     CheckFault, CheckNote, CheckProgress, CheckReport, LOST_AND_FOUND, More, NoteKind, Online,
-    REPAIR_RUN,
+    REPAIR_RUN, UNUSED_MAX, Unused,
 };
 pub use crate::vault::membership::convert::ShareMade;
 pub use crate::vault::membership::reseal::pass::Pending;

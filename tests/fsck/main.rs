@@ -4,4 +4,5 @@
 mod support;
 
 mod command;
+mod prune;
 mod repair;

@@ -22,8 +22,24 @@ pub struct Fsck {
     /// directory records and long names from authenticated copies in the vault. Moves data that
     /// cannot be authenticated to a new directory in `lost+found`, with a report. The vault must
     /// not be mounted.
-    #[arg(long, conflicts_with = "online")]
+    #[arg(long, conflicts_with = "online", group = "changes")]
     pub repair: bool,
+    /// Remove control files to which nothing refers, with one question
+    ///
+    /// Lists of attributes, targets of links, long names and records of renames are files of their
+    /// own in the vault, which are only ever added: a sync tool may still deliver an entry that
+    /// needs one. This removes those that this machine has found unused for some time (see
+    /// --unused-for), by its own record and clock. They are kept in the state directory, and the
+    /// command that puts them back is printed. Nothing is removed if the check finds a fault, or if
+    /// entries are missing that this machine has seen. Sync all copies first, and use a complete
+    /// copy, with no selective sync. The vault must not be mounted.
+    #[arg(long, conflicts_with = "online", group = "changes")]
+    pub prune: bool,
+    /// With --prune: remove what earlier runs found unused this many days ago
+    ///
+    /// With 0, everything unused is removed at once.
+    #[arg(long, value_name = "DAYS", requires = "prune", default_value_t = 30)]
+    pub unused_for: u32,
     /// With --repair: remove attributes whose list is missing
     ///
     /// A list of attributes that is too long for the store is in a file of its own (`+attr-...`).
@@ -32,11 +48,11 @@ pub struct Fsck {
     /// kept in `lost+found`.
     #[arg(long, requires = "repair")]
     pub forget_missing_attributes: bool,
-    /// Repair without questions
-    #[arg(short, long, requires = "repair", conflicts_with = "dry_run")]
+    /// Repair or remove without questions
+    #[arg(short, long, requires = "changes", conflicts_with = "dry_run")]
     pub yes: bool,
     /// Change nothing, print what would be done
-    #[arg(short = 'n', long, requires = "repair")]
+    #[arg(short = 'n', long, requires = "changes")]
     pub dry_run: bool,
     /// Write the good parts of damaged files to this directory, with holes for the bad bytes
     #[arg(long, value_name = "DIR")]

@@ -231,17 +231,24 @@ pub fn kept_journals(dir: &Path, share: &[u8; 32]) -> Vec<Kept> {
 /// # Errors
 /// Those of each step.
 pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
+    let open = open_unrecorded(given, args, purpose)?;
+    if purpose == Purpose::Write && !args.no_rollback_memory {
+        rollback_memory::begin(&open.vault, &open.share, false);
+    }
+    Ok(open)
+}
+
+/// Like [`open`], for a command that changes no entry: what it does is not recorded.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_unrecorded(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
     let found = find(given)?;
     if purpose != Purpose::Beside {
         found.refuse_mounted()?;
     }
     let secret = found.ask(args)?;
-    let share = found.description.share_id;
-    let open = found.unlock(secret, args, purpose)?;
-    if purpose == Purpose::Write && !args.no_rollback_memory {
-        rollback_memory::begin(&open.vault, &share, false);
-    }
-    Ok(open)
+    found.unlock(secret, args, purpose)
 }
 
 impl Open {

@@ -106,6 +106,9 @@ impl More {
     }
 }
 
+/// Maximum number of listed paths of control files to which nothing refers.
+pub const UNUSED_MAX: usize = 100_000;
+
 /// Control files at the share's root to which nothing refers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unused {
@@ -137,6 +140,8 @@ pub struct CheckReport {
     /// fault, or attributes could not be read. Also `None` if there are lists of attributes but no
     /// entry has any, as in a copy made without extended attributes.
     pub unused: Option<Unused>,
+    /// Their paths from the share's root, at most [`UNUSED_MAX`].
+    pub unused_files: Vec<Vec<u8>>,
     /// Entries of the vault's own share whose attributes could not be read: the store has none, or
     /// this process lacks the permission.
     pub unlooked: u64,

@@ -74,6 +74,20 @@ impl Vault {
             .map_err(|fault| self.core().explain("repair", ROOT, fault))
     }
 
+    /// Removes control files of the vault's own share to which, by [`Vault::check`], nothing refers.
+    /// Each is removed once `keep` has taken its path and its bytes. Returns their number.
+    ///
+    /// # Errors
+    /// The vault is open read-only, a path is not that of such a file, or `keep` fails. The files
+    /// before the failure are removed.
+    pub fn prune(
+        &self,
+        files: &[Vec<u8>],
+        keep: &mut dyn FnMut(&[u8], &[u8]) -> std::io::Result<()>,
+    ) -> Result<u64> {
+        self.core().prune(files, keep).map_err(|fault| self.core().explain("prune", ROOT, fault))
+    }
+
     /// Reads the good ranges of a damaged file, as found by a check, piece by piece with their
     /// offsets; also in a nested share that was entered.
     ///
@@ -119,6 +133,7 @@ impl Vault {
                     report.more.kept += part.more.kept;
                     if plain.is_empty() {
                         (report.unused, report.unlooked) = (part.unused, part.unlooked);
+                        report.unused_files = part.unused_files;
                     }
                     left.extend(nested.into_iter().map(|(plain, cipher)| (plain, Some(cipher))));
                 }
@@ -130,6 +145,7 @@ impl Vault {
         }
         if !report.faults.is_empty() || !report.kept.is_empty() {
             report.unused = None;
+            report.unused_files.clear();
         }
         Ok(report)
     }

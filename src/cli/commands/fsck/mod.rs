@@ -3,11 +3,12 @@
 //! Rules that hold here
 //! * Damage is repaired only with consent: to each question, or with `--yes` to all. The residue
 //!   of a crash is cleared without a question. `--dry-run` opens the vault read-only.
-//! * Nothing is deleted except files without a byte of ciphertext. Unreferenced files are
-//!   counted.
+//! * A repair deletes nothing except files without a byte of ciphertext. Unreferenced files are
+//!   counted, and removed by `--prune` alone.
 //! * Good parts are salvaged before anything is moved. After a repair the check runs again, and
 //!   its result decides the exit code.
 
+mod prune;
 mod report;
 mod salvage;
 
@@ -25,7 +26,7 @@ use crate::cli::report::{Failure, note};
 use crate::cli::secrets::identity;
 use crate::cli::terminal::progress::Progress;
 use crate::cli::vaults::nodes;
-use crate::cli::vaults::open::{Open, Purpose, kept_journals, open};
+use crate::cli::vaults::open::{Open, Purpose, kept_journals, open, open_unrecorded};
 use crate::vault::{
     CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
 };
@@ -34,7 +35,9 @@ use crate::vault::{
 pub fn run(args: &Fsck) -> Result<Exit, Failure> {
     end_at_interrupt(
         "fsck",
-        if args.repair {
+        if args.prune {
+            "what was removed is kept in the state directory; run the same command again"
+        } else if args.repair {
             "what was repaired stays repaired; run the same command again for the rest"
         } else {
             "nothing was changed, and nothing is known of the rest; run the same command again"
@@ -42,7 +45,7 @@ pub fn run(args: &Fsck) -> Result<Exit, Failure> {
     )?;
     check(args).map_err(|failure| match failure.exit {
         Exit::Usage => failure,
-        Exit::InUse if !args.repair => failure
+        Exit::InUse if !args.repair && !args.prune => failure
             .hint(
                 "verify it while mounted with --online; otherwise unmount it first: kithfs umount",
             )
@@ -60,13 +63,22 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
             source,
         })?;
     }
-    let changes = args.repair && !args.dry_run;
+    if args.prune && !start.is_empty() {
+        return Err(
+            Error::Usage("--prune looks at the whole vault, not at a path in it".into()).into()
+        );
+    }
+    let changes = (args.repair || args.prune) && !args.dry_run;
     let purpose = match (changes, args.online) {
         (true, _) => Purpose::Write,
         (_, true) => Purpose::Beside,
         _ => Purpose::Read,
     };
-    let open = open(&vault, &args.open, purpose)?;
+    let open = match args.prune {
+        // The vault is compared with what this machine has seen.
+        true => open_unrecorded(&vault, &args.open, purpose)?,
+        false => open(&vault, &args.open, purpose)?,
+    };
     if let Some(dir) = &args.salvage {
         open.refuse_within("salvage to", dir)?;
     }
@@ -81,7 +93,10 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
     let mut report = Report::new(&found, args.repair);
     report.journal(open.vault.replayed_in_memory());
     report.salvaged(&salvaged);
-    if changes && !found.faults.is_empty() {
+    if args.prune {
+        report.pruned(prune::run(&open, &found, args)?);
+    }
+    if args.repair && changes && !found.faults.is_empty() {
         let answers = match args.yes {
             true => Answers::Yes,
             false if io::stdin().is_terminal() && io::stderr().is_terminal() => Answers::Asked,

@@ -1,6 +1,7 @@
 //! The report of a check and a repair, for people and as JSON. The names of the fields are stable.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -38,6 +39,9 @@ pub(super) struct Report {
     /// Unreferenced control files, if they could be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     unused: Option<Unused>,
+    /// Those that were removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pruned: Option<Pruned>,
     /// Entries whose attributes could not be examined.
     #[serde(skip_serializing_if = "is_zero")]
     unlooked: u64,
@@ -88,6 +92,20 @@ impl Note {
 struct Unused {
     files: u64,
     bytes: u64,
+}
+
+/// Control files that were removed, and where they are kept.
+#[derive(Serialize)]
+pub(super) struct Pruned {
+    files: u64,
+    bytes: u64,
+    kept_in: JsonPath,
+}
+
+impl Pruned {
+    pub fn new(files: u64, bytes: u64, dir: PathBuf) -> Pruned {
+        Pruned { files, bytes, kept_in: JsonPath(dir) }
+    }
 }
 
 #[derive(Serialize)]
@@ -192,8 +210,18 @@ impl Fault {
 impl Report {
     /// Returns the report of a check; `repairs` includes what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
-        let CheckReport { seen, faults, kept, changing, notes, unused, unlooked, strangers, more } =
-            found;
+        let CheckReport {
+            seen,
+            faults,
+            kept,
+            changing,
+            notes,
+            unused,
+            unlooked,
+            strangers,
+            more,
+            ..
+        } = found;
         Report {
             clean: faults.is_empty(),
             files: seen.files,
@@ -209,11 +237,21 @@ impl Report {
             kept_in: None,
             left: None,
             unused: unused.map(|crate::vault::Unused { files, bytes }| Unused { files, bytes }),
+            pruned: None,
             unlooked: *unlooked,
             strangers: *strangers,
             more: (*more != crate::vault::More::default()).then(|| More::of(more)),
             repairs,
         }
+    }
+
+    /// Adds what was removed of the unused control files.
+    pub fn pruned(&mut self, pruned: Option<Pruned>) {
+        if let (Some(unused), Some(pruned)) = (&mut self.unused, &pruned) {
+            unused.files = unused.files.saturating_sub(pruned.files);
+            unused.bytes = unused.bytes.saturating_sub(pruned.bytes);
+        }
+        self.pruned = pruned;
     }
 
     /// Adds the number of files that needed a journal.

@@ -46,7 +46,9 @@ impl Core {
             ..CheckReport::default()
         };
         if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
-            report.unused = self.unused(&walk.used)?;
+            if let Some(unused::Found { count, files }) = self.unused(&walk.used)? {
+                (report.unused, report.unused_files) = (Some(count), files);
+            }
         }
         report.notes = walk.notes;
         (report.kept, report.faults) = walk.faults.into_iter().partition(CheckFault::is_kept);
@@ -62,6 +64,7 @@ impl Core {
         progress: Progress,
     ) -> Inner<(CheckReport, NestedShares)> {
         let (mut report, shares) = self.check(start, progress)?;
+        report.unused_files.clear();
         report.unused = None; // the process that has the vault open may be about to refer to one
         for round in 0.. {
             let suspects = std::mem::take(&mut report.faults);

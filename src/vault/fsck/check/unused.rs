@@ -3,8 +3,9 @@
 //! directories.
 //!
 //! Rules that hold here
-//! * They are counted and never removed. A sync tool may deliver the referring entry later, another
-//!   copy of the vault may have it, or an entry may be moved during the walk.
+//! * They are counted and listed. A sync tool may deliver the referring entry later, another copy of
+//!   the vault may have it, or an entry may be moved during the walk; so only `fsck --prune` removes
+//!   them, see `prune`.
 //! * The count is known only if everything was read: each entry's attributes, without a fault
 //!   anywhere, not even in `lost+found`.
 //! * If there are lists and no entry has any attributes, the copy may have been made without
@@ -13,12 +14,13 @@
 use std::collections::HashSet;
 
 use crate::crypto::Tag;
+use crate::format::moved;
 use crate::format::name::{LONG_DIRECTORY, long_hash};
 use crate::store::Dir;
 use crate::vault::core::Core;
 use crate::vault::core::overflow::Reference;
 use crate::vault::error::Inner;
-use crate::vault::fsck::report::Unused;
+use crate::vault::fsck::report::{UNUSED_MAX, Unused};
 use crate::vault::namespace::{symlink, xattr};
 use crate::vault::share::control_files::entries;
 
@@ -37,10 +39,24 @@ pub(super) struct Used {
     pub unlooked: u64,
 }
 
-impl Unused {
-    fn add(&mut self, dir: &dyn Dir, file: &[u8]) -> Inner<()> {
+/// What was found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub count: Unused,
+    pub files: Vec<Vec<u8>>,
+}
+
+impl Found {
+    /// Adds a file of a directory with this path from the root.
+    fn add(&mut self, dir: &dyn Dir, path: &[&[u8]], file: &[u8]) -> Inner<()> {
         match dir.stat(file) {
-            Ok(stat) => (self.files, self.bytes) = (self.files + 1, self.bytes + stat.size),
+            Ok(stat) => {
+                self.count.files += 1;
+                self.count.bytes += stat.size;
+                if self.files.len() < UNUSED_MAX {
+                    self.files.push([path, &[file]].concat().join(&b'/'));
+                }
+            }
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
             Err(e) => return Err(e.into()),
         }
@@ -50,8 +66,8 @@ impl Unused {
 
 impl Core {
     /// Returns the control files that are not in `used`; `None` if that is unknown.
-    pub(super) fn unused(&self, used: &Used) -> Inner<Option<Unused>> {
-        let mut unused = Unused::default();
+    pub(super) fn unused(&self, used: &Used) -> Inner<Option<Found>> {
+        let mut unused = Found::default();
         for entry in entries(&*self.root)? {
             let entry = entry?;
             let is_used = match (
@@ -66,24 +82,27 @@ impl Core {
             if is_used {
                 continue;
             }
-            unused.add(&*self.root, &entry.name)?;
+            unused.add(&*self.root, &[], &entry.name)?;
         }
         self.unused_long_names(used, &mut unused)?;
         self.unused_evidence(used, &mut unused)?;
         Ok(Some(unused))
     }
 
-    fn unused_long_names(&self, used: &Used, unused: &mut Unused) -> Inner<()> {
+    fn unused_long_names(&self, used: &Used, unused: &mut Found) -> Inner<()> {
         self.each_file(LONG_DIRECTORY, |dir, group, file| match long_hash(group, file) {
-            Some(hash) if !used.long_names.contains(&hash) => unused.add(dir, file),
+            Some(hash) if !used.long_names.contains(&hash) => {
+                unused.add(dir, &[LONG_DIRECTORY, group], file)
+            }
             _ => Ok(()),
         })
     }
 
     /// Evidence is used if it leads to a directory, be it through other evidence.
-    fn unused_evidence(&self, used: &Used, unused: &mut Unused) -> Inner<()> {
+    fn unused_evidence(&self, used: &Used, unused: &mut Found) -> Inner<()> {
         let mut tags: Option<HashSet<Tag>> = None;
-        self.each_evidence(|found, dir, file| {
+        self.each_file(moved::DIRECTORY, |dir, group, file| {
+            let Some(found) = self.evidence_in(dir, file)? else { return Ok(()) };
             if tags.is_none() {
                 let mut all = used.tags.clone();
                 for tag in &used.tags {
@@ -92,7 +111,10 @@ impl Core {
                 tags = Some(all);
             }
             let is_used = tags.as_ref().is_some_and(|tags| tags.contains(&found.moved.to));
-            if is_used { Ok(()) } else { unused.add(dir, file) }
+            match is_used {
+                true => Ok(()),
+                false => unused.add(dir, &[moved::DIRECTORY, group], file),
+            }
         })
     }
 }

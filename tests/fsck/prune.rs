@@ -1,0 +1,188 @@
+//! `kithfs fsck --prune`: control files to which nothing refers are removed, and kept on the machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::support::mounted::{Scratch, can_mount, expect_code, shell};
+
+/// The control files that are only ever added, by their paths in the vault.
+fn added(vault: &Path) -> BTreeSet<String> {
+    shell(
+        vault,
+        "find . -path './+long/*/*' -o -path './+moved/*/*' -o -name '+attr-*' -o -name '+link-*'",
+    )
+    .lines()
+    .map(str::to_owned)
+    .collect()
+}
+
+fn fsck(scratch: &Scratch, args: &[&str]) -> Command {
+    let mut command = scratch.kithfs("fsck");
+    command.args(args).arg(scratch.vault()).stdin(Stdio::null());
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn pruned(command: &mut Command) -> serde_json::Value {
+    serde_json::from_slice(&expect_code(command, 0).stdout).expect("JSON")
+}
+
+const LONG: usize = 200;
+
+fn give_list(path: &Path) {
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, "user.long", &[7; 65_536], none).expect("set an attribute");
+}
+
+/// A vault in which one of each kind is in use and one is not, and the paths of those in use.
+fn vault_with_residue() -> (Scratch, BTreeSet<String>) {
+    let scratch = Scratch::new(&["--synced"]);
+    let mount = scratch.mount(&[]);
+    let at = |name: &str| scratch.point().join(name);
+    let make = |which: &str| {
+        fs::write(at(which), which).unwrap();
+        give_list(&at(which));
+        std::os::unix::fs::symlink("t".repeat(4000), at(&format!("{which}-link"))).unwrap();
+        fs::write(at(&which.repeat(LONG / which.len())), which).unwrap();
+        fs::create_dir(at(&format!("{which}-dir"))).unwrap();
+        fs::write(at(&format!("{which}-dir/f")), which).unwrap();
+        fs::rename(at(&format!("{which}-dir")), at(&format!("{which}-moved"))).unwrap();
+    };
+    make("used");
+    mount.unmount();
+    let used = added(&scratch.vault());
+    let mount = scratch.mount(&[]);
+    make("gone");
+    shell(&scratch.point(), "rm -r gone*");
+    mount.unmount();
+    assert_eq!((used.len(), added(&scratch.vault()).len()), (4, 8), "{used:?}");
+    (scratch, used)
+}
+
+fn state(scratch: &Scratch) -> PathBuf {
+    scratch.path().join("state/kithfs")
+}
+
+/// Nothing ever removed what was only ever added, so it grew with each rename and each long list.
+#[test]
+fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
+    if !can_mount() {
+        return;
+    }
+    let (scratch, used) = vault_with_residue();
+    let before = added(&scratch.vault());
+    let image = shell(&scratch.vault(), "find . -type f | sort | xargs -d '\\n' sha256sum");
+    // Nobody to ask.
+    let output = expect_code(&mut fsck(&scratch, &["--prune", "--unused-for", "0"]), 0);
+    assert!(said(&output).contains("--yes removes it"), "{output:?}");
+    let output = expect_code(&mut fsck(&scratch, &["--prune", "--unused-for", "0", "-n"]), 0);
+    assert!(said(&output).contains("4 control files would be removed"), "{output:?}");
+    assert_eq!(added(&scratch.vault()), before);
+
+    let found = pruned(&mut fsck(&scratch, &["--prune", "--unused-for", "0", "--yes", "--json"]));
+    assert_eq!((&found["pruned"]["files"], &found["unused"]["files"]), (&4.into(), &0.into()));
+    assert_eq!(added(&scratch.vault()), used);
+    // Everything that is in use is whole.
+    let mount = scratch.mount(&[]);
+    shell(
+        &scratch.point(),
+        "test \"$(cat used used-moved/f)\" = usedused; readlink used-link | grep -q tttt; ls | grep -q usedusedused",
+    );
+    let mut list = vec![0; 65_536];
+    let read = rustix::fs::getxattr(scratch.point().join("used"), "user.long", &mut list[..]);
+    assert_eq!(read, Ok(65_536));
+    mount.unmount();
+
+    // The note beside what is kept says how to put it back.
+    let kept = PathBuf::from(found["pruned"]["kept_in"].as_str().unwrap());
+    assert!(kept.starts_with(state(&scratch)), "{}", kept.display());
+    let note = fs::read_to_string(kept.with_extension("txt")).unwrap();
+    let command = note.lines().find(|line| line.contains("cp -rn")).expect("a command");
+    shell(scratch.path(), command);
+    assert_eq!(shell(&scratch.vault(), "find . -type f | sort | xargs -d '\\n' sha256sum"), image);
+}
+
+/// A file that is not referenced today can be referenced tomorrow, by an entry that is on its way.
+/// The age is that of this machine's own record: the times of the store are the storage host's.
+#[test]
+fn what_became_unused_lately_is_kept_whatever_the_store_says() {
+    if !can_mount() {
+        return;
+    }
+    let (scratch, used) = vault_with_residue();
+    let before = added(&scratch.vault());
+    shell(&scratch.vault(), "find . -exec touch -h -d 2001-01-01 {} +");
+    let prune = ["--prune", "--unused-for", "10", "--yes", "--json"];
+    let output = expect_code(&mut fsck(&scratch, &prune), 0);
+    assert!(
+        said(&output).contains("4 control files not referenced for less than 10 days"),
+        "{output:?}"
+    );
+    assert_eq!(added(&scratch.vault()), before);
+    // Ten days later, by this machine's record. One of them is used again and begins anew.
+    let record = fs::read_dir(state(&scratch).join("unused")).unwrap().next().unwrap().unwrap();
+    let age = |days: i64| {
+        let text = fs::read_to_string(record.path()).unwrap();
+        let older = text.lines().map(|line| {
+            let (since, file) = line.split_once(' ').unwrap();
+            format!("{} {file}\n", since.parse::<i64>().unwrap() - days * 86_400)
+        });
+        fs::write(record.path(), older.collect::<String>()).unwrap();
+    };
+    age(9);
+    let mount = scratch.mount(&[]);
+    let long = scratch.point().join("gone".repeat(LONG / 4));
+    fs::write(&long, "again").unwrap();
+    mount.unmount();
+    assert!(pruned(&mut fsck(&scratch, &prune)).get("pruned").is_none());
+    let mount = scratch.mount(&[]);
+    fs::remove_file(&long).unwrap();
+    mount.unmount();
+    age(2);
+    assert_eq!(pruned(&mut fsck(&scratch, &prune))["pruned"]["files"], 3);
+    let left: Vec<String> = added(&scratch.vault()).difference(&used).cloned().collect();
+    assert!(left.len() == 1 && left[0].starts_with("./+long/"), "{left:?}");
+}
+
+/// A copy in which something is missing, as with selective sync, makes what it refers to look
+/// unused.
+#[test]
+fn nothing_is_removed_from_an_incomplete_copy() {
+    if !can_mount() {
+        return;
+    }
+    let (scratch, _) = vault_with_residue();
+    let prune = ["--prune", "--unused-for", "0", "--yes"];
+    let before = added(&scratch.vault());
+    let output = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("used-moved"), 0);
+    let dir = scratch.vault().join(String::from_utf8(output.stdout).unwrap().trim());
+    let aside = scratch.path().join("aside");
+    fs::rename(&dir, &aside).unwrap();
+    let output = expect_code(&mut fsck(&scratch, &prune), 0);
+    assert!(said(&output).contains("that this machine has seen is not in this copy"), "{output:?}");
+    assert_eq!(added(&scratch.vault()), before);
+    fs::rename(&aside, &dir).unwrap();
+    // Nor with a fault.
+    let file = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    let output = expect_code(&mut fsck(&scratch, &prune), 20);
+    assert!(said(&output).contains("the check found faults"), "{output:?}");
+    assert_eq!(added(&scratch.vault()), before);
+    fs::write(&file, &whole).unwrap();
+    // Nor while it is mounted, nor in a part of it.
+    let mount = scratch.mount(&[]);
+    expect_code(&mut fsck(&scratch, &prune), 21);
+    mount.unmount();
+    expect_code(fsck(&scratch, &prune).arg("used"), 2);
+    assert_eq!(added(&scratch.vault()), before);
+    assert_eq!(
+        pruned(&mut fsck(&scratch, &[&prune[..], &["--json"]].concat()))["pruned"]["files"],
+        4
+    );
+}
