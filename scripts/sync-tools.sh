@@ -181,8 +181,6 @@ together() {
             echo "$n of $machine" >>"$(point "$machine")/only-$machine"
             lines "$machine" "$n of $machine" >>"$(point "$machine")/together"
             lines "$machine" "$n of $machine" >"$(point "$machine")/created-$n"
-            # What is not flushed yet when the tool replaces the file can be lost, see docs/STORES.md.
-            sync -f "$(point "$machine")"
         done
         "${sync}_sync" true
     done
@@ -240,8 +238,7 @@ scenario() {
     diff -r --no-dereference "$work/expected" "$work/out-two" >&2 || die "$sync: the second machine does not have what the first one wrote"
     say "$sync: what one machine writes the other one has"
 
-    # Syncthing works at any moment, and replaces files with writes that are not committed: docs/STORES.md.
-    [ "$sync" = syncthing ] || together
+    together
 
     # The other one's turn.
     up two

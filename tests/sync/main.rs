@@ -9,6 +9,7 @@ mod generate;
 mod play;
 mod scenarios;
 mod server;
+mod shares;
 mod shrink;
 mod simulator;
 mod syncthing;

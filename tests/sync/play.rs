@@ -58,14 +58,6 @@ impl Counts {
         *self == Counts::default()
     }
 
-    /// The counts without those of these names.
-    pub fn except(mut self, names: &[&str]) -> Counts {
-        for name in names {
-            *self.count(name) = 0;
-        }
-        self
-    }
-
     fn count(&mut self, name: &str) -> &mut usize {
         match name {
             "lost" => &mut self.lost,
@@ -299,6 +291,8 @@ pub struct Player {
     tool: ToolKind,
     /// Records whose write succeeded on the tested system.
     acknowledged: BTreeSet<Piece>,
+    /// Records whose write succeeded on the plain directory.
+    written: BTreeSet<Piece>,
     /// Records that some program has overwritten or removed.
     destroyed: BTreeSet<Piece>,
     /// Records that are durable only if their machine is not killed.
@@ -331,6 +325,7 @@ pub fn play(
         system,
         tool: trace.tool,
         acknowledged: BTreeSet::new(),
+        written: BTreeSet::new(),
         destroyed: BTreeSet::new(),
         at_risk: BTreeMap::new(),
         excused: BTreeSet::new(),
@@ -445,6 +440,9 @@ impl Player {
         if plain.is_ok() || tested.is_ok() {
             self.destroyed.extend(doomed);
         }
+        if let (Ok(()), Some((piece, _))) = (&plain, record_of(op)) {
+            self.written.insert(piece);
+        }
         match (&plain, &tested) {
             (_, Ok(())) => self.acknowledge(machine, op),
             (_, Err(error))
@@ -465,15 +463,9 @@ impl Player {
     }
 
     fn acknowledge(&mut self, machine: usize, op: &Op) {
-        let (piece, durable) = match op {
-            Op::Append(_, number, durable)
-            | Op::Replace(_, number, durable)
-            | Op::Write(_, number, durable) => ((b'R', *number), durable),
-            Op::Page(_, _, number, durable) => ((b'P', *number), durable),
-            _ => return,
-        };
+        let Some((piece, durable)) = record_of(op) else { return };
         self.acknowledged.insert(piece);
-        if *durable == Durable::No {
+        if durable == Durable::No {
             self.at_risk.entry(machine).or_default().insert(piece);
         }
     }
@@ -581,6 +573,11 @@ impl Player {
                 Action::Keeps(number) => Some((b'R', number)),
                 _ => None,
             })
+            // A part of a sync may not have brought the directory in which to write, and the two
+            // tools bring other parts.
+            .filter(|piece| {
+                self.acknowledged.contains(piece) || self.whole && self.written.contains(piece)
+            })
             .collect();
         let mut lost = BTreeSet::new();
         for machine in 0..trace.machines {
@@ -627,7 +624,7 @@ impl Player {
             hidden = entries.count().saturating_sub(view.names.len());
             wanted.is_subset(&view.records)
                 && hidden == 0
-                && view.names.iter().all(|path| self.has_a_name(tool::name_of(path)))
+                && view.names.iter().all(|path| self.has_a_name(path, &view.names))
                 && view.failed.is_empty()
                 && view.wrong.is_empty()
         });
@@ -651,7 +648,7 @@ impl Player {
             self.note(format!("machine {machine}: {each}"));
         }
         for path in &view.names {
-            if !self.has_a_name(tool::name_of(path)) {
+            if !self.has_a_name(path, &view.names) {
                 self.outcome.counts.nameless += 1;
                 self.note(format!("machine {machine}: no name: {path}"));
             }
@@ -659,8 +656,19 @@ impl Player {
         lacking
     }
 
-    /// True for a name that a program has used, with or without the mark of a conflict.
-    fn has_a_name(&self, shown: &str) -> bool {
+    /// True for a name that a program has used, with or without the mark of a conflict; and for
+    /// those that SPEC.md gives an entry which cannot have such a name.
+    fn has_a_name(&self, path: &str, all: &[String]) -> bool {
+        let shown = tool::name_of(path);
+        // Another entry has the name.
+        if let Some(plain) = without_mark(path) {
+            return all.iter().any(|other| other == plain) && self.has_a_name(plain, all);
+        }
+        // With the suffix of its conflict a long name has more than 255 bytes.
+        if let Some(suffix) = shown.strip_prefix('=').and_then(|rest| rest.get(43..)) {
+            return is_conflict(suffix)
+                && self.used.iter().any(|name| name.len() + suffix.len() > 255);
+        }
         self.used.contains(shown)
             || self.used.iter().any(|name| {
                 let (stem, extension) = match name.rfind('.').filter(|at| *at > 0) {
@@ -670,11 +678,7 @@ impl Player {
                 let rest = shown
                     .strip_prefix(&name[..])
                     .or_else(|| shown.strip_prefix(stem).filter(|rest| rest.ends_with(extension)));
-                rest.is_some_and(|rest| {
-                    [".sync-conflict-", " (conflict", "'s conflicted copy"]
-                        .iter()
-                        .any(|mark| rest.contains(mark))
-                })
+                rest.is_some_and(is_conflict)
             })
     }
 
@@ -702,6 +706,28 @@ impl Player {
             }
         }
     }
+}
+
+/// The record that an operation writes.
+fn record_of(op: &Op) -> Option<(Piece, Durable)> {
+    match op {
+        Op::Append(_, number, durable)
+        | Op::Replace(_, number, durable)
+        | Op::Write(_, number, durable) => Some(((b'R', *number), *durable)),
+        Op::Page(_, _, number, durable) => Some(((b'P', *number), *durable)),
+        _ => None,
+    }
+}
+
+fn is_conflict(suffix: &str) -> bool {
+    [".sync-conflict-", " (conflict", "'s conflicted copy"].iter().any(|mark| suffix.contains(mark))
+}
+
+/// Returns the path of which this one is marked as another entry's.
+fn without_mark(path: &str) -> Option<&str> {
+    let (plain, mark) = path.rsplit_once(" (moved ")?;
+    let digits = mark.strip_suffix(')')?;
+    (digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())).then_some(plain)
 }
 
 /// Asks until it is true, for as long as `time`.

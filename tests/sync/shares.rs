@@ -1,0 +1,258 @@
+//! People with identities, roles and machines of their own, who have copies of one signed vault
+//! mounted all the time, with each simulated tool between the copies.
+
+use std::fs::{self, File};
+use std::time::{Duration, Instant};
+
+use crate::support::mounted::can_mount;
+use crate::support::people::{Mounted, Person, holds, knows, refused, said};
+
+use super::tool::{self, Tool};
+use super::trace::{How, TOOLS, ToolKind};
+
+/// Ann, who founded the vault, and Bob and Cem, whom she has invited; their copies, and the tool.
+struct Team {
+    people: [Person; 3],
+    tool: Box<dyn Tool>,
+}
+
+const NAMES: [&str; 3] = ["Ann", "Bob", "Cem"];
+
+impl Team {
+    fn new(kind: ToolKind, roles: [&str; 2]) -> Team {
+        let people = ["ann", "bob", "cem"].map(Person::with_identity);
+        let stores = people.iter().map(|person| person.home().join("vault"));
+        let tool = tool::tool(kind, stores.collect());
+        let mut team = Team { people, tool };
+        let [ann, bob, cem] = &team.people;
+        let init = ["init", "--signed", "--synced", "--name", "Ann", "--identity"];
+        ann.ok(&[&init[..], &[".config/kithfs/identity", "vault"]].concat());
+        for (name, person, role) in [("Bob", bob, roles[0]), ("Cem", cem, roles[1])] {
+            knows(ann, name, person);
+            knows(person, "Ann", ann);
+            ann.ok(&["share", "add", "--role", role, "vault", name]);
+            ann.ok(&["share", "invite", "-o", "invitation", "vault", name]);
+            fs::create_dir(person.home().join("vault")).unwrap();
+            fs::copy(ann.home().join("invitation"), person.home().join("invitation")).unwrap();
+        }
+        team.settle();
+        for person in &team.people[1..] {
+            person.ok(&["accept", "invitation"]);
+        }
+        team
+    }
+
+    fn mount(&self) -> Vec<Mounted<'_>> {
+        self.people.iter().map(|person| Mounted::new(person, &[])).collect()
+    }
+
+    /// Lets the tool work until nothing changes any more.
+    fn settle(&mut self) {
+        for _ in 0..40 {
+            if (0..3)
+                .map(|machine| sync(&self.people, &mut *self.tool, machine, &How::default()))
+                .sum::<usize>()
+                == 0
+            {
+                return;
+            }
+        }
+        panic!("the tool does not come to an end");
+    }
+
+    /// After the unmount: no check finds a fault, and no memory has an alarm.
+    fn check(&mut self) {
+        self.settle();
+        for person in &self.people {
+            person.ok(&["fsck", "vault"]);
+            person.ok(&["rollback", "--settle", "0", "vault"]);
+        }
+    }
+}
+
+/// Lets the tool of one machine work, when everything is flushed unless it is live.
+fn sync(people: &[Person], tool: &mut dyn Tool, machine: usize, how: &How) -> usize {
+    if !how.live {
+        for person in people {
+            let point = person.home().join("plain");
+            if let Ok(root) = File::open(point) {
+                rustix::fs::syncfs(root).expect("flush");
+            }
+        }
+    }
+    tool.sync(machine, how, &mut || ())
+}
+
+/// Within the time in which a live mount shows what has arrived.
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_millis(2500);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn lines_of(name: &str, n: usize) -> [String; 4] {
+    ["together", "only", "common", "created"].map(|file| format!("{n} of {name} in {file}"))
+}
+
+/// Everybody writes all the time, into the same files, the same new names and directories that are
+/// renamed; with `rekey` Ann changes the folder key twice meanwhile, and once seals everything anew.
+fn all_write(kind: ToolKind, rekey: bool) {
+    let mut team = Team::new(kind, ["writer", "writer"]);
+    let Team { people, tool } = &mut team;
+    let mounts: Vec<Mounted<'_>> = people.iter().map(|person| Mounted::new(person, &[])).collect();
+    for n in 0..6 {
+        for (machine, person) in people.iter().enumerate() {
+            let name = NAMES[machine];
+            let [together, only, common, created] = lines_of(name, n);
+            let script = format!(
+                "echo '{together}' >> plain/together; echo '{only}' >> plain/only-{name}; \
+                 mkdir -p plain/common/{n}; echo '{common}' > plain/common/{n}/{name}; \
+                 echo '{created}' > plain/created-{n}"
+            );
+            assert!(person.shell(&script).0, "{name} {n}");
+        }
+        if n % 2 == 1 {
+            people[n % 3].shell(&format!("mv plain/common/{} plain/moved-{n}", n - 1));
+        }
+        if rekey && n == 1 {
+            people[0].ok(&["share", "rekey", "plain"]);
+        }
+        if rekey && n == 3 {
+            people[0].ok(&["share", "rekey", "--eager", "plain"]);
+        }
+        for machine in [n % 3, (n + 1) % 3] {
+            let partial = (n % 2 == 0).then_some(n as u64);
+            sync(people, &mut **tool, machine, &How { live: n % 4 == 2, partial, torn: None });
+        }
+    }
+    for _ in 0..6 {
+        for machine in 0..3 {
+            sync(people, &mut **tool, machine, &How::default());
+        }
+    }
+    for person in people.iter() {
+        for (name, n) in NAMES.iter().flat_map(|name| (0..6).map(move |n| (name, n))) {
+            for line in lines_of(name, n) {
+                soon(&format!("'{line}' with {}", kind.name()), || {
+                    person.shell(&format!("grep -rqx '{line}' plain")).0
+                });
+            }
+        }
+    }
+    drop(mounts);
+    team.check();
+}
+
+/// Writers who have copies of a share write at the same time, and nothing is lost.
+#[test]
+fn writers_of_a_share_write_at_the_same_time() {
+    if !can_mount() {
+        return;
+    }
+    TOOLS.into_iter().for_each(|kind| all_write(kind, false));
+}
+
+/// The folder key changes on one machine while the others write under the one before, and everything
+/// is sealed anew while their changes arrive.
+#[test]
+fn a_rekey_loses_nothing_that_others_write() {
+    if !can_mount() {
+        return;
+    }
+    TOOLS.into_iter().for_each(|kind| all_write(kind, true));
+}
+
+/// What a writer wrote before he was removed stays. What he writes until his machine knows of it
+/// arrives late, and is refused everywhere with an error; it never passes for the others' work.
+#[test]
+fn late_arrivals_of_a_removed_writer_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    for kind in TOOLS {
+        let mut team = Team::new(kind, ["writer", "writer"]);
+        let Team { people, tool } = &mut team;
+        let mounts: Vec<Mounted<'_>> =
+            people.iter().map(|person| Mounted::new(person, &[])).collect();
+        let [ann, bob, cem] = &*people;
+        assert!(bob.shell("echo early > plain/early; echo shared > plain/shared").0);
+        for machine in [0, 1, 2, 0, 1, 2] {
+            sync(people, &mut **tool, machine, &How::default());
+        }
+        for person in [ann, cem] {
+            soon("what he wrote before arrives", || person.shell("cat plain/early plain/shared").0);
+        }
+        ann.ok(&["share", "remove", "plain", "Bob"]);
+        assert!(bob.shell("echo late > plain/late; echo late >> plain/shared; mkdir plain/dir; echo late > plain/dir/late").0);
+        for machine in [0, 1, 2, 0, 1, 2] {
+            sync(people, &mut **tool, machine, &How::default());
+        }
+        for person in [ann, cem] {
+            holds(person, "early", "early\n");
+            for late in ["late", "shared", "dir/late"] {
+                soon("his late file is there and refused", || {
+                    let (read, why) = person.shell(&format!("cat plain/{late}"));
+                    !read && why.contains("Input/output error")
+                });
+            }
+        }
+        soon("his machine knows", || !bob.shell("echo more > plain/more").0);
+        assert!(cem.shell("echo new > plain/new").0);
+        for machine in [0, 1, 2, 0, 1, 2] {
+            sync(people, &mut **tool, machine, &How::default());
+        }
+        soon("the others go on", || ann.shell("cat plain/new").1 == "new\n");
+        assert!(!bob.shell("cat plain/new").0, "and he does not read it");
+        holds(bob, "early", "early\n");
+        drop(mounts);
+    }
+}
+
+/// Two admins change the members without knowing of each other. Whoever has seen neither change sees
+/// a fork, and is told the command that settles it; then everybody goes on.
+#[test]
+fn a_fork_of_two_admins_is_settled_by_the_command() {
+    if !can_mount() {
+        return;
+    }
+    for kind in TOOLS {
+        let mut team = Team::new(kind, ["admin", "admin"]);
+        let [dan, eve] = ["dan", "eve"].map(Person::with_identity);
+        let [ann, bob, _] = &team.people;
+        knows(ann, "Dan", &dan);
+        knows(bob, "Eve", &eve);
+        ann.ok(&["share", "add", "--role", "reader", "vault", "Dan"]);
+        bob.ok(&["share", "add", "--role", "reader", "vault", "Eve"]);
+        team.settle();
+        let cem = &team.people[2];
+        let told = said(&cem.ok(&["share", "list", "vault"]));
+        assert!(told.contains("FORKED") && told.contains("kithfs share settle"), "{told}");
+        refused(
+            &cem.fails(&["share", "remove", "vault", "Bob"], 11),
+            "hint: settle it first: kithfs share settle",
+        );
+        let listed: serde_json::Value =
+            serde_json::from_str(&said(&cem.ok(&["share", "list", "--json", "vault"]))).unwrap();
+        let heads = listed["heads"].as_array().unwrap();
+        assert_eq!(heads.len(), 2, "{listed}");
+        let keep = heads[0]["hash"].as_str().unwrap();
+        cem.ok(&["share", "settle", "--keep", keep, "vault"]);
+        team.settle();
+        let mounts = team.mount();
+        for (name, person) in NAMES.iter().zip(&team.people) {
+            let told = said(&person.ok(&["share", "list", "plain"]));
+            assert!(!told.contains("FORKED"), "{told}");
+            assert!(told.contains("Dan") != told.contains("Eve"), "one list of members: {told}");
+            assert!(person.shell(&format!("echo {name} > plain/{name}")).0, "{name} writes");
+        }
+        drop(mounts);
+        team.check();
+        for person in &team.people {
+            for name in NAMES {
+                assert_eq!(said(&person.ok(&["cat", "vault", name])), format!("{name}\n"));
+            }
+        }
+    }
+}
