@@ -297,9 +297,10 @@ impl<'a> Survey<'a> {
         self.db.set_others(self.compared, self.others)
     }
 
-    /// What is new after an interrupted session may have been written by that session.
+    /// After an interrupted session what it has written itself counts as well: nothing tells the two
+    /// apart, and the other machine may never be heard of again.
     fn learn_of_others(&mut self) {
-        self.others |= self.news && self.compared && self.interrupted.is_none();
+        self.others |= self.news && self.compared;
     }
 
     /// Drops the noted changes in a directory that is gone or was renamed; the next comparison
@@ -983,8 +984,7 @@ impl Memory {
         if touched.is_empty() {
             return Ok(());
         }
-        let interrupted = *self.interrupted.lock();
-        Survey::new(core, self, db, &SurveyOptions::default(), interrupted)?.learn(&touched)?;
+        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched)?;
         self.held.lock().forget(&touched);
         Ok(())
     }
