@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn that_the_daemon_has_too_many_files_open_is_not_said_of_the_program() {
+    fn the_daemons_open_file_limit_is_not_blamed_on_the_program() {
         let failed = |errno| Errno::from(Error::Os { op: "open", errno });
         assert_eq!(failed(libc::EMFILE), Errno::new(libc::ENFILE));
         assert_eq!(failed(libc::ENOSPC), Errno::new(libc::ENOSPC));

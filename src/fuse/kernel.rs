@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_told_from_each_other_by_their_first_two_numbers() {
+    fn releases_compare_by_their_first_two_numbers() {
         for (release, since) in [
             ("6.18.44-fc", true),
             ("6.16.0", true),

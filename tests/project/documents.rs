@@ -154,10 +154,32 @@ fn every_line_of_the_page_has_its_test() {
     }
 }
 
+/// The journeys of DESIGN.md, and every other file of the source that a page names, exist.
+#[test]
+fn every_source_file_that_a_page_names_exists() {
+    let mut named = 0;
+    for page in ["DESIGN.md", "CONTRIBUTING.md", "SPEC.md", "THREAT_MODEL.md"] {
+        let text = read(&root().join(page));
+        let words = text.split(|c: char| c.is_whitespace() || "`(),".contains(c));
+        for word in words.map(|word| word.trim_end_matches(['.', ':', ';'])) {
+            let in_journey = word.ends_with(".rs") && word.matches('/').count() > 1;
+            let path = match word.strip_prefix("src/") {
+                Some(path) => path,
+                None if in_journey && !word.starts_with("tests/") => word,
+                None => continue,
+            };
+            assert!(root().join("src").join(path).exists(), "{page} names {word}");
+            named += 1;
+        }
+    }
+    assert!(named > 30, "{named} files");
+}
+
 #[test]
 fn names_of_tests_are_short() {
     let mut sources = Vec::new();
     files(&root().join("tests"), ".rs", &mut sources);
+    files(&root().join("src"), ".rs", &mut sources);
     let mut count = 0;
     for source in sources {
         for test in tests(&read(&source)) {

@@ -1,5 +1,5 @@
 //! Stores that cannot do what a local disk does: exFAT, NTFS and sshfs, as they come through FUSE.
-//! `scripts/stores.sh` drives the real ones. `share_in_steps.rs` has how shares are made there.
+//! `scripts/stores.sh` drives the real ones. `sharing::conversion` tests how shares are made there.
 
 use std::sync::Arc;
 

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_page_for_each_command_and_the_first_lists_the_exit_codes() {
+    fn each_command_has_a_page_and_the_first_has_the_exit_codes() {
         let dir = tempfile::tempdir().unwrap();
         man(&Man { dir: dir.path().join("man") }).unwrap();
         let page = |name: &str| fs::read_to_string(dir.path().join("man").join(name)).unwrap();

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_of_which_the_end_is_missing_is_resolved_as_far_as_it_is_there() {
+    fn a_path_with_a_missing_end_is_resolved_as_far_as_possible() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::fs::create_dir(root.join("a")).unwrap();

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_names_operation_and_path_and_cannot_control_the_terminal() {
+    fn a_message_names_operation_and_path_without_controls() {
         let failure = Failure::from(Error::VaultMissing("/a\x1b[2J".into()));
         assert_eq!(failure.message, "open /a\\x1b[2J: the vault does not exist");
         let dir = tempfile::tempdir().unwrap();

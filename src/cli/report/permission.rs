@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_lacks_nothing_and_others_the_first_permission_on_the_way() {
+    fn root_lacks_nothing_others_the_first_missing_permission() {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
         fs::create_dir(&store).unwrap();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_for_a_new_passphrase_is_unlocked_without_a_question() {
+    fn a_new_passphrases_cost_is_unlocked_without_a_question() {
         // Without this bound a fast machine chose 64 passes, a cost that another machine asks
         // about.
         for memory_mib in [32, 100, 256] {

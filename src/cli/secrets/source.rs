@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn options_go_before_variable_before_credential_before_terminal() {
+    fn option_variable_credential_terminal_in_this_order() {
         let dir = tempfile::tempdir().unwrap();
         let credential = dir.path().join(CREDENTIAL);
         let none = PresentSecret::default();

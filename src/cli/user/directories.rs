@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_goes_before_the_home_and_counts_only_where_it_is_absolute() {
+    fn the_variable_wins_over_the_home_if_it_is_absolute() {
         let base = |variable: Option<&str>, home: Option<&str>| {
             base(variable.map(Into::into), home.map(Into::into), ".config")
         };

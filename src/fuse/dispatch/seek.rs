@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_data_and_holes_are_sought_and_nothing_before_the_beginning() {
+    fn only_data_and_holes_from_offset_zero_are_sought() {
         assert_eq!(Question::new(1, 2, 3, libc::SEEK_SET).unwrap_err(), Errno::EINVAL);
         assert_eq!(Question::new(1, 2, -1, libc::SEEK_DATA).unwrap_err(), Errno::new(libc::ENXIO));
         let question = Question::new(1, 2, 3, libc::SEEK_HOLE).unwrap();

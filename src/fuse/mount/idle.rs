@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_due_once_nobody_has_used_it_for_so_long_and_again_after_a_pause() {
+    fn an_idle_mount_is_due_after_its_time_and_again_after_use() {
         let at = Duration::from_secs;
         let mut watch = Watch { after: at(60), used: at(1000), tried: None };
         assert!(!watch.is_due(at(1059), false));

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unsuitable_mount_point_is_refused_before_anything_is_mounted() {
+    fn an_unsuitable_mount_point_is_refused_before_the_mount() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, b"").unwrap();

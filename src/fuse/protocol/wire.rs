@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_and_its_inode_number_are_two_things_and_old_times_are_whole() {
+    fn node_and_inode_number_differ_and_old_times_are_whole() {
         let mut out = Vec::new();
         put_entry(&mut out, &attr(), Duration::from_millis(1500), Duration::from_millis(2250));
         let u64_at =
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_a_node_has_type_and_number_where_the_others_have_them() {
+    fn an_entry_without_a_node_has_type_and_number() {
         let (mut with, mut without) = (Vec::new(), Vec::new());
         put_entry(&mut with, &attr(), Duration::from_secs(9), Duration::ZERO);
         put_no_entry(&mut without, attr().ino, libc::S_IFREG | 0o4755, Duration::from_secs(9));

@@ -634,7 +634,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_of_a_listing_is_read_from_the_debug_text_or_is_a_page() {
+    fn a_listings_size_is_from_the_debug_text_or_a_page() {
         #[derive(Debug)]
         #[expect(dead_code)]
         struct Reply {

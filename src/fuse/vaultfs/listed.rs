@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_given_again_only_while_the_directory_is_as_it_was() {
+    fn a_listing_is_reused_only_while_the_directory_is_unchanged() {
         let (mut listed, begun) = (Listed::default(), Instant::now());
         use DirCache::{Fill, Keep, No};
         let steps = [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_old_by_the_clock_that_is_ours_has_settled_at_once() {
+    fn an_old_directory_by_our_own_clock_has_settled_at_once() {
         let (mut listed, begun) = (Listed::default(), Instant::now());
         let with = NamesReadWith { generation: 1, tags: [7; 32] };
         use DirCache::{Fill, Keep, No};
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_read_anew_when_its_names_are_read_with_other_keys() {
+    fn other_keys_for_names_make_a_listing_be_read_again() {
         // Names arrived before the manifest with the epoch that they are sealed under. After the
         // manifest had arrived, the kernel still showed the listing without them, as the directory
         // had not changed.
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn no_listing_is_kept_of_a_directory_in_which_a_name_cannot_be_read() {
+    fn a_listing_with_an_unreadable_name_is_not_kept() {
         // The control file of a long name arrived empty, and was filled in place. The directory had
         // not changed, so the kernel still showed the hash.
         let (mut listed, begun) = (Listed::default(), Instant::now());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_handed_out_up_to_the_limit_and_never_for_a_closed_handle() {
+    fn nodes_are_handed_out_up_to_a_limit_and_for_open_handles() {
         let mut listed = Listed::default();
         open(&mut listed, Instant::now(), 10, 1, 1);
         assert_eq!(

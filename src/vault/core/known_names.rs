@@ -1,10 +1,10 @@
-//! What was read about names: evidence of renames, sealed long names, and what a listing of a
-//! directory shows. It is kept, because it is asked about for many names.
+//! A cache of what was read about names: evidence of renames, sealed long names, and the names that
+//! a listing of a directory shows. A program that works in a directory needs them for many names.
 //!
 //! Rules that hold here
-//! * What is kept of a directory of the store is valid as long as its times show no change, and
-//!   without a look at them for [`TRUSTED`]. With concurrent openers there is a look each time.
-//! * The number of what is kept is limited: the storage host controls how much there is.
+//! * * The entry of a directory is valid as long as the directory's times show no change. They are
+//!   not checked for [`TRUSTED`]; with concurrent openers they are checked each time.
+//! * * The number of entries is limited, because the storage host controls how many there could be.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ use crate::crypto::Tag;
 use crate::format::suffix::Mark;
 use crate::store::Timestamp;
 
-/// How long what was read counts without a look at the store.
+/// How long an entry is valid without checking the store.
 pub(crate) const TRUSTED: Duration = Duration::from_secs(1);
 /// Two changes of a directory within this time may leave it with the same times: the clocks of
 /// stores are coarse.

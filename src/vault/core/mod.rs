@@ -62,10 +62,10 @@ pub(crate) struct Move<'a> {
     pub cipher: Vec<u8>,
 }
 
-/// The rollback memory, as far as the share tells it of what is done here.
+/// The rollback database, as a share informs it of local changes.
 pub(crate) trait Witness: Send + Sync {
-    /// Notes that an entry of a directory was made, changed or, where it has `left`, removed;
-    /// without a name, that something in the directory was committed.
+    /// Notes that an entry of a directory was created, changed or, with `left`, removed. Without a
+    /// name: something in the directory was committed.
     fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool);
 
     /// Notes that a file with this id is committed.
@@ -74,7 +74,7 @@ pub(crate) trait Witness: Send + Sync {
     /// Notes that directories have another place.
     fn follow(&self, core: &Core, moves: &[Move]);
 
-    /// Writes down what was noted.
+    /// Writes the noted changes.
     fn learn_now(&self, core: &Core) -> Inner<()>;
 }
 
@@ -159,7 +159,7 @@ pub(crate) struct Core {
     pub membership: Membership,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<VaultLock>>,
-    /// The rollback memory, if it is used.
+    /// The rollback database, if it is used.
     pub memory: OnceLock<Arc<dyn Witness>>,
     pub closed: AtomicBool,
     /// Free space of the store.
@@ -326,7 +326,7 @@ impl Core {
         Some(if dir.is_empty() { stored.to_vec() } else { [&dir[..], b"/", stored].concat() })
     }
 
-    // ---- what the rollback memory is told
+    // ---- what the rollback database is told
 
     /// Notes a change of a name, before it is made.
     pub fn remember_name(&self, directory: NodeId, name: &[u8]) {

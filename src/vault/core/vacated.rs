@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_names_are_kept_than_there_is_room_for_and_the_last_ones_are() {
+    fn the_last_names_are_kept_up_to_the_limit() {
         let vacated = Vacated::new();
         for n in 0..NAMES_MAX + 10 {
             vacated.note(&[1; 8], n.to_string().as_bytes());

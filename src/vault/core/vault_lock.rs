@@ -36,8 +36,8 @@ pub(crate) struct VaultLock {
     file: Option<Arc<dyn File>>,
 }
 
-/// How long an attempt to take a lock retries if no holder is visible, as another process may only
-/// be looking who holds it; and the poll interval.
+/// How long an attempt to take a lock retries if no holder is visible: another process may hold it
+/// only for a moment, to find the holder. And the poll interval.
 const LOOKS_TAKE: Duration = Duration::from_secs(1);
 const LOOKS_ASKED: Duration = Duration::from_millis(5);
 
@@ -116,7 +116,8 @@ fn lock_constant(root: &dyn Dir, how: Lock) -> Inner<Option<Arc<dyn File>>> {
 pub(crate) fn holders(root: &Arc<dyn Dir>) -> Inner<Holders> {
     let mut holders = listed(&**root);
     if holders.alone.is_none() && holders.shared.is_empty() && !root.directory_locks_suffice() {
-        // On another machine, perhaps. A lock for a moment shows it; an opener retries.
+        // The holder may be on another machine. Another process may also hold it only for a moment;
+        // an opener retries.
         let file = match crate::vault::core::name_lock::open_to_lock(&**root, LOCK_FILE) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(holders),
             other => other?,

@@ -3,9 +3,9 @@
 //!
 //! Rules that hold here
 //! * Evidence is durable before the directory is renamed, and is never changed or removed.
-//! * Only a record counts whose hash, seal and signature are right and that leads to the directory
-//!   that is asked about. The names of files and directories prove nothing.
-//! * It is read only where an entry of another tag is met or a name is not found, and read again
+//! * * A record counts only if its hash, seal and signature are right and it leads to the directory
+//!   in question. The names of files and directories prove nothing.
+//! * * It is read only if an entry with another tag is met or a name is not found, and read again
 //!   after at most [`TRUSTED`].
 
 use std::collections::{BTreeSet, VecDeque};
@@ -28,9 +28,9 @@ pub(in crate::vault) const RECORD_MAX: usize = 1024;
 /// Maximum number of tags that evidence adds to a directory; a member could write any number.
 const TAGS_MAX: usize = 1 << 16;
 
-/// Opens a directory of control files, which is created and made durable if it is not there.
-/// Whoever may create entries in its parent may do so in it: members of a share may be other users
-/// of the machine.
+/// Opens a directory of control files, which is created and made durable if it does not exist.
+/// Users who may create entries in its parent may also create them in it: members of a share may be
+/// other users of the machine.
 pub(in crate::vault) fn make_dir(parent: &Arc<dyn Dir>, name: &[u8]) -> Inner<Arc<dyn Dir>> {
     match parent.open_dir(name) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
@@ -233,7 +233,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the next question read the evidence again.
+    /// Makes the next query read the evidence again.
     fn forget_evidence(&self) {
         *self.namespace.evidence.none.lock() = None;
         self.namespace.evidence.closures.lock().clear();

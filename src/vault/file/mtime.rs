@@ -109,7 +109,7 @@ impl Mtime {
         Ok(())
     }
 
-    /// Notes that the time was set; the commit of the changes that wait sets it in the store.
+    /// Notes that the time was set; the commit of the pending changes sets it in the store.
     pub fn defer(&mut self, time: Timestamp) {
         self.shown = Some(time);
         self.kept = self.kept.map(|_| Kept::new(time));
@@ -122,8 +122,8 @@ impl Mtime {
         }
     }
 
-    /// Reverts the time of writes for which the caller, who has sent everything, has sent none: the
-    /// previous time holds. Returns whether there were such writes.
+    /// Called when the caller has sent everything. If it has sent no time for the latest writes,
+    /// the previous time holds again. Returns whether there were such writes.
     pub fn settle(&mut self) -> bool {
         match self.kept {
             Some(Kept { last, pending: true }) => {

@@ -358,7 +358,7 @@ impl ShareKeys {
         if self.signed() { self.signing.sign(author, |sign| seal(Some(sign))) } else { seal(None) }
     }
 
-    /// Returns the keys of the hashes and of the sealed names in a client's rollback memory.
+    /// Returns the keys of the hashes and of the sealed names in a client's rollback database.
     pub fn memory_keys(&self) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
         crate::crypto::rollback_keys(&self.directories)
     }
@@ -402,7 +402,7 @@ mod tests {
     use crate::vault::keyring::signing::Rights;
 
     #[test]
-    fn a_header_that_was_made_before_an_epoch_began_can_be_read_after_it() {
+    fn a_header_from_before_an_epoch_can_be_read_after_it() {
         // The background adopted a new epoch between the construction of a header and its sealing.
         // The header named the old epoch and was sealed under the key of the new one, so the file
         // could not be opened any more.

@@ -14,7 +14,6 @@
 //! * Names: a lock on a file in the share's root is held exclusively by operations that need a
 //!   directory to stay unchanged, and shared by those that add or remove one name. A commit takes
 //!   it shared, because its record in the journal names a path.
-//!   What was sealed as a long name sees the directory stand still before it goes.
 //! * The journal is emptied after each commit: a replay must not touch what another daemon has
 //!   written or renamed since.
 

@@ -1,4 +1,4 @@
-//! The rollback memory: an embedded store (redb), one file for each share, opened for short
+//! The rollback database: an embedded store (redb), one file for each share, opened for short
 //! periods only.
 //!
 //! Rules that hold here
@@ -319,7 +319,7 @@ impl Db {
             Ok(db) => db,
             Err(fault) => {
                 tracing::warn!(
-                    "the rollback memory cannot be read and is created again: {fault:?}"
+                    "the rollback database cannot be read and is created again: {fault:?}"
                 );
                 fs::rename(path, path.with_extension("unreadable"))?;
                 Self::open_tables(path)?

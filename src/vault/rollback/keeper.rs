@@ -1,4 +1,4 @@
-//! Keeps the rollback memory of an open share: learns what is done in it, and compares.
+//! Keeps the rollback database of an open share: records local changes, and compares.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,7 @@ use crate::vault::types::{Event, NodeId};
 /// Interval at which local changes are recorded.
 const LEARN_EVERY: Duration = Duration::from_secs(30);
 
-/// The thread of the rollback memory.
+/// The thread of the rollback database.
 pub(crate) struct Keeper {
     memory: Arc<Memory>,
     thread: Option<JoinHandle<()>>,
@@ -51,7 +51,7 @@ impl Memory {
                     }
                     Ok(None) => return,
                     Err(fault) => tracing::warn!(
-                        "the rollback memory cannot be compared with the vault: {fault:?}"
+                        "the rollback database cannot be compared with the vault: {fault:?}"
                     ),
                 }
             }
@@ -60,7 +60,7 @@ impl Memory {
                 return;
             }
             if let Err(fault) = self.learn_now(core) {
-                tracing::warn!("the rollback memory cannot be written: {fault:?}");
+                tracing::warn!("the rollback database cannot be written: {fault:?}");
             }
         }
     }
@@ -203,7 +203,7 @@ fn due_alarms(db: &Db) -> Inner<usize> {
 }
 
 impl Keeper {
-    /// Opens the rollback memory of `core` at `path`, and starts a comparison in the background
+    /// Opens the rollback database of `core` at `path`, and starts a comparison in the background
     /// if `survey` is set.
     pub fn start(core: &Arc<Core>, path: PathBuf, survey: bool) -> Inner<(Keeper, usize)> {
         let memory = Arc::new(Memory::new(core, path));
@@ -246,13 +246,13 @@ impl Keeper {
             }
         });
         if let Err(fault) = finished {
-            tracing::warn!("the rollback memory cannot be written: {fault:?}");
+            tracing::warn!("the rollback database cannot be written: {fault:?}");
         }
     }
 }
 
 impl Core {
-    /// Compares the vault with the rollback memory at `path`, now.
+    /// Compares the vault with the rollback database at `path`, now.
     pub fn survey(&self, path: PathBuf, options: &SurveyOptions) -> Inner<Vec<Notice>> {
         let memory = Memory::new(self, path);
         let db = Db::open(&memory.path)?;
@@ -290,7 +290,7 @@ mod tests {
     use crate::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, Vault};
 
     #[test]
-    fn what_is_done_during_a_comparison_is_learnt_before_it_fills_the_memory() {
+    fn changes_during_a_comparison_are_recorded_in_time() {
         // Nothing was recorded until the comparison had ended, which takes hours on a slow disk,
         // while an unlimited number of names was held.
         let (store, owner, plan) =

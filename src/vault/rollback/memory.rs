@@ -1,4 +1,4 @@
-//! What the rollback memory holds in memory: keys, and what was done and is not written down yet.
+//! The part of the rollback database in memory: keys, and local changes that are not written yet.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ impl Held {
     }
 }
 
-/// The rollback memory of one vault, and the changes not recorded yet.
+/// The rollback database of one vault, and the changes not recorded yet.
 pub(crate) struct Memory {
     pub(super) path: PathBuf,
     pub(super) hashes: Zeroizing<[u8; 32]>,

@@ -1,4 +1,4 @@
-//! The rollback memory: remembers the state of a vault that this client has seen, to detect an
+//! The rollback database: remembers the state of a vault that this client has seen, to detect an
 //! older state.
 //!
 //! Storage that cannot forge anything can still return an earlier state. The vault itself does not

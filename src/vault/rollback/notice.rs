@@ -1,4 +1,4 @@
-//! What a comparison with the rollback memory notices, and how it is made.
+//! What a comparison with the rollback database notices, and how it is made.
 
 use std::time::{Duration, SystemTime};
 
@@ -97,7 +97,7 @@ pub struct Notice {
     pub silenced: bool,
 }
 
-/// Options of a comparison with the rollback memory.
+/// Options of a comparison with the rollback database.
 #[derive(Clone, Debug)]
 pub struct SurveyOptions {
     /// Returns the present time, in seconds since 1970.

@@ -140,8 +140,8 @@ fn replay(journal: &Journal, mode: LockMode, writes: bool, read_only: bool) -> I
     Ok(())
 }
 
-/// Returns whether a share is synced: it says so, this machine has seen it say so, or it is inside
-/// of one. A writer restores a mark that is gone: the property is never unset.
+/// Returns whether a share is synced: it has the mark, this machine has seen the mark before, or it
+/// is inside a synced share. A writer restores a missing mark: the property is never unset.
 fn is_synced(
     store: &dyn Dir,
     share: &[u8; 32],

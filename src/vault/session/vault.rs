@@ -143,12 +143,12 @@ impl Vault {
         enter::create_signed(store, options, owner, share, &OsRandom)
     }
 
-    /// Remembers from now on, in the database at `path`, what is seen and done here; the path
-    /// belongs to this share alone. With `survey` the vault is compared with the memory in the
-    /// background, and differences are logged. Returns how many things were noticed
-    /// [`SETTLE`](crate::vault::SETTLE) ago or earlier, are not accepted, and are no removals that
-    /// another client may have made. The memory covers the vault's own share: nested shares
-    /// are remembered when they are opened on their own.
+    /// From now on, records the state of the vault and local changes in the database at `path`,
+    /// which belongs to this share alone. With `survey` the vault is compared with the database in
+    /// the background, and differences are logged. Returns the number of notices that are at least
+    /// [`SETTLE`](crate::vault::SETTLE) old, are not accepted, and are no removals that another
+    /// client may have made. The database covers the vault's own share: nested shares have
+    /// databases when they are opened on their own.
     ///
     /// # Errors
     /// The database cannot be opened or made. The vault can be used without.
@@ -159,7 +159,7 @@ impl Vault {
         Ok(noticed)
     }
 
-    /// Records pending local changes in the rollback memory now; otherwise that happens in the
+    /// Records pending local changes in the rollback database now; otherwise that happens in the
     /// background, and when the vault is closed.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Vault {
         })
     }
 
-    /// Compares the vault with the rollback memory at `path`, now, and returns the deviations.
+    /// Compares the vault with the rollback database at `path`, now, and returns the deviations.
     ///
     /// # Errors
     /// The database cannot be opened.
@@ -295,8 +295,8 @@ impl Vault {
         self.shares().cores().iter().filter(|core| core.keys.signing.is_forked()).count()
     }
 
-    /// Returns how many alarms the rollback memory at `path` holds that are due and not silenced.
-    /// No key is needed for that. A memory that does not exist holds none.
+    /// Returns the number of alarms in the rollback database at `path` that are due and not
+    /// silenced; none if it does not exist. Needs no key.
     ///
     /// # Errors
     /// The database cannot be read.

@@ -1,4 +1,4 @@
-//! What the roster of a share was made of when it was looked at last.
+//! The state of the roster's files at the last check.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

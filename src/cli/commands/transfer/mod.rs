@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_goes_in_and_comes_out_the_same_and_a_second_run_copies_nothing() {
+    fn a_tree_makes_a_round_trip_and_a_second_run_copies_nothing() {
         let scene = Scene::new();
         assert_eq!(counts(&scene.import()), (6, 0, 0));
         assert_eq!(counts(&scene.import()), (0, 6, 0), "all is there");
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_power_cut_has_left_of_an_import_is_not_taken_for_done() {
+    fn a_torn_import_is_not_taken_for_done() {
         // A power cut can leave a file's name, size and time without its contents. The next run
         // reported that the file already existed.
         let scene = Scene::new();
@@ -996,7 +996,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_copied_again_and_what_a_broken_run_left_is_replaced() {
+    fn changes_are_copied_again_and_leftovers_are_replaced() {
         let scene = Scene::new();
         scene.import();
         fs::write(scene.source().join("one"), "changed").unwrap();

@@ -33,7 +33,7 @@ use crate::vault::types::{Attr, NodeId, ROOT, SetAttr};
 
 struct Inside {
     nodes: Slab,
-    /// Retired nodes of files, by the object they stood for.
+    /// Retired nodes of files, by their objects.
     retired: HashMap<Key, SmallVec<[NodeId; 1]>>,
     next: NodeId,
     /// Counts moves of directories in use, so that values derived from the places above are
@@ -360,7 +360,7 @@ impl Nodes {
             .map(|(_, place)| place)
     }
 
-    /// Stores the rollback memory's key of a directory, derived from the names above it when the
+    /// Stores the rollback database's key of a directory, derived from the names above it when the
     /// move count was `moves`.
     pub fn set_place(&self, id: NodeId, moves: u64, place: [u8; 32]) {
         if let Some(node) = self.inside.lock().nodes.get_mut(id) {
@@ -368,7 +368,7 @@ impl Nodes {
         }
     }
 
-    /// Returns whether `stat` is of the object that the node stands for.
+    /// Returns whether `stat` is of the node's object.
     pub fn is(&self, id: NodeId, stat: &Stat) -> bool {
         self.inside.lock().nodes.get(id).is_some_and(|n| n.key == Key::of(stat))
     }

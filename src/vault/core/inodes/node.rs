@@ -89,7 +89,7 @@ impl From<Link> for Kept {
 pub(super) struct Rare {
     /// Tag of a directory.
     pub directory: Option<Tag>,
-    /// The rollback memory's key of a directory, and the move count when it was derived.
+    /// The rollback database's key of a directory, and the move count when it was derived.
     pub place: Option<(u64, [u8; 32])>,
     /// Attributes of the object when its last name was removed, with the link count reduced:
     /// replies for a directory, a FIFO or an `O_PATH` descriptor that a program still holds and

@@ -1,4 +1,4 @@
-//! Files that were made, as they are noted until a record of them is no longer needed.
+//! Newly created files, as they are noted until a record of them is no longer needed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

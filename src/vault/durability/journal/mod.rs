@@ -373,11 +373,10 @@ impl Journal {
         }
     }
 
-    /// Brings a file that is about to be opened up to date where records of it could not be applied
+    /// Brings a file that is about to be opened up to date if records of it could not be applied
     /// earlier: nothing may be read from, nor committed on top of, a state that is neither the old
-    /// nor the new one. `EIO` where that does not succeed now either. Tells whether a record is
-    /// left that was refused:
-    /// see [`Tail::ReliedOn`](crate::vault::file::phase::Tail::ReliedOn).
+    /// nor the new one. Fails with `EIO` if that is still not possible. Returns whether a refused
+    /// record is left: see [`Tail::ReliedOn`](crate::vault::file::phase::Tail::ReliedOn).
     pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<bool> {
         let mut state = self.state.lock();
         // A full copy-on-write store may have no room even for this.

@@ -1,4 +1,4 @@
-//! What a journal knows of its files.
+//! The state that a journal has of its files.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

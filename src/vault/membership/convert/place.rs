@@ -7,9 +7,8 @@
 //! * A folder under a temporary name is identified by its record, which contains both names and
 //!   cannot be made without the key. The name alone proves nothing: users and sync tools create
 //!   names too.
-//! * Users may have changed anything they can see. So a folder is removed only if no user could see
-//!   it since it was compared.
-//!   since it was compared.
+//! * * Users may have changed anything they can see. So a folder is removed only if no user could
+//!   see it since it was compared.
 
 use std::sync::Arc;
 
@@ -264,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_of_a_folder_that_stands_aside_fit_and_end_no_character_in_the_middle() {
+    fn temporary_names_fit_and_end_with_a_whole_character() {
         let names = |name: &[u8]| aside_names(name).collect::<Vec<_>>();
         assert_eq!(names(b"projects")[0], b"projects.before-share");
         assert_eq!(names(b"projects")[8], b"projects.before-share-9");

@@ -1,4 +1,4 @@
-//! The comparison of a vault with the rollback memory.
+//! The comparison of a vault with the rollback database.
 //!
 //! Rules that hold here
 //! * Only authentic data counts, on both sides. Unreadable data is a matter for the check; if it is
@@ -281,7 +281,7 @@ impl<'a> Survey<'a> {
             if let Err(fault) = self.directory(&dir, here) {
                 tracing::debug!(
                     errno = fault.errno(),
-                    "rollback memory: a directory cannot be read"
+                    "rollback database: a directory cannot be read"
                 );
             }
         }
@@ -832,7 +832,7 @@ impl<'a> Survey<'a> {
         plain: Vec<u8>,
     ) -> Inner<()> {
         let Err(fault) = looked else { return Ok(()) };
-        tracing::debug!(errno = fault.errno(), "rollback memory: a directory cannot be read");
+        tracing::debug!(errno = fault.errno(), "rollback database: a directory cannot be read");
         if self.options.accepts(&plain) || self.rows(place)?.is_empty() {
             return Ok(());
         }
