@@ -101,7 +101,7 @@ impl Exit {
             Exit::NotAVault => "the directory is not a kithfs vault",
             Exit::NewerVersion => "the vault was made by a newer version of kithfs",
             Exit::MountPoint => {
-                "the mount point cannot be used: missing, not empty, or vault and mount point lie in one another"
+                "the mount point cannot be used: missing, not empty, or one of vault and mount point is inside the other"
             }
             Exit::NoFuse => {
                 "FUSE is not available: no /dev/fuse, no fusermount3, or one of them refuses what was asked for"
@@ -110,7 +110,7 @@ impl Exit {
             Exit::Corrupt => {
                 "the vault is damaged or was tampered with: something in it cannot be authenticated"
             }
-            Exit::ReadOnly => "the vault, or the place where it lies, can only be read",
+            Exit::ReadOnly => "the vault, or the place where it is stored, can only be read",
             Exit::NotFound => {
                 "no such path in the vault, no such slot, or nothing is mounted there"
             }

@@ -18,7 +18,7 @@ fn names() -> Vec<CompletionCandidate> {
 /// `open`
 #[derive(Args, Debug)]
 pub struct Open {
-    /// Options for this time, which go before those of the named vault.
+    /// Options for this time; they take precedence over those of the named vault.
     #[command(flatten)]
     pub how: MountSettings,
     /// Stay in the foreground

@@ -35,7 +35,7 @@ pub struct Ending {
     lock_within: fn(&Path),
     /// The kernel caches what programs write.
     collects: bool,
-    /// This process is a service: a stop must end it, whoever uses the mount.
+    /// This process is a service: a stop must end it even while programs use the mount.
     is_service: bool,
     is_locked: AtomicBool,
 }

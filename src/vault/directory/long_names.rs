@@ -1,7 +1,7 @@
 //! The sealed names of long-named entries, at the root of a share.
 //!
 //! Rules that hold here
-//! * A sealed name proves itself by its hash, and has the same bytes whoever writes it.
+//! * A sealed name proves itself by its hash, and has the same bytes on every machine.
 //! * It is durable before its entry exists, and is never changed. Only `fsck --prune` removes one:
 //!   a sync tool may deliver an entry later.
 

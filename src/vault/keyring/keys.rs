@@ -202,7 +202,7 @@ impl ShareKeys {
     }
 
     /// Returns whether the header, which names this file, cannot be opened under a known epoch,
-    /// whoever the signer is: it was torn by a crash, or damaged.
+    /// with any signer: it was torn by a crash, or damaged.
     pub fn is_torn_header(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
         let Ok(public) = PublicHeader::decode(&self.layout, bytes) else { return false };
         let Some(epoch) = self.named(&public) else { return false };

@@ -163,7 +163,7 @@ pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
     Ok(store.sync()?)
 }
 
-/// Makes the files of a head's chain beyond `known` durable, whoever the author is. A head must not
+/// Makes the files of a head's chain beyond `known` durable, also those of other authors. A head must not
 /// be remembered if a crash can remove it: every client that remembers it would reject the share
 /// for ever.
 fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) -> Inner<()> {

@@ -1,5 +1,5 @@
-//! Makes the scenarios. Runs only where somebody asks for it; what it gives is then committed and
-//! never made anew.
+//! Makes the scenarios. It runs only on request; its results are then committed and never made
+//! again.
 
 use kithfs::crypto::{
     Argon2Params, ChunkKeys, FileKey, Hctr2, IdentitySeed, Label, NamesKey, RecordCipher, Suite,
@@ -50,8 +50,8 @@ impl Make {
         Make { structure, all: Vec::new() }
     }
 
-    /// A scenario that is to be read; its fields are what the program reads, to be looked over by
-    /// whoever commits them.
+    /// Adds a scenario that can be read. Its fields are those that the program reads; they are
+    /// reviewed before they are committed.
     fn ok(&mut self, name: &str, comment: &str, inputs: &Inputs, bytes: &[u8]) {
         let mut scenario = self.scenario(comment, inputs, bytes, "ok");
         scenario.fields = read(self.structure, &scenario)
@@ -59,7 +59,7 @@ impl Make {
         self.all.push((self.structure, name.to_owned(), scenario));
     }
 
-    /// A scenario that must fail, in the way that is said.
+    /// Adds a scenario that must fail with the given kind.
     fn bad(&mut self, name: &str, kind: &str, comment: &str, inputs: &Inputs, bytes: &[u8]) {
         let scenario = self.scenario(comment, inputs, bytes, kind);
         self.all.push((self.structure, name.to_owned(), scenario));
@@ -77,7 +77,7 @@ impl Make {
         }
     }
 
-    /// What every strict structure must refuse: cut, longer, another magic, version, suite.
+    /// Adds what every strict structure must refuse: cut, longer, another magic, version, suite.
     fn framing(&mut self, inputs: &Inputs, good: &[u8], suite_at: usize) {
         self.bad("cut", "truncated", "The last byte is missing.", inputs, &good[..good.len() - 1]);
         self.bad("empty", "truncated", "There is nothing.", inputs, &[]);
@@ -106,7 +106,7 @@ impl Make {
     }
 }
 
-/// `bytes` with another byte at `at`.
+/// Returns `bytes` with another byte at `at`.
 fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
     let mut changed = bytes.to_vec();
     changed[at] = byte;
@@ -129,7 +129,7 @@ fn count<const N: usize>(first: u8) -> [u8; N] {
     std::array::from_fn(|i| first.wrapping_add(i as u8))
 }
 
-/// All scenarios: structure, name, scenario.
+/// Returns all scenarios: structure, name, scenario.
 pub fn all() -> Vec<(&'static str, String, Scenario)> {
     let makers = [
         file_header,
@@ -323,7 +323,7 @@ fn file_header() -> Make {
     make
 }
 
-/// Author and signer of what is signed in the vectors.
+/// Returns the author and the signer of signed structures in the vectors.
 fn signers() -> (Identity, Identity) {
     (
         Identity::from_seed(IdentitySeed::from_bytes([3; 32])),
@@ -543,7 +543,7 @@ fn junction() -> Make {
 fn inventory_list() -> Make {
     let mut make = Make::of("inventory");
     let none = Vec::new();
-    // two pages and one hash, so that a node has no neighbour
+    // Two pages and one hash, so that a node has no neighbour.
     let hashes = |n: u16| {
         (0..n)
             .map(|i| std::array::from_fn(|at| if at < 2 { i.to_be_bytes()[at] } else { 0x11 }))
@@ -729,7 +729,7 @@ fn segment() -> Make {
     make
 }
 
-/// Inputs of names, and the cipher that belongs to them.
+/// Calls `act` with the inputs of names and their cipher.
 fn with_names(act: impl FnOnce(Inputs, &Hctr2, &NameCipher)) {
     let key = [1u8; 32];
     let inputs: Inputs = vec![("names-key", hex::encode(key)), ("longest", "152".into())];
@@ -777,7 +777,7 @@ fn good_names(make: &mut Make, inputs: &Inputs, names: &NameCipher) {
     make.ok("control-hyphen", "So is one with a hyphen, which is no letter.", inputs, b"-AAAA");
 }
 
-/// What sync tools append.
+/// Adds names with suffixes that sync tools append.
 fn copies(make: &mut Make, inputs: &Inputs, names: &NameCipher) {
     let letter = names.encode(&TAG, b"letter.txt").unwrap().entry().to_vec();
     let long = names.encode(&TAG, &[b'n'; 99]).unwrap().entry().to_vec();
@@ -851,7 +851,7 @@ fn foreign_names(make: &mut Make, inputs: &Inputs, hctr2: &Hctr2, names: &NameCi
     make.bad("other-limit", "foreign", "Longer than L, which is 64.", &narrow, stored.entry());
 }
 
-/// A stored name with a letter that base64url does not have, spelled as there.
+/// Returns a stored name with a letter that base64url does not have, spelled as there.
 fn with_letter_of_url(names: &NameCipher) -> Vec<u8> {
     let stored = (0..).map(|n: u32| {
         let name = format!("letter {n}");
@@ -925,7 +925,7 @@ fn seal_record(suite: Suite, kind: RecordKind, bound: &[u8], plain: &[u8]) -> Ve
     )
 }
 
-/// What every sealed record must refuse.
+/// Adds what every sealed record must refuse.
 fn record_failures(make: &mut Make, inputs: &Inputs, good: &[u8]) {
     make.bad("empty", "truncated", "There is nothing.", inputs, &[]);
     make.bad(
@@ -992,10 +992,10 @@ fn record_failures(make: &mut Make, inputs: &Inputs, good: &[u8]) {
     );
 }
 
-/// What is sealed as a record: kind, bound to, held.
+/// A sealed record: its kind, what it is bound to, its contents.
 type Sealed<'a> = (RecordKind, &'a [u8], &'a [u8]);
 
-/// A record of a signed share that says that it is `by`'s, under the signature that the second
+/// Returns a record of a signed share that claims to be `by`'s, with the signature that the second
 /// signer makes for `signed`.
 fn borrowed(sealed: Sealed<'_>, signed: Sealed<'_>, by: Authorship) -> Vec<u8> {
     let cipher = RecordCipher::new(AES, &[9; 32]);
@@ -1012,7 +1012,7 @@ fn borrowed(sealed: Sealed<'_>, signed: Sealed<'_>, by: Authorship) -> Vec<u8> {
     seal(sealed, &|_, _| signature.get())
 }
 
-/// A record in a signed share, and what has been signed for something else.
+/// Adds a record in a signed share, and signatures that were made for something else.
 fn signed_records(
     make: &mut Make,
     inputs: &Inputs,
@@ -1240,7 +1240,7 @@ fn symlink() -> Make {
         &signed,
         &[&b"+"[..], &link_text(&record)].concat(),
     );
-    // What is signed for it, `+` and the author and the reference, is divided at another place.
+    // The signed message, `+`, the author and the reference, is split at another place.
     let cipher = RecordCipher::new(AES, &[9; 32]);
     let signature = record_signature(&cipher, reference, &record);
     let context =
@@ -1711,8 +1711,8 @@ fn age_file() -> Vec<u8> {
     hex::decode(AGE_FILE).unwrap()
 }
 
-/// Slots with an age file. A scenario names the identity, for readers that know age, and the
-/// contents of the file, for readers that leave that to a library.
+/// Adds slots with an age file. A scenario contains the identity, for readers that implement age,
+/// and the contents of the file, for readers that leave that to a library.
 fn age_slots(
     make: &mut Make,
     record: &dyn Fn(Vec<SlotRecord>) -> Vec<u8>,

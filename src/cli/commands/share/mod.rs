@@ -459,7 +459,7 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Mode of an invitation: it holds no secret, and whoever it is for has to read it.
+/// Mode of an invitation: it holds no secret, and the invited person has to read it.
 const INVITATION_MODE: u32 = 0o644;
 
 fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
