@@ -102,7 +102,7 @@ impl Drop for Mount {
         {
             eprintln!("{error}; unmounting lazily");
             let _ = self.mounted.unmount(true);
-            return; // whoever holds it may be this very test, so joining could wait for ever
+            return; // this very test may hold it, so joining could wait for ever
         }
         if let Some(serving) = self.serving.take() {
             let ended = serving.join();

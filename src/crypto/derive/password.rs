@@ -28,7 +28,7 @@ pub enum PasswordError {
     /// A parameter is above [`Argon2Params::MAX`].
     #[error("passphrase cost is above the maximum: {0} is {1}, at most {2} is allowed")]
     TooDear(&'static str, u32, u32),
-    /// The salt has not 16 to 64 bytes.
+    /// The salt is shorter than 16 or longer than 64 bytes.
     #[error("salt of a passphrase has {0} bytes, 16 to 64 are required")]
     Salt(usize),
     /// The passphrase is longer than 2^32 - 1 bytes.
@@ -47,7 +47,7 @@ impl Argon2Params {
     /// For new slots: 256 MiB, 3 passes, 4 lanes.
     pub const DEFAULT: Argon2Params = Argon2Params { memory_kib: 256 << 10, passes: 3, lanes: 4 };
 
-    /// Memory times passes, in KiB: what the time that a guess takes grows with.
+    /// Memory times passes, in KiB: the time of a guess is proportional to it.
     pub fn work(&self) -> u64 {
         u64::from(self.memory_kib) * u64::from(self.passes)
     }

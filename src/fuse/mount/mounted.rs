@@ -55,7 +55,7 @@ impl Mounted {
             Err(MountError::NotMounted { .. } | MountError::NotOurs { .. }) => false,
             Err(error) => return Err(error),
         };
-        // The kernel's file for that; it belongs to the user who has mounted.
+        // The kernel's file for that; it belongs to the mounting user.
         let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.minor);
         Ok(fs::write(abort, "1").is_ok() || is_ended)
     }

@@ -1,4 +1,4 @@
-//! Advisory locks (`flock`), and who holds them.
+//! Advisory locks (`flock`), and their holders.
 //!
 //! Rules that hold here
 //! * The kernel keeps a lock on a directory to itself on nearly every filesystem, also where it

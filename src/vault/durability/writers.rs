@@ -81,7 +81,7 @@ impl Writers {
         }
     }
 
-    /// Returns whether a journal that cannot be opened is another user's, who replays it.
+    /// Returns whether a journal that cannot be opened belongs to another user, whose daemon replays it.
     pub(super) fn leave_journal(self, error: &io::Error) -> bool {
         self == Writers::Concurrent && error.raw_os_error() == Some(libc::EACCES)
     }

@@ -15,7 +15,7 @@ fn layout(chunk_log2: u64, signed: bool) -> Layout {
 
 #[test]
 fn constants_of_the_arithmetic() {
-    let rows = table_after("which stands in its descriptor.");
+    let rows = table_after("which is stored in its descriptor.");
     let row = |prefix: &str| {
         let row = rows
             .iter()
@@ -166,7 +166,7 @@ fn bounds_in_the_text() {
         record::TARGET_INLINE_MAX_SIGNED
     ));
     says(format!("At most {} bytes in all", record::XATTRS_MAX));
-    says(format!("of at most {} bytes, stands in `+attr-", record::XATTRS_LONG_MAX));
+    says(format!("of at most {} bytes, is stored in `+attr-", record::XATTRS_LONG_MAX));
     says(format!(
         "n · 3 / 4 - {} ({} in a signed share)",
         record::OVERHEAD,
@@ -207,7 +207,7 @@ fn bounds_in_the_text() {
             (n * 3 / 4).saturating_sub(record::OVERHEAD) as u64
         );
     }
-    let rows = table_after("stands in every header and goes into the derivation of every key.");
+    let rows = table_after("in every header and goes into the derivation of every key.");
     let suites: Vec<(u64, String)> =
         rows.iter().map(|row| (number(&row[0]), row[1].trim_matches('`').to_owned())).collect();
     assert_eq!(

@@ -7,7 +7,7 @@ pub const PAGE: &str = include_str!("../../../SPEC.md");
 /// Returns the rows of the first table after the only occurrence of `heading`, without the heading
 /// row; each row as its trimmed cells.
 pub fn table_after(heading: &str) -> Vec<Vec<String>> {
-    assert_eq!(PAGE.matches(heading).count(), 1, "{heading} stands on the page once");
+    assert_eq!(PAGE.matches(heading).count(), 1, "{heading} is on the page once");
     let rest = &PAGE[PAGE.find(heading).unwrap()..];
     let lines = rest
         .lines()
@@ -16,7 +16,7 @@ pub fn table_after(heading: &str) -> Vec<Vec<String>> {
     let cells =
         |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
     let rows: Vec<Vec<String>> = lines.skip(2).map(cells).collect();
-    assert!(!rows.is_empty(), "a table stands after {heading}");
+    assert!(!rows.is_empty(), "a table follows {heading}");
     rows
 }
 
@@ -51,7 +51,7 @@ pub fn example() -> BTreeMap<String, String> {
                     line.split_once(" = ").unwrap_or_else(|| panic!("{line:?} is name = value"));
                 assert!(
                     values.insert(name.to_owned(), value.to_owned()).is_none(),
-                    "{name} stands twice"
+                    "{name} occurs twice"
                 );
                 last = Some(name.to_owned());
             }

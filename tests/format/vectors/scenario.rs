@@ -35,14 +35,14 @@ impl Scenario {
                 } else if let Some(field) = key.strip_prefix("field ") {
                     assert!(
                         scenario.fields.insert(field.to_owned(), value).is_none(),
-                        "{key} stands twice"
+                        "{key} occurs twice"
                     );
                 } else {
                     let input =
                         key.strip_prefix("input ").unwrap_or_else(|| panic!("{key} is not known"));
                     assert!(
                         scenario.inputs.insert(input.to_owned(), value).is_none(),
-                        "{key} stands twice"
+                        "{key} occurs twice"
                     );
                 }
             }

@@ -52,7 +52,7 @@ impl Record {
         Ok(Record { path, since })
     }
 
-    /// Keeps those that are unused still, and adds those that are unused now. A time in the future
+    /// Keeps files that are still unused, and adds files that are unused now. A time in the future
     /// counts as now.
     fn update(&mut self, unused: &[Vec<u8>], now: i64) {
         let before = std::mem::take(&mut self.since);

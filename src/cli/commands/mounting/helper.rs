@@ -118,7 +118,7 @@ struct Asked {
 struct Call {
     /// The arguments of the program.
     arguments: Vec<OsString>,
-    /// The user who mounts.
+    /// The mounting user.
     user: Option<String>,
     /// Named options of the kernel.
     flags: Vec<&'static str>,

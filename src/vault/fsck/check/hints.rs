@@ -3,7 +3,7 @@
 //! Rules that hold here
 //! * The hint in the header of a file is proven by the hash in the entry of a long name.
 //! * The entries of a directory whose own name is unknown show its tag.
-//! * The result is a suggestion: the user who repairs decides.
+//! * The result is a suggestion: the repairing user decides.
 
 use std::collections::HashMap;
 
