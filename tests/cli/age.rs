@@ -356,3 +356,62 @@ fn slots_are_files_of_the_age_tool() {
     let (done, told) = ann.shell("age -d -i key slot.age | wc -c");
     assert!(done && told.trim() == "32", "{told}");
 }
+
+/// Gives a program a TPM at /dev/tpmrm0, in a mount namespace of its own: a software TPM that speaks
+/// over a terminal, as the plugin insists on a device.
+const WITH_TPM: &str = r#"
+import os, subprocess, sys, tty
+master, slave = os.openpty()
+tty.setraw(slave)
+state, script = sys.argv[1:]
+os.makedirs(state, exist_ok=True)
+tpm = subprocess.Popen(["swtpm", "chardev", "--tpm2", "--tpmstate", "dir=" + state, "--fd", str(master), "--flags", "startup-clear"], pass_fds=[master])
+prepare = """
+mkdir -p overlay
+mount -t tmpfs none overlay
+mkdir overlay/upper overlay/dev
+touch overlay/upper/tpmrm0
+mount -t overlay -o lowerdir=overlay/upper:/dev overlay overlay/dev
+mount --bind "$TPM" overlay/dev/tpmrm0
+for device in null zero urandom; do mount --bind "/dev/$device" "overlay/dev/$device"; done
+mount --rbind overlay/dev /dev
+"""
+done = subprocess.call(["unshare", "--mount", "--propagation", "private", "bash", "-euc", prepare + script], env=dict(os.environ, TPM=os.ttyname(slave)))
+tpm.terminate()
+tpm.wait()
+sys.exit(done)
+"#;
+
+#[test]
+fn a_tpm_opens_the_vault_and_another_one_does_not() {
+    let is_there = |program: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    };
+    if !is_there("age-plugin-tpm") || !is_there("swtpm") || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: needs root, swtpm, and age-plugin-tpm in the PATH");
+    }
+    let ann = with_vault();
+    let with_tpm = |state: &str, script: &str| {
+        let mut command = Command::new("python3");
+        command.args(["-c", WITH_TPM, state, script]).current_dir(ann.home());
+        command.env("KITHFS", env!("CARGO_BIN_EXE_kithfs")).env("HOME", ann.home());
+        let done = command.env_remove("KITHFS_PASSPHRASE_FILE").output().unwrap();
+        (done.status.success(), said(&done), stderr(&done))
+    };
+    let make = r##"
+        age-plugin-tpm --generate --tpm-recipient -o key 2>/dev/null
+        recipient=$(sed -n 's/^# Recipient: //p' key)
+        "$KITHFS" passphrase add vault --passphrase-file passphrase --age "$recipient"
+    "##;
+    let (done, _, told) = with_tpm("tpm", make);
+    assert!(done, "{told}");
+    // The machine was started again meanwhile.
+    let open = r#""$KITHFS" ls vault --age-identity key"#;
+    let (done, listed, told) = with_tpm("tpm", open);
+    assert!(done && listed == "letters\n", "{told}");
+    // The disk in another machine.
+    let (done, listed, told) = with_tpm("other", open);
+    assert!(!done && listed.is_empty(), "{told}");
+    assert!(told.contains("kithfs: "), "{told}");
+}

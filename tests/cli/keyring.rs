@@ -117,6 +117,58 @@ fn a_changed_passphrase_is_asked_for_and_replaces_the_old_one() {
     }
 }
 
+/// The keyring kept the old passphrase, which opened nothing any more, until the user ran
+/// `passphrase remember` again.
+#[test]
+fn the_keyring_follows_a_change_of_the_passphrase() {
+    if !has("dbus-daemon") || !has("gnome-keyring-daemon") {
+        return;
+    }
+    let ann = with_vault();
+    let mut bus = Session::start(&ann);
+    bus.start_keyring(&ann);
+    ann.write("second", "the second passphrase");
+    ann.write("third", "the third passphrase");
+    let passphrase = |args: &[&str]| {
+        let done = bus.kithfs(&ann, &[&["passphrase"], args].concat());
+        assert!(done.status.success(), "{}", stderr(&done));
+        stderr(&done)
+    };
+    // Nothing is stored that was not asked for.
+    let change = |from, to| {
+        passphrase(&["change", "vault", "--passphrase-file", from, "--new-passphrase-file", to])
+    };
+    assert!(!change("passphrase", "second").contains("keyring"));
+    refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
+    passphrase(&["remember", "vault", "--passphrase-file", "second"]);
+    let told = change("second", "third");
+    assert!(told.contains("the keyring of your session has the new passphrase"), "{told}");
+    assert!(bus.lists(&ann));
+    // Another passphrase is changed: the stored one still opens, and stays.
+    let add = ["add", "vault", "--passphrase-file", "third", "--new-passphrase-file", "second"];
+    passphrase(&add);
+    let told = change("second", "passphrase");
+    assert!(!told.contains("keyring"), "{told}");
+    assert!(bus.lists(&ann));
+    // The slot that it opens is removed.
+    let list = said(&bus.kithfs(&ann, &["passphrase", "list", "vault", "--json"]));
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let is_passphrase = |slot: &&serde_json::Value| slot["kind"] == "passphrase";
+    let mut slots: Vec<u64> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_passphrase)
+        .map(|slot| slot["slot"].as_u64().unwrap())
+        .collect();
+    slots.sort_unstable();
+    // The third passphrase has the older of the two slots.
+    let remove = ["remove", "vault", "--passphrase-file", "passphrase", "--slot"];
+    let told = passphrase(&[&remove[..], &[&slots[0].to_string()]].concat());
+    assert!(told.contains("the keyring of your session has no passphrase"), "{told}");
+    refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
+}
+
 #[test]
 fn without_a_keyring_everything_works_as_before() {
     if !has("dbus-daemon") {

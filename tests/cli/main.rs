@@ -11,6 +11,7 @@ mod first_hour;
 mod identity;
 mod keyring;
 mod named;
+mod notify;
 mod people;
 mod prompt_programs;
 mod rollback;

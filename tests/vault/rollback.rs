@@ -11,7 +11,7 @@ use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::os::OsDir;
 use kithfs::store::{Access, Call, Dir, Kind, RenameMode};
-use kithfs::vault::{Notice, NoticeKind, OpenOptions, SurveyOptions, Vault};
+use kithfs::vault::{Event, Events, Notice, NoticeKind, OpenOptions, SurveyOptions, Vault};
 use parking_lot::Mutex;
 
 use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
@@ -121,6 +121,30 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
     assert_eq!(client.told(&root), []);
     client.session(&root, |v| write_at(v, b"letter", 100, b"changed").unwrap());
     assert_eq!(client.told(&root), []);
+}
+
+/// A mount passes the alarm on to its user, and only once.
+#[test]
+fn a_mount_tells_of_an_alarm_that_is_due() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| write_at(v, b"letter", 100, b"changed").unwrap());
+    set(&root, &letter, &before);
+    // It was noticed a while ago.
+    let now = SurveyOptions::default().now - 1000;
+    assert_eq!(client.survey(&root, &SurveyOptions { now, ..SurveyOptions::default() }).len(), 1);
+    let (tell, told) = std::sync::mpsc::channel();
+    let events = Events::new(move |event| tell.send(event).unwrap());
+    let options = OpenOptions { events, ..OpenOptions::default() };
+    let vault = Vault::open(root.clone(), &vaults::owner(), options).unwrap();
+    vault.remember(&client.path(), true).unwrap();
+    let event = told.recv_timeout(Duration::from_secs(60));
+    assert_eq!(event, Ok(Event::RolledBack(1)));
+    vault.close().unwrap();
+    drop(vault);
+    assert_eq!(told.iter().count(), 0);
 }
 
 /// A folder that becomes a share is not reported as lost, and a signed share has its own records in

@@ -407,6 +407,13 @@ pub struct MountSettings {
         hide_possible_values = true
     )]
     pub lock_on: Vec<LockEvent>,
+    /// Show notifications on the desktop: off, on, or names
+    ///
+    /// Of a lock, an unmount without use, new members, conflicting changes of the members, a
+    /// rollback alarm, and a full disk. A desktop shows notifications on a locked screen, so `on`
+    /// names no vault and no person; `names` does.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Notify::Off, hide_possible_values = true)]
+    pub notify: Notify,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
@@ -439,6 +446,17 @@ pub enum LockEvent {
     Screen,
     /// The login session ends
     Logout,
+}
+
+/// Whether the desktop shows notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Notify {
+    /// None
+    Off,
+    /// Without names
+    On,
+    /// With the names of vaults and people
+    Names,
 }
 
 /// The time without use after which a mount ends.
@@ -677,6 +695,7 @@ mod tests {
             "kithfs mount --guard V M",
             "kithfs mount --lock-on suspend,screen,logout V M",
             "kithfs vaults set N --lock-on suspend",
+            "kithfs mount --notify names V M",
             "kithfs map V a",
             "kithfs map --reverse V a",
             "kithfs mounts --json",

@@ -11,13 +11,13 @@
 //! * The log names the programs that lost their files by process and command, never by path.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 
+use super::desktop::notify::{Notices, What};
 use super::registry::Registered;
 use super::signals::Signals;
 use crate::cli::exit::Exit;
@@ -37,7 +37,9 @@ pub struct Ending {
     collects: bool,
     /// This process is a service: a stop must end it even while programs use the mount.
     is_service: bool,
-    is_locked: AtomicBool,
+    /// Why the vault was locked.
+    locked: OnceLock<String>,
+    notices: Notices,
 }
 
 /// The mount that is to be ended.
@@ -52,6 +54,8 @@ pub struct Of {
     pub kernel: Notifier,
     /// The kernel caches what programs write.
     pub collects: bool,
+    /// Shows that the vault was locked.
+    pub notices: Notices,
 }
 
 /// Tells the service manager about this process, if it was started by one.
@@ -80,7 +84,7 @@ fn log_holders(what: &str, holders: &[Holder]) {
 impl Ending {
     /// Makes it for a mount that serves `vault`.
     pub fn new(of: Of, lock_within: fn(&Path), is_service: bool) -> Arc<Ending> {
-        let Of { mounted, vault, registered, kernel, collects } = of;
+        let Of { mounted, vault, registered, kernel, collects, notices } = of;
         Arc::new(Ending {
             mounted,
             vault: Mutex::new(Some(vault)),
@@ -89,13 +93,14 @@ impl Ending {
             lock_within,
             collects,
             is_service,
-            is_locked: AtomicBool::new(false),
+            locked: OnceLock::new(),
+            notices,
         })
     }
 
-    /// Returns whether the vault was locked.
-    pub fn is_locked(&self) -> bool {
-        self.is_locked.load(Ordering::Acquire)
+    /// Returns why the vault was locked, if it was.
+    pub fn locked(&self) -> Option<&str> {
+        self.locked.get().map(String::as_str)
     }
 
     /// Gives up the vault and the entry of the mount, whose drop ends the registration.
@@ -128,7 +133,7 @@ impl Ending {
     /// service ends then, and the keys are wiped. If the kernel does not end the connection, this
     /// process ends here.
     pub fn lock(&self, why: &str) {
-        if self.is_locked.swap(true, Ordering::AcqRel) {
+        if self.locked.set(why.to_owned()).is_err() {
             return;
         }
         tracing::info!("locking: {why}");
@@ -184,6 +189,10 @@ impl Ending {
                 Exit::Failure
             }
         };
+        if let Some(why) = self.locked() {
+            self.notices.tell(What::Locked(why.to_owned()));
+        }
+        self.notices.finish();
         std::process::exit(exit.code().into());
     }
 

@@ -46,6 +46,11 @@ pub fn passphrase(public: &PublicIdentity) -> Result<Option<Zeroizing<Vec<u8>>>,
     block_on(async { Keyring::open().await?.passphrase(public).await })
 }
 
+/// Returns the passphrase of an identity if there is a keyring that has it.
+pub fn stored(public: &PublicIdentity) -> Option<Zeroizing<Vec<u8>>> {
+    if is_offered() { passphrase(public).ok().flatten() } else { None }
+}
+
 /// Stores the passphrase of an identity, in the place of one that was stored before. `of` names it
 /// in the keyring.
 ///

@@ -9,7 +9,7 @@
 //! * The time for which the machine was suspended counts as idle time.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -89,6 +89,15 @@ impl Watch {
 #[derive(Debug)]
 pub struct Idle {
     _end: mpsc::Sender<()>,
+    has_unmounted: Arc<AtomicBool>,
+}
+
+impl Idle {
+    /// Returns whether it was this thread that has unmounted. Asked once the mount is served no
+    /// more.
+    pub fn has_unmounted(&self) -> bool {
+        self.has_unmounted.load(Ordering::Acquire)
+    }
 }
 
 /// Unmounts `mounted` once there was no request, and `is_working` has returned false, for `after`.
@@ -105,6 +114,8 @@ pub fn start(
     let mut watch = Watch { after, used: now(), tried: None };
     let tick = (after / LOOKS).clamp(TICK_MIN, TICK_MAX);
     let mut seen = usage.last();
+    let has_unmounted = Arc::new(AtomicBool::new(false));
+    let unmounts = has_unmounted.clone();
     let run = move || {
         while ended.recv_timeout(tick) == Err(mpsc::RecvTimeoutError::Timeout) {
             let last = usage.last();
@@ -112,7 +123,11 @@ pub fn start(
             if !watch.is_due(now(), was_used | is_working()) {
                 continue;
             }
-            match mounted.unmount(false) {
+            // Before the mount ends, as its end is when it is read.
+            unmounts.store(true, Ordering::Release);
+            let unmounted = mounted.unmount(false);
+            unmounts.store(unmounted.is_ok(), Ordering::Release);
+            match unmounted {
                 Ok(()) => {
                     return tracing::info!(
                         "nobody has used it for {}: unmounted",
@@ -128,7 +143,7 @@ pub fn start(
         }
     };
     thread::Builder::new().name("kithfs-idle".into()).spawn(run)?;
-    Ok(Idle { _end: end })
+    Ok(Idle { _end: end, has_unmounted })
 }
 
 /// Returns the time since the machine was started, including suspension.

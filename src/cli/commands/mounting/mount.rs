@@ -12,9 +12,10 @@ use sd_notify::NotifyState;
 
 use super::lock;
 use super::mount_point::{MountPoint, Ready};
-use crate::cli::args::{self, LogLevel, Mount, OpenArgs};
+use crate::cli::args::{self, LogLevel, Mount, Notify, OpenArgs};
 use crate::cli::control::{self, Control, Offer, Working};
 use crate::cli::daemon::desktop::lock_on::LockOn;
+use crate::cli::daemon::desktop::notify::{Notices, What};
 use crate::cli::daemon::ending::{Ending, Of, has_manager, tell_manager};
 use crate::cli::daemon::fork::{self, Background, Side};
 use crate::cli::daemon::log::{self, Target};
@@ -40,7 +41,7 @@ use crate::fuse::{
 use crate::roster::Role;
 use crate::store::Stat;
 use crate::store::os::clear_umask;
-use crate::vault::Vault;
+use crate::vault::{Event, Events, Vault};
 
 /// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
 const READAHEAD_KIB: u32 = 1024;
@@ -53,6 +54,7 @@ struct Plan<'a> {
     options: MountOptions,
     serve: ServeOptions,
     lock_on: LockOn,
+    notify: Notify,
     open: &'a OpenArgs,
 }
 
@@ -129,7 +131,16 @@ impl Plan<'_> {
             sync_folder::hint(&found.dir);
         }
         let secret = found.ask(&how.open)?;
-        Ok(Plan { found, secret, point, options, serve, lock_on, open: &how.open })
+        Ok(Plan {
+            found,
+            secret,
+            point,
+            options,
+            serve,
+            lock_on,
+            notify: how.notify,
+            open: &how.open,
+        })
     }
 }
 
@@ -226,6 +237,7 @@ struct Service {
     handover: Option<HandOver>,
     /// Present if the mount ends when it is unused.
     idle: Option<Idle>,
+    notices: Notices,
 }
 
 /// Tells the user why a mount that was to be writable is read-only.
@@ -278,7 +290,7 @@ fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
 
 impl Service {
     fn start(plan: Plan<'_>, is_service: bool) -> Result<Service, Failure> {
-        let Plan { found, secret, point, options, serve, lock_on, open } = plan;
+        let Plan { mut found, secret, point, options, serve, lock_on, notify, open } = plan;
         fork::keep_memory_private()?;
         clear_umask();
         fork::raise_open_files();
@@ -287,6 +299,9 @@ impl Service {
         let signals =
             Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
         let watch = lock_on.subscribe()?;
+        let notices = Notices::start(notify, &found.dir);
+        let told = notices.clone();
+        found.events = Events::new(move |event| told.tell(What::In(event)));
         let purpose = match (options.read_only, options.shared) {
             (true, false) => Purpose::Read,
             (false, false) => Purpose::Write,
@@ -297,6 +312,9 @@ impl Service {
         let remembers = !open.no_rollback_memory;
         let store_is_read_only = found.store.is_read_only().unwrap_or(false);
         let open = found.unlock(secret, open, purpose)?;
+        if open.vault.forks() > 0 {
+            notices.tell(What::In(Event::Forked));
+        }
         if remembers {
             rollback_memory::begin(&open.vault, &share, true);
         }
@@ -356,6 +374,7 @@ impl Service {
             registered,
             kernel: serving.notifier(),
             collects,
+            notices: notices.clone(),
         };
         let ending = Ending::new(of, lock::lock_within, is_service);
         let control = socket.and_then(|socket| {
@@ -386,6 +405,7 @@ impl Service {
             control,
             handover,
             idle,
+            notices,
         })
     }
 
@@ -402,6 +422,7 @@ impl Service {
             control,
             handover,
             idle,
+            notices,
         } = self;
         match background.map(Background::serving) {
             None => tell_manager(&[NotifyState::Ready]),
@@ -419,15 +440,21 @@ impl Service {
         );
         ending.clone().obey(signals);
         let served = serving.join();
+        let was_unused = idle.as_ref().is_some_and(Idle::has_unmounted);
         // The mount point goes before the vault is closed, which can take long.
         drop((control, handover, idle, point));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         let registered = ending.release();
         let is_wiped = vault.is_last();
-        if ending.is_locked() {
+        if let Some(why) = ending.locked() {
+            notices.tell(What::Locked(why.to_owned()));
             let keys = if is_wiped { "wiped" } else { "gone when this process ends" };
             tracing::info!("locked the vault {}; its keys are {keys}", display::path(&dir));
         }
+        if was_unused {
+            notices.tell(What::Unused);
+        }
+        notices.finish();
         let result = match (served, closed) {
             (_, Err(failure)) => Err(failure),
             (Err(source), Ok(())) => {

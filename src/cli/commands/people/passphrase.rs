@@ -22,7 +22,7 @@ use crate::cli::display::{self, Shown, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local::replace::replace_in;
-use crate::cli::report::{Failure, note, of_identity};
+use crate::cli::report::{Failure, note, of_identity, warn};
 use crate::cli::secrets::identity::{self, Locked, Place};
 use crate::cli::secrets::new_identity::print_code;
 use crate::cli::secrets::source::{Opens, Source};
@@ -233,6 +233,7 @@ fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
         "changed the passphrase of {}: slot {id} replaces slot {old}",
         shown(unlocked.path())
     ));
+    update_keyring(&unlocked, Some(&secret), &opens);
     Ok(Exit::Ok)
 }
 
@@ -279,7 +280,30 @@ fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
         args.slot,
         shown(unlocked.path())
     ));
+    update_keyring(&unlocked, None, &args.of.opens(unlocked.path()));
     Ok(Exit::Ok)
+}
+
+/// Replaces a passphrase in the keyring that opens nothing any more by the new one, or removes it.
+/// The slots are changed already, so a failure is only reported.
+fn update_keyring(unlocked: &Unlocked, new: Option<&Secret>, opens: &Opens) {
+    let public = unlocked.identity.public();
+    // Without a keyring there is nothing to update.
+    let Some(stored) = keyring::stored(&public) else { return };
+    if unlocked.file.unlock(&Secret::Passphrase(stored)).is_ok() {
+        return;
+    }
+    let done = match new {
+        Some(Secret::Passphrase(new)) => keyring::remember(&public, new, &opens.to_string())
+            .map(|()| "the keyring of your session has the new passphrase"),
+        _ => keyring::forget(&public).map(|_| "the keyring of your session has no passphrase"),
+    };
+    match done {
+        Ok(what) => note(format_args!("{what} of {opens}")),
+        Err(error) => {
+            warn(format_args!("an old passphrase of {opens} is still in the keyring: {error}"))
+        }
+    }
 }
 
 fn remember(args: &PassphraseRemember<impl Owner>) -> Result<Exit, Failure> {

@@ -2,9 +2,11 @@
 //!
 //! * [`lock_on`]: locks the vault when the machine sleeps, the screen is locked, or the session
 //!   ends; [`logind`] and [`screen`] are where these events come from.
+//! * [`notify`]: shows the user what happened to the vault.
 //! * [`bus`]: a connection to one of the two buses.
 
 mod bus;
 pub mod lock_on;
 mod logind;
+pub mod notify;
 mod screen;
