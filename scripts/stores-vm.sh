@@ -6,6 +6,8 @@
 #
 #   --install    install what it needs (as root on Debian); the kernel is only downloaded and unpacked, not installed
 #
+# `login` instead of a store tries what locks and opens vaults with the real systemd and logind (scripts/stores/login.sh).
+#
 # The stores: nfs4 nfs3 vfat kernel-exfat, with the scenarios that have held so far, and power. There are also smb, of which docs/STORES.md
 # says what it does not hold, and stick, an ext4. STORE=SCENARIO,... is as for stores.sh. Needs root. Exit status: 0 if all held; 1 if not;
 # 77 where it cannot be tried.
@@ -18,7 +20,7 @@ skip() { say "skipped: $*"; exit 77; }
 [ -x "$kithfs" ] || { say "$kithfs is not there: run scripts/setup.sh, or cargo build --release"; exit 1; }
 [ "$(id -u)" -eq 0 ] || skip "needs root, to read all of this machine's files"
 
-packages=(qemu-system-x86 seabios busybox-static kmod cpio iproute2 nfs-kernel-server rpcbind samba cifs-utils dosfstools exfatprogs python3 strace)
+packages=(systemd dbus libpam-systemd qemu-system-x86 seabios busybox-static kmod cpio iproute2 nfs-kernel-server rpcbind samba cifs-utils dosfstools exfatprogs python3 strace)
 if [ "${1-}" = --install ]; then
     shift
     export DEBIAN_FRONTEND=noninteractive
@@ -28,9 +30,12 @@ fi
 for tool in qemu-system-x86_64 busybox depmod modprobe cpio dpkg; do command -v "$tool" >/dev/null || skip "$tool is not installed"; done
 stores=("$@")
 [ ${#stores[@]} -gt 0 ] || stores=(nfs4=use,machines,restarted,replaced,squashed,lost nfs3=use vfat=use,lost kernel-exfat=use,lost power)
-power=0
+power=0 login=0
 for n in "${!stores[@]}"; do
-    [ "${stores[n]}" != power ] || { power=1; unset "stores[n]"; }
+    case ${stores[n]} in
+        power) power=1; unset "stores[n]" ;;
+        login) login=1; unset "stores[n]" ;;
+    esac
 done
 
 # The unpacked kernel is kept between runs if $KITHFS_VM_KERNEL names a directory for it.
@@ -148,6 +153,12 @@ hand() {
 }
 if [ ${#stores[@]} -gt 0 ]; then
     machine_runs "${stores[@]}"
+    machine_ends hand
+    machine_said || failed=1
+fi
+
+if [ "$login" = 1 ]; then
+    machine_runs login
     machine_ends hand
     machine_said || failed=1
 fi

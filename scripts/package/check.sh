@@ -13,10 +13,7 @@ case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; e
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [ "${1-}" = --install ]; then
     shift
-    command -v lintian mmdebstrap dpkg-shlibdeps >/dev/null || {
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends lintian mmdebstrap dpkg-dev >/dev/null
-    }
+    "$here/tools.sh" lintian:lintian mmdebstrap:mmdebstrap dpkg-shlibdeps:dpkg-dev
 fi
 case $#:${1-} in 0: | 2:--program) ;; *) echo "usage: check.sh [--install] [--program FILE]" >&2; exit 1 ;; esac
 

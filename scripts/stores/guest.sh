@@ -1,6 +1,7 @@
 #!/bin/bash
 # The first process of the virtual machine of scripts/stores-vm.sh: guest.sh DIRECTORY-OF-KITHFS PROGRAM STORE...
 # or guest.sh DIRECTORY-OF-KITHFS PROGRAM power.sh ARGUMENT...
+# or guest.sh DIRECTORY-OF-KITHFS PROGRAM login, after which it is systemd
 here=$1 program=$2
 shift 2
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 KITHFS=$program
@@ -22,6 +23,25 @@ chmod 666 /dev/fuse
 ip link set lo up
 hostname kithfs-vm
 cd "$here" || exit 1
+if [ "$1" = login ]; then
+    units=/run/systemd/system
+    mkdir -p "$units"
+    cat >"$units/kithfs-login.service" <<END
+[Unit]
+Requires=dbus.service systemd-logind.service
+After=dbus.service systemd-logind.service
+[Service]
+ExecStart=/bin/bash $here/scripts/stores/login.sh $here $program
+StandardOutput=file:/dev/ttyS1
+StandardError=file:/dev/ttyS1
+END
+    # What a machine without hardware does not need.
+    for unit in systemd-timesyncd systemd-networkd systemd-resolved systemd-tmpfiles-clean systemd-sysusers systemd-firstboot e2scrub_reap; do
+        ln -sf /dev/null "$units/$unit.service"
+    done
+    tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
+    exec /lib/systemd/systemd --unit=kithfs-login.service </dev/null >/dev/ttyS0 2>&1
+fi
 case $1 in
     power.sh) shift; scripts/stores/power.sh "$@" ;;
     # Without hardware to help everything takes many times as long.

@@ -9,6 +9,7 @@ mod command_line;
 mod concurrent_people;
 mod first_hour;
 mod identity;
+mod interrupted;
 mod keyring;
 mod named;
 mod notify;

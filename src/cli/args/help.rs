@@ -46,6 +46,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("kithfs mount ~/vault ~/plain", "in the background; ~/plain may be missing"),
             ("kithfs mount --idle 10m ~/vault ~/plain", "unmount after ten minutes without use"),
+            ("kithfs mount --lock-on suspend ~/vault ~/plain", "lock it before the machine sleeps"),
             ("kithfs mount --read-only ~/vault ~/plain", "allow no writes"),
             ("kithfs mount --guard ~/vault ~/plain", "nothing lands in ~/plain while unmounted"),
             ("kithfs mount -f --log-level debug ~/vault ~/plain", "in the foreground, with a log"),
@@ -74,7 +75,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("vaults remove", &[("kithfs vaults remove photos", "forgets the name, not the vault")]),
     (
         "vaults set",
-        &[("kithfs vaults set photos --idle 10m --unset read-only", "all other options stay")],
+        &[
+            ("kithfs vaults set photos --idle 10m --unset read-only", "all other options stay"),
+            (
+                "kithfs vaults set photos --lock-on screen,suspend --notify on",
+                "also locks by itself",
+            ),
+        ],
     ),
     ("open", &[("kithfs open photos", "a name that `vaults add` has stored")]),
     (

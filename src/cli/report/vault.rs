@@ -19,8 +19,8 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         shown(&if is_root(stored) { vault.to_owned() } else { vault.join(stored) }).to_string()
     };
     let asked = |stored: &Path| match plain {
-        Some(plain) => format!("{} ({})", Shown(plain), place(stored)),
-        None => place(stored),
+        Some(plain) if !plain.is_empty() => format!("{} ({})", Shown(plain), place(stored)),
+        _ => place(stored),
     };
     match error {
         Error::Io { op, path, source } => {

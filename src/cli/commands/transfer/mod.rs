@@ -99,6 +99,8 @@ struct Tally {
     progress: Progress,
     copied: u64,
     bytes: u64,
+    /// Those of complete files.
+    copied_bytes: u64,
     skipped: u64,
     skipped_bytes: u64,
     failed: u64,
@@ -113,6 +115,7 @@ impl Tally {
             progress: Progress::new(bytes),
             copied: 0,
             bytes: 0,
+            copied_bytes: 0,
             skipped: 0,
             skipped_bytes: 0,
             failed: 0,
@@ -123,6 +126,7 @@ impl Tally {
 
     fn copied(&mut self) {
         self.copied += 1;
+        self.copied_bytes = self.bytes;
         self.progress.files(self.copied + self.skipped);
     }
 
@@ -147,6 +151,8 @@ impl Tally {
     }
 
     fn failed(&mut self, path: Shown<'_>, error: &EntryError) {
+        // What was written of this file is removed again.
+        self.bytes = self.copied_bytes;
         if let Some(stop) = error.stops() {
             self.stopped.get_or_insert((stop, path.to_string()));
             return;
@@ -164,8 +170,9 @@ impl Tally {
         disk: &Path,
         total: impl FnOnce() -> u64,
     ) -> Result<Exit, Failure> {
-        let Tally { progress, copied, bytes, skipped, skipped_bytes, failed, corrupt, stopped } =
-            self;
+        let Tally {
+            progress, copied, bytes, skipped, skipped_bytes, failed, corrupt, stopped, ..
+        } = self;
         drop(progress);
         note(format_args!(
             "{copied} copied ({}), {skipped} already there, {failed} failed",

@@ -121,6 +121,6 @@ impl Share {
     }
 
     fn at(&self, fault: Fault) -> Error {
-        fault.at("seal again", || self.core.shown_path(ROOT))
+        fault.at("reseal", || self.core.shown_path(ROOT))
     }
 }

@@ -144,7 +144,7 @@ impl<'a> Pass<'a> {
         }
         self.found.skipped += 1;
         let path = self.core.shown_path(node).join(shown(stored));
-        let error = fault.at("seal again", || path.clone());
+        let error = fault.at("reseal", || path.clone());
         tracing::warn!("{}: left as it is: {error}", path.display());
         Ok(())
     }
