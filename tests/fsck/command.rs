@@ -1,5 +1,5 @@
-//! `kithfs fsck` as a person runs it: repairs, questions that nobody answers, dry runs, reports,
-//! and a check beside a mount.
+//! `kithfs fsck` as a user runs it: repairs, unanswered questions, dry runs, reports, and a check
+//! beside a mount.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::support::mounted::{Scratch, can_mount, expect_code, shell};
 
-/// The ciphertext of a plain path.
+/// Returns the ciphertext of a plain path.
 fn cipher(scratch: &Scratch, plain: &str) -> PathBuf {
     let output = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg(plain), 0);
     scratch.vault().join(String::from_utf8(output.stdout).unwrap().trim())
@@ -29,14 +29,14 @@ fn damaged() -> (Scratch, Vec<u8>) {
     fs::write(source.join("letters/long"), &whole).unwrap();
     fs::write(source.join("letters/good"), "good").unwrap();
     expect_code(scratch.kithfs("import").arg(&source).arg(scratch.vault()), 0);
-    // Table and segment of chunk 3 stand behind 4,096 bytes and three chunks of 128 + 4,096, one
+    // Table and segment of chunk 3 are behind 4,096 bytes and three chunks of 128 + 4,096, with one
     // index block before the first.
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
     flip(&cipher(&scratch, "letters/long"), layout.segment_offset(3, 0) + 10);
     (scratch, whole)
 }
 
-/// Names, modes, times and contents of the vault's directory.
+/// Returns names, modes, times and contents of the vault's directory.
 fn image(scratch: &Scratch) -> String {
     shell(
         &scratch.vault(),
@@ -44,7 +44,7 @@ fn image(scratch: &Scratch) -> String {
     )
 }
 
-/// Names and contents of the files in the vault's directory.
+/// Returns names and contents of the files in the vault's directory.
 fn files(scratch: &Scratch) -> String {
     shell(&scratch.vault(), "find . -type f | sort | xargs -d '\\n' sha256sum")
 }
@@ -74,11 +74,11 @@ fn a_dry_run_changes_nothing_and_a_repair_reports() {
         "{text:?}"
     );
     assert_eq!(image(&scratch), before);
-    // Nobody to ask: the damage stays as it is.
+    // No terminal to ask at: the damage stays as it is.
     let refused = expect_code(fsck().arg("--repair").arg(scratch.vault()), 20);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--yes"));
     assert_eq!(files(&scratch), before_files);
-    // Another sub-tree has nothing wrong with it.
+    // Another sub-tree has no faults.
     expect_code(fsck().args(["--repair", "--yes"]).arg(scratch.vault()).arg("letters/good"), 0);
 
     let out = scratch.path().join("out");
@@ -97,8 +97,8 @@ fn a_dry_run_changes_nothing_and_a_repair_reports() {
     assert_eq!(salvaged.len(), whole.len());
     assert!(salvaged[..12288] == whole[..12288] && salvaged[16384..] == whole[16384..]);
     assert!(salvaged[12288..16384].iter().all(|b| *b == 0), "what is bad is a hole");
-    // The report lies in the vault, beside what it tells of; the vault is clean now and keeps what
-    // it has.
+    // The report is in the vault, beside the objects that it describes; the vault is clean now and
+    // keeps its contents.
     let report = format!("{}/report.json", kept.strip_suffix("/long").unwrap());
     let report = json(scratch.kithfs("cat").arg(scratch.vault()).arg(report), 0);
     assert_eq!(report["faults"][0]["bad"], serde_json::json!([[12288, 16384]]));
@@ -136,7 +136,7 @@ fn a_mounted_vault_is_verified_but_not_repaired() {
     let writer = scratch.point().join("letters/good");
     let stop = std::sync::atomic::AtomicBool::new(false);
     let found = std::thread::scope(|scope| {
-        // In a panic too, or the scope would wait for the writer for ever.
+        // Also in a panic; otherwise the scope would wait for the writer for ever.
         scopeguard::defer! { stop.store(true, std::sync::atomic::Ordering::Release) }
         scope.spawn(|| {
             let mut n = 0u64;
@@ -160,7 +160,7 @@ fn a_mounted_vault_is_verified_but_not_repaired() {
 
 #[test]
 fn a_check_reports_and_verifies_a_pending_journal() {
-    // What a crash had left in the journal was verified as part of the files, and nothing told that
+    // Journal records left by a crash were verified as part of the files, and no message said that
     // the files alone were older.
     if !can_mount() {
         return;
@@ -171,15 +171,15 @@ fn a_check_reports_and_verifies_a_pending_journal() {
     fs::write(&path, vec![1; 50_000]).unwrap();
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.sync_all().unwrap();
-    // A copy of the store beside the mount is what a crash leaves. The journal is empty again after
-    // it has rested, and its records may be at their places already when the copy is made; then
-    // once more.
+    // A copy of the store beside the mount is what a crash leaves. The journal is emptied after an
+    // idle time, and its records may be in place already when the copy is made; then it is tried
+    // again.
     let copy = scratch.path().join("copy");
     let mut found = serde_json::Value::Null;
     for n in 0..200u8 {
         file.write_all_at(&[n; 4096], 8192).unwrap();
         file.sync_all().unwrap();
-        // First the file, then what the journal holds for a later state of it.
+        // First the file, then the journal's later state of it.
         shell(scratch.path(), "rm -rf copy; cp -a vault copy");
         file.write_all_at(&[n + 1; 4096], 8192).unwrap();
         file.sync_all().unwrap();
@@ -195,7 +195,7 @@ fn a_check_reports_and_verifies_a_pending_journal() {
         String::from_utf8_lossy(&said.stderr).contains("the journal of an interrupted mount"),
         "{said:?}"
     );
-    // A repair replays it, though nothing is damaged.
+    // A repair replays it, although nothing is damaged.
     expect_code(scratch.kithfs("fsck").args(["--repair", "--yes"]).arg(&copy), 0);
     assert!(json(scratch.kithfs("fsck").arg("--json").arg(&copy), 0).get("in_journal").is_none());
     drop(file);
@@ -204,8 +204,8 @@ fn a_check_reports_and_verifies_a_pending_journal() {
 
 #[test]
 fn missing_and_unused_attribute_lists_are_reported() {
-    // A repair took away what referred to a list that a sync tool brought later, and nothing told
-    // of lists that nothing used.
+    // A repair removed the reference to a list that a sync tool delivered later, and no message
+    // reported unused lists.
     if !can_mount() {
         return;
     }
@@ -287,9 +287,9 @@ fn missing_and_unused_attribute_lists_are_reported() {
 
 #[test]
 fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
-    // Syncthing keeps a marker in the folder that it is given, and for a day what it had not
-    // finished; a file server keeps a directory of its own in each directory: `fsck` called all
-    // that faults, and the directory of the file server made that of the vault impossible to remove.
+    // Syncthing keeps a marker in its folder, and unfinished files for a day; a file server keeps a
+    // directory of its own in each directory. `fsck` reported all of them as faults, and the file
+    // server's directory made the vault's directory impossible to remove.
     let scratch = Scratch::new(&[]);
     expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("letters"), 0);
     expect_code(scratch.kithfs("put").arg(scratch.vault()).args(["letters/a", "/etc/passwd"]), 0);
@@ -309,14 +309,14 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
         String::from_utf8_lossy(&text.stderr).contains("4 entries not part of the vault"),
         "{text:?}"
     );
-    // What is half there may be a copy of a file of the vault. A repair leaves all of that where it
-    // is.
+    // An unfinished file may be a copy of a file of the vault. A repair leaves all of these in
+    // place.
     fs::copy(cipher(&scratch, "letters/a"), letters.join(".syncthing.AbCd.tmp")).unwrap();
     expect_code(scratch.kithfs("fsck").args(["--repair", "--yes"]).arg(scratch.vault()), 0);
     assert!(
         scratch.vault().join(".stfolder").exists() && letters.join(".syncthing.AbCd.tmp").exists()
     );
-    // They go with a directory that is removed.
+    // They are removed with a directory that is removed.
     expect_code(scratch.kithfs("rm").arg("-r").arg(scratch.vault()).arg("letters"), 0);
     assert!(
         !letters.exists()
@@ -328,7 +328,7 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
 }
 
 /// After nearly every power cut `fsck` exited with 20, as for damage: a name without a byte, bytes
-/// behind the end of a file. Scripts could not tell the two apart, and somebody had to answer a
+/// behind the end of a file. Scripts could not distinguish the two, and a user had to answer a
 /// question for each.
 #[test]
 fn residue_of_a_crash_is_told_from_damage_and_cleared() {
@@ -367,7 +367,7 @@ fn residue_of_a_crash_is_told_from_damage_and_cleared() {
     );
     fsck(&["--repair", "--dry-run"], 23);
 
-    // Nobody answers a question, and none is asked. What could be data is kept.
+    // No question is asked, so none is answered. Bytes that could be data are kept.
     let done = fsck(&["--repair"], 0);
     assert_eq!((&done["clean"], &done["left"]), (&serde_json::json!(true), &serde_json::json!([])));
     let moved = |done: &serde_json::Value| {
@@ -379,7 +379,7 @@ fn residue_of_a_crash_is_told_from_damage_and_cleared() {
     let kept = fsck(&[], 0)["kept"].as_array().unwrap().len();
     assert_eq!(kept, 1, "the unfinished control file");
 
-    // Beside damage it is cleared all the same, and the exit code is that of the damage.
+    // With damage present it is cleared too, and the exit code is that of the damage.
     for name in ["letters/empty", &long] {
         expect_code(scratch.kithfs("put").arg(scratch.vault()).args([name, "/etc/passwd"]), 0);
     }
@@ -395,7 +395,7 @@ fn residue_of_a_crash_is_told_from_damage_and_cleared() {
     assert_eq!(left["left"][0]["plain"], "letters/whole");
 }
 
-/// The largest resident set of a command in KiB.
+/// Returns the largest resident set of a command, in KiB.
 fn peak(command: &mut Command) -> u64 {
     let measure = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); \
                    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
@@ -406,8 +406,8 @@ fn peak(command: &mut Command) -> u64 {
 }
 
 /// A storage host that put a million entries into a directory made each command hold all of them:
-/// 134 MiB for `ls`, and 800 MiB for `fsck`, which told of each. What is held is a part of the
-/// listing now, and the first 10,000 faults.
+/// 134 MiB for `ls`, and 800 MiB for `fsck`, which reported each. A command now holds a part of the
+/// listing and the first 10,000 faults.
 #[test]
 fn memory_is_bounded_where_foreign_entries_are_many() {
     const ENTRIES: u64 = 100_000;
@@ -426,7 +426,7 @@ fn memory_is_bounded_where_foreign_entries_are_many() {
     };
     let before = peaks();
     for n in 0..ENTRIES / 2 {
-        // What could be a name of the vault and is none, and what is of a sync tool.
+        // Names that could be the vault's but are not, and names of a sync tool.
         fs::File::create(letters.join(format!("entry-{n:030}"))).unwrap();
         fs::File::create(scratch.vault().join(format!(".entry-{n:030}"))).unwrap();
     }

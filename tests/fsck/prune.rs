@@ -1,4 +1,5 @@
-//! `kithfs fsck --prune`: control files to which nothing refers are removed, and kept on the machine.
+//! `kithfs fsck --prune`: control files to which nothing refers are removed, and kept on the
+//! machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +40,8 @@ fn give_list(path: &Path) {
     rustix::fs::setxattr(path, "user.long", &[7; 65_536], none).expect("set an attribute");
 }
 
-/// A vault in which one of each kind is in use and one is not, and the paths of those in use.
+/// Returns a vault in which one control file of each kind is used and one is not, and the paths of
+/// the used ones.
 fn vault_with_residue() -> (Scratch, BTreeSet<String>) {
     let scratch = Scratch::new(&["--synced"]);
     let mount = scratch.mount(&[]);
@@ -68,7 +70,8 @@ fn state(scratch: &Scratch) -> PathBuf {
     scratch.path().join("state/kithfs")
 }
 
-/// Nothing ever removed what was only ever added, so it grew with each rename and each long list.
+/// Control files that are only ever added were never removed, so a vault grew with each rename and
+/// each long list.
 #[test]
 fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
     if !can_mount() {
@@ -77,7 +80,7 @@ fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
     let (scratch, used) = vault_with_residue();
     let before = added(&scratch.vault());
     let image = shell(&scratch.vault(), "find . -type f | sort | xargs -d '\\n' sha256sum");
-    // Nobody to ask.
+    // No terminal to ask at.
     let output = expect_code(&mut fsck(&scratch, &["--prune", "--unused-for", "0"]), 0);
     assert!(said(&output).contains("--yes removes it"), "{output:?}");
     let output = expect_code(&mut fsck(&scratch, &["--prune", "--unused-for", "0", "-n"]), 0);
@@ -87,7 +90,7 @@ fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
     let found = pruned(&mut fsck(&scratch, &["--prune", "--unused-for", "0", "--yes", "--json"]));
     assert_eq!((&found["pruned"]["files"], &found["unused"]["files"]), (&4.into(), &0.into()));
     assert_eq!(added(&scratch.vault()), used);
-    // Everything that is in use is whole.
+    // Everything in use is intact.
     let mount = scratch.mount(&[]);
     shell(
         &scratch.point(),
@@ -98,7 +101,7 @@ fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
     assert_eq!(read, Ok(65_536));
     mount.unmount();
 
-    // The note beside what is kept says how to put it back.
+    // The note beside the kept files says how to restore them.
     let kept = PathBuf::from(found["pruned"]["kept_in"].as_str().unwrap());
     assert!(kept.starts_with(state(&scratch)), "{}", kept.display());
     let note = fs::read_to_string(kept.with_extension("txt")).unwrap();
@@ -107,8 +110,9 @@ fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
     assert_eq!(shell(&scratch.vault(), "find . -type f | sort | xargs -d '\\n' sha256sum"), image);
 }
 
-/// A file that is not referenced today can be referenced tomorrow, by an entry that is on its way.
-/// The age is that of this machine's own record: the times of the store are the storage host's.
+/// A file that is not referenced today can be referenced tomorrow, by an entry that has not
+/// arrived. The age is taken from this machine's own record: the times of the store are the storage
+/// host's.
 #[test]
 fn what_became_unused_lately_is_kept_whatever_the_store_says() {
     if !can_mount() {
@@ -124,7 +128,8 @@ fn what_became_unused_lately_is_kept_whatever_the_store_says() {
         "{output:?}"
     );
     assert_eq!(added(&scratch.vault()), before);
-    // Ten days later, by this machine's record. One of them is used again and begins anew.
+    // Ten days later, by this machine's record. One of the files is used again, so its time begins
+    // again.
     let record = fs::read_dir(state(&scratch).join("unused")).unwrap().next().unwrap().unwrap();
     let age = |days: i64| {
         let text = fs::read_to_string(record.path()).unwrap();
@@ -149,7 +154,7 @@ fn what_became_unused_lately_is_kept_whatever_the_store_says() {
     assert!(left.len() == 1 && left[0].starts_with("./+long/"), "{left:?}");
 }
 
-/// A copy in which something is missing, as with selective sync, makes what it refers to look
+/// A copy with missing entries, as with selective sync, makes the files to which they refer look
 /// unused.
 #[test]
 fn nothing_is_removed_from_an_incomplete_copy() {
@@ -167,7 +172,7 @@ fn nothing_is_removed_from_an_incomplete_copy() {
     assert!(said(&output).contains("that this machine has seen is not in this copy"), "{output:?}");
     assert_eq!(added(&scratch.vault()), before);
     fs::rename(&aside, &dir).unwrap();
-    // Nor with a fault.
+    // Nothing is removed with a fault either.
     let file = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..whole.len() - 1]).unwrap();

@@ -1,5 +1,5 @@
-//! `--lock-on`: events of the session lock the vault. logind and screen lockers are those of
-//! python-dbusmock on buses of the test's own.
+//! `--lock-on`: events of the session lock the vault. python-dbusmock plays logind and screen
+//! lockers, on buses of the test's own.
 
 use std::io::{BufReader, Lines};
 use std::path::Path;
@@ -19,7 +19,7 @@ const SESSION: &str = "org.freedesktop.login1.Session";
 
 /// A machine with a system bus and a session bus.
 struct Desktop {
-    // Before the directory of the buses: it goes first.
+    // Declared before the directory of the buses, so that it is dropped first.
     mounts: Vec<(Child, std::path::PathBuf)>,
     system: Bus,
     session: Bus,
@@ -35,7 +35,7 @@ fn session_path(id: &str) -> String {
 }
 
 impl Desktop {
-    /// Without any service; `None` where it cannot be had.
+    /// Starts it without any service; `None` if that is not possible.
     fn bare() -> Option<Desktop> {
         if !can_mount() || !can_mock() {
             return None;
@@ -46,7 +46,7 @@ impl Desktop {
         Some(Desktop { mounts: Vec::new(), system, session, scratch })
     }
 
-    /// With logind, and two sessions of this user, c1 and c2, and one of another.
+    /// Starts it with logind, two sessions of this user, c1 and c2, and one of another user.
     fn new() -> Option<Desktop> {
         let mut desktop = Desktop::bare()?;
         desktop.system.mock(&["--system", "--template", "logind"], LOGIND);
@@ -65,7 +65,7 @@ impl Desktop {
         command
     }
 
-    /// A mount in the foreground, from the session `own` if it is not empty.
+    /// Starts a mount in the foreground, from the session `own` if that is not empty.
     fn mount(&mut self, events: &str, own: &str) -> Log {
         let mut command = self.kithfs("mount");
         if !own.is_empty() {
@@ -87,7 +87,7 @@ impl Desktop {
         assert!(child.wait().unwrap().success() && !is_mounted(&point));
     }
 
-    /// Has logind announce that the machine is about to sleep.
+    /// Makes logind announce that the machine is about to sleep.
     fn sleep(&self) {
         prepare_for_sleep(&self.system, true);
     }
@@ -110,7 +110,7 @@ impl Drop for Desktop {
     }
 }
 
-/// What a mount logs.
+/// Returns the log of a mount.
 struct Log(Lines<BufReader<ChildStderr>>);
 
 impl Log {
@@ -123,7 +123,7 @@ fn prepare_for_sleep(bus: &Bus, begins: bool) {
     bus.emit(LOGIND, MAIN, (MANAGER, "PrepareForSleep", "b"), &[Variant::from(begins)]);
 }
 
-/// Who delays what, by what logind lists.
+/// Returns the delay locks that logind lists.
 type Inhibitor = (String, String, String, String, u32, u32);
 
 fn inhibitors(bus: &Bus) -> Vec<Inhibitor> {
@@ -140,7 +140,7 @@ fn sleep_waits_until_the_vault_is_locked() {
     };
     assert_eq!(delays.len(), 1, "the check before the passphrase holds none");
     let mut writer = Writer::start(&desktop.scratch.point());
-    // What is not written yet takes a while.
+    // Data that is not written yet takes a while.
     std::fs::write(desktop.scratch.point().join("large"), vec![7; 64 << 20]).unwrap();
     prepare_for_sleep(&desktop.system, false);
     assert_eq!(writer.write("more"), "ok");
@@ -172,7 +172,7 @@ fn the_lock_of_the_screen_locks_the_vault() {
     let (gnome, path) = ("org.gnome.ScreenSaver", "/org/gnome/ScreenSaver");
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
     let log = desktop.mount("screen", "");
-    // That it was unlocked does not lock.
+    // An unlock does not lock.
     for is_active in [false, true] {
         let _: () = desktop.session.call(gnome, path, gnome, "SetActive", &(is_active,));
     }
@@ -189,7 +189,7 @@ fn the_lock_of_the_screen_locks_the_vault() {
 #[test]
 fn the_end_of_the_session_locks_the_vault() {
     let Some(mut desktop) = Desktop::new() else { return };
-    // Mounted in a session, its end counts and that of another one does not.
+    // For a mount from a session, the end of that session counts, and that of another one does not.
     let log = desktop.mount("logout,suspend", "c1");
     desktop.remove("c2");
     desktop.sleep();
@@ -198,7 +198,8 @@ fn the_end_of_the_session_locks_the_vault() {
     desktop.remove("c1");
     desktop.is_locked(log, "the session has ended");
 
-    // Mounted in none, as by a user's service: the last one counts, also one that is new.
+    // For a mount from no session, as by a user service, the end of the last session counts, also
+    // of a new one.
     let body = |id| (id, "seat0", uid(), "somebody", true);
     let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c1"));
     let log = desktop.mount("logout,suspend", "");
@@ -291,12 +292,12 @@ fn an_event_that_nothing_would_announce_is_refused() {
     };
     for event in ["suspend", "logout", "screen"] {
         refused(&desktop, event, &nowhere);
-        // The buses are there, and nothing is on them.
+        // The buses exist, without any service.
         refused(&desktop, event, &|_| {});
     }
     desktop.system.mock(&["--system", "--template", "logind"], LOGIND);
     for event in ["logout", "screen"] {
-        // logind is there, and knows no session.
+        // logind runs, and has no session.
         refused(&desktop, event, &|_| {});
     }
     let log = desktop.mount("suspend", "");
@@ -304,7 +305,7 @@ fn an_event_that_nothing_would_announce_is_refused() {
     desktop.is_locked(log, "the machine is about to sleep");
 }
 
-/// As a setting of a named vault, which an option of `open` replaces.
+/// As a setting of a named vault, which an option of `open` overrides.
 #[test]
 fn a_named_vault_keeps_the_events() {
     let Some(mut desktop) = Desktop::new() else { return };

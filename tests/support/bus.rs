@@ -1,4 +1,4 @@
-//! A message bus of a test's own, and services of python-dbusmock on it.
+//! A message bus for one test, and services of python-dbusmock on it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use super::people::{has, wait_until};
 /// The interface by which a test controls a mock.
 const MOCK: &str = "org.freedesktop.DBus.Mock";
 
-/// Returns whether services can be mocked; reports loudly that the test is skipped if not.
+/// Returns whether services can be mocked; prints a message that the test is skipped if not.
 pub fn can_mock() -> bool {
     let mut probe = Command::new("python3");
     probe.args(["-c", "import dbusmock"]).stderr(Stdio::null());
@@ -21,7 +21,7 @@ pub fn can_mock() -> bool {
     is_there
 }
 
-/// A bus on which nothing is started by itself.
+/// A bus that starts nothing by itself.
 pub struct Bus {
     address: String,
     dbus: Option<Child>,
@@ -52,7 +52,7 @@ impl Bus {
         Bus { address: listen, dbus: Some(dbus), children: Vec::new() }
     }
 
-    /// One that is there already.
+    /// Connects to an existing bus.
     pub fn at(address: String) -> Bus {
         Bus { address, dbus: None, children: Vec::new() }
     }
@@ -61,7 +61,7 @@ impl Bus {
         self.address.clone()
     }
 
-    /// Starts a service, which goes away with the bus, and waits until it owns its name.
+    /// Starts a service, which ends with the bus, and waits until it owns its name.
     pub fn serve(&mut self, command: &mut Command, name: &str) {
         self.children.push(command.spawn().unwrap());
         wait_until("the service is on the bus", || self.has(name));
@@ -102,7 +102,7 @@ impl Bus {
         zbus::block_on(asked).unwrap_or_else(|error| panic!("{interface}.{method}: {error}"))
     }
 
-    /// Has a mock send a signal.
+    /// Makes a mock send a signal.
     pub fn emit(
         &self,
         service: &str,
@@ -114,7 +114,7 @@ impl Bus {
         self.call(service, path, MOCK, "EmitSignal", &(interface, name, signature, args))
     }
 
-    /// Calls a method of a mock that its template has for tests.
+    /// Calls a method of a mock that its template provides for tests.
     pub fn control<R>(
         &self,
         service: &str,
@@ -174,7 +174,7 @@ while True:
 "#;
 
 impl Restarted {
-    /// Starts it with one service, which is a python-dbusmock with these arguments.
+    /// Starts it with one service, a python-dbusmock with these arguments.
     pub fn start(dir: &Path, name: &str, arguments: &str, service: &str) -> Restarted {
         let (socket, config) = (dir.join(name), dir.join(format!("{name}.conf")));
         let services = dir.join(format!("{name}.services"));

@@ -60,7 +60,7 @@ impl Team {
         panic!("the tool does not come to an end");
     }
 
-    /// After the unmount: no check finds a fault, and no memory has an alarm.
+    /// Called after the unmount: no check finds a fault, and no rollback database has an alarm.
     fn check(&mut self) {
         self.settle();
         for person in &self.people {
@@ -70,7 +70,7 @@ impl Team {
     }
 }
 
-/// Lets the tool of one machine work, when everything is flushed unless it is live.
+/// Lets the tool of one machine work, after everything is flushed unless it is live.
 fn sync(people: &[Person], tool: &mut dyn Tool, machine: usize, how: &How) -> usize {
     if !how.live {
         for person in people {
@@ -83,7 +83,7 @@ fn sync(people: &[Person], tool: &mut dyn Tool, machine: usize, how: &How) -> us
     tool.sync(machine, how, &mut || ())
 }
 
-/// Within the time in which a live mount shows what has arrived.
+/// The time within which a live mount shows what has arrived.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_millis(2500);
     while !holds() {
@@ -92,7 +92,7 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The lines that somebody writes in round `n`, and the commands that write them.
+/// Returns the lines that a person writes in round `n`, and the commands that write them.
 fn writes(name: &str, n: usize) -> Vec<(String, String)> {
     let [together, only, common, created] =
         ["together", "only", "common", "created"].map(|file| format!("{n} of {name} in {file}"));
@@ -105,7 +105,7 @@ fn writes(name: &str, n: usize) -> Vec<(String, String)> {
 }
 
 /// Everybody writes all the time, into the same files, the same new names and directories that are
-/// renamed; with `rekey` Ann changes the folder key twice meanwhile, and once seals everything anew.
+/// renamed. With `rekey` Ann changes the folder key twice meanwhile, and once reseals everything.
 fn all_write(kind: ToolKind, rekey: bool) {
     let mut team = Team::new(kind, ["writer", "writer"]);
     let Team { people, tool } = &mut team;
@@ -116,8 +116,8 @@ fn all_write(kind: ToolKind, rekey: bool) {
             let name = NAMES[machine];
             for (command, line) in writes(name, n) {
                 let (written, why) = person.shell(&command);
-                // Part of a sync can bring a file before its key, or a list of members before the key
-                // in it. Then the write is refused, and possible once the rest is there.
+                // A partial sync can deliver a file before its key, or a list of members before the
+                // key in it. Then the write is refused, and succeeds once the rest has arrived.
                 let waits = ["Input/output error", "Read-only file system"];
                 let waits = rekey && waits.iter().any(|errno| why.contains(errno));
                 assert!(written || waits, "{line}: {why}");
@@ -172,8 +172,8 @@ fn writers_of_a_share_write_at_the_same_time() {
     TOOLS.into_iter().for_each(|kind| all_write(kind, false));
 }
 
-/// The folder key changes on one machine while the others write under the one before, and everything
-/// is sealed anew while their changes arrive.
+/// The folder key changes on one machine while the others write under the former one, and
+/// everything is resealed while their changes arrive.
 #[test]
 fn a_rekey_loses_nothing_that_others_write() {
     if !can_mount() {
@@ -182,8 +182,9 @@ fn a_rekey_loses_nothing_that_others_write() {
     TOOLS.into_iter().for_each(|kind| all_write(kind, true));
 }
 
-/// What a writer wrote before he was removed stays. What he writes until his machine knows of it
-/// arrives late, and is refused everywhere with an error; it never passes for the others' work.
+/// What a writer wrote before the removal stays. What is written until the writer's machine knows
+/// of it arrives late, and is refused everywhere with an error; it never passes for the others'
+/// work.
 #[test]
 fn late_arrivals_of_a_removed_writer_are_refused() {
     if !can_mount() {
@@ -228,8 +229,8 @@ fn late_arrivals_of_a_removed_writer_are_refused() {
     }
 }
 
-/// Two admins change the members without knowing of each other. Whoever has seen neither change sees
-/// a fork, and is told the command that settles it; then everybody goes on.
+/// Two admins change the members without knowing of each other. A member who has seen neither
+/// change sees a fork, and is told the command that settles it; then everybody continues.
 #[test]
 fn a_fork_of_two_admins_is_settled_by_the_command() {
     if !can_mount() {
