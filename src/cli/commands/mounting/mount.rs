@@ -14,7 +14,7 @@ use super::lock;
 use super::mount_point::{MountPoint, Ready};
 use crate::cli::args::{self, LogLevel, Mount, Notify, OpenArgs};
 use crate::cli::control::{self, Control, Offer, Working};
-use crate::cli::daemon::desktop::lock_on::LockOn;
+use crate::cli::daemon::desktop::events::LockOn;
 use crate::cli::daemon::desktop::notify::{Notices, What};
 use crate::cli::daemon::ending::{Ending, Of, has_manager, tell_manager};
 use crate::cli::daemon::fork::{self, Background, Side};

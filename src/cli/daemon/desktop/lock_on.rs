@@ -9,47 +9,14 @@
 //! * Nothing polls.
 
 use std::io;
-use std::sync::Arc;
 
 use zbus::block_on;
 
+use super::events::{Happened, Lock, LockOn};
 use super::logind::Logind;
 use super::screen::Screen;
-use crate::cli::args::LockEvent;
 use crate::cli::error::Error;
 use crate::cli::report::note;
-
-/// Locks the vault, for the reason that is given.
-pub type Lock = Arc<dyn Fn(&str) + Send + Sync>;
-
-/// The events that lock a vault.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LockOn {
-    /// The machine is about to sleep.
-    pub suspend: bool,
-    /// The screen or the session was locked.
-    pub screen: bool,
-    /// The session has ended.
-    pub logout: bool,
-}
-
-impl From<&[LockEvent]> for LockOn {
-    fn from(events: &[LockEvent]) -> LockOn {
-        LockOn {
-            suspend: events.contains(&LockEvent::Suspend),
-            screen: events.contains(&LockEvent::Screen),
-            logout: events.contains(&LockEvent::Logout),
-        }
-    }
-}
-
-/// What came over a bus.
-pub enum Happened {
-    /// The vault has to be locked, for this reason.
-    Lock(&'static str),
-    /// The connection is lost.
-    Lost,
-}
 
 /// The events, subscribed to.
 pub struct Watch {

@@ -17,7 +17,7 @@ use zbus::connection::Builder;
 use zbus::{Message, OwnedObjectPath, OwnedVariant};
 
 use super::bus::{Bus, DBUS};
-use super::lock_on::{Happened, Lock, LockOn};
+use super::events::{Happened, Lock, LockOn};
 
 const LOGIND: &str = "org.freedesktop.login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";

@@ -3,7 +3,7 @@
 use zbus::connection::Builder;
 
 use super::bus::Bus;
-use super::lock_on::Happened;
+use super::events::Happened;
 use crate::cli::secrets::keyring;
 
 /// How the interface of each desktop ends: `org.freedesktop.ScreenSaver`, `org.gnome.ScreenSaver`
