@@ -433,6 +433,8 @@ pub(crate) fn enter(
     let share = descriptor.share_id();
     let unknown =
         |source| Error::Io { op: "read the trust store for", path: shown.to_path_buf(), source };
+    let untrusted =
+        || Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder };
     // A share with a single owner needs no remembered head.
     let (remembered, inviter) = match descriptor.signed {
         true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
@@ -448,21 +450,11 @@ pub(crate) fn enter(
         return Err(Error::NoAccess { path: shown.to_path_buf() }.into()); // an unsigned share has one owner
     }
     if vouched.is_some_and(|id| id != share) {
-        return Err(Error::Untrusted {
-            path: shown.to_path_buf(),
-            share,
-            founder: descriptor.founder,
-        }
-        .into());
+        return Err(untrusted().into());
     }
     let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();
     if !proven && !trust.first_use {
-        return Err(Error::Untrusted {
-            path: shown.to_path_buf(),
-            share,
-            founder: descriptor.founder,
-        }
-        .into());
+        return Err(untrusted().into());
     }
     let Standing { heads: rosters, ignored, pinned } =
         standing(store, &descriptor, pin.as_ref(), shown)?;
@@ -474,18 +466,45 @@ pub(crate) fn enter(
             "{}: the signer of the invitation to this share was not an admin",
             shown.display()
         );
-        return Err(Error::Untrusted {
-            path: shown.to_path_buf(),
-            share,
-            founder: descriptor.founder,
-        }
-        .into());
+        return Err(untrusted().into());
     }
     for (_, reason) in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
     }
-    let (mut heads, mut incomplete, mut refused) = (Vec::new(), false, None);
     let several = rosters.len() > 1;
+    let (heads, incomplete) = open_heads(store, rosters, identity, shown)?;
+    if several {
+        tracing::error!(
+            "{}: its membership was changed in two conflicting ways; it is read-only until that is settled",
+            shown.display()
+        );
+    } else if descriptor.signed {
+        let roster = &heads[0].roster;
+        if trust.pins.is_some() && remembered != Some(roster.head()) {
+            if let Err(fault) = flush_chain(store, roster, remembered.as_ref()) {
+                // Remembered all the same: a store that refuses to flush must not be able to
+                // prevent that.
+                tracing::warn!(
+                    errno = fault.errno(),
+                    "{}: the roster of the share could not be made durable",
+                    shown.display()
+                );
+            }
+            trust.remember(&share, roster.head());
+        }
+    }
+    Ok(Entered { descriptor, heads, forked: several, incomplete })
+}
+
+/// Opens the heads that this identity can open; fails if it can open none. Returns them, and whether
+/// an inventory is missing.
+fn open_heads(
+    store: &dyn Dir,
+    rosters: Vec<VerifiedRoster>,
+    identity: &Identity,
+    shown: &Path,
+) -> std::result::Result<(Vec<Head>, bool), Unentered> {
+    let (mut heads, mut incomplete, mut refused) = (Vec::new(), false, None);
     for roster in rosters {
         let opened = roster.open(identity, &mut block_reader(store)).and_then(|keys| {
             let members = roster.members(&keys, &mut block_reader(store))?;
@@ -513,25 +532,5 @@ pub(crate) fn enter(
         }
         None => {}
     }
-    if several {
-        tracing::error!(
-            "{}: its membership was changed in two conflicting ways; it is read-only until that is settled",
-            shown.display()
-        );
-    } else if descriptor.signed {
-        let roster = &heads[0].roster;
-        if trust.pins.is_some() && remembered != Some(roster.head()) {
-            if let Err(fault) = flush_chain(store, roster, remembered.as_ref()) {
-                // Remembered all the same: a store that refuses to flush must not be able to
-                // prevent that.
-                tracing::warn!(
-                    errno = fault.errno(),
-                    "{}: the roster of the share could not be made durable",
-                    shown.display()
-                );
-            }
-            trust.remember(&share, roster.head());
-        }
-    }
-    Ok(Entered { descriptor, heads, forked: several, incomplete })
+    Ok((heads, incomplete))
 }

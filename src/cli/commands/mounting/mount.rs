@@ -288,30 +288,48 @@ fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
         .ok()
 }
 
+/// Prepares this process to serve a mount. Returns its signals, which are blocked from now on.
+fn prepare_process() -> Result<Signals, Failure> {
+    fork::keep_memory_private()?;
+    clear_umask();
+    fork::raise_open_files();
+    signals::ignore_file_size_limit()
+        .map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
+    Ok(Signals::block().map_err(|source| Error::Os { op: "block signals", source })?)
+}
+
+/// Returns how the vault is opened for a mount with these options.
+fn purpose(options: &MountOptions) -> Purpose {
+    match (options.read_only, options.shared) {
+        (true, false) => Purpose::Read,
+        (false, false) => Purpose::Write,
+        (true, true) => Purpose::ReadShared,
+        (false, true) => Purpose::WriteShared,
+    }
+}
+
+/// Makes the vault tell the kernel which of its cached writes were refused.
+fn tell_kernel(serving: &Serving, vault: &Vault) {
+    match held::forgetting(serving.notifier()) {
+        Ok(forget) => vault.tell_cache(forget),
+        Err(error) => {
+            tracing::warn!("refused writes may be visible until the file is reopened: {error}")
+        }
+    }
+}
+
 impl Service {
     fn start(plan: Plan<'_>, is_service: bool) -> Result<Service, Failure> {
         let Plan { mut found, secret, point, options, serve, lock_on, notify, open } = plan;
-        fork::keep_memory_private()?;
-        clear_umask();
-        fork::raise_open_files();
-        signals::ignore_file_size_limit()
-            .map_err(|source| Error::Os { op: "lift the limit on file sizes", source })?;
-        let signals =
-            Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
+        let signals = prepare_process()?;
         let watch = lock_on.subscribe()?;
         let notices = Notices::start(notify, &found.dir);
         let told = notices.clone();
         found.events = Events::new(move |event| told.tell(What::In(event)));
-        let purpose = match (options.read_only, options.shared) {
-            (true, false) => Purpose::Read,
-            (false, false) => Purpose::Write,
-            (true, true) => Purpose::ReadShared,
-            (false, true) => Purpose::WriteShared,
-        };
         let share = found.description.share_id;
         let remembers = !open.no_rollback_memory;
         let store_is_read_only = found.store.is_read_only().unwrap_or(false);
-        let open = found.unlock(secret, open, purpose)?;
+        let open = found.unlock(secret, open, purpose(&options))?;
         if open.vault.forks() > 0 {
             notices.tell(What::In(Event::Forked));
         }
@@ -334,31 +352,16 @@ impl Service {
         }
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
         let usage = operations.usage();
-        let serving = match fuse::serve(device, operations, &serve) {
-            Ok(serving) => serving,
-            Err(source) => {
-                // No process serves it, so it is useless. Unmount lazily, as a program may already
-                // be blocked in it.
-                if let Err(error) = mounted.unmount(true) {
-                    tracing::error!("{error}");
-                }
-                return Err(Error::Io {
-                    op: "serve the mount on",
-                    path: point.path.clone(),
-                    source,
-                }
-                .into());
+        let serving = fuse::serve(device, operations, &serve).map_err(|source| {
+            // No process serves it, so it is useless. Unmount lazily, as a program may already be
+            // blocked in it.
+            if let Err(error) = mounted.unmount(true) {
+                tracing::error!("{error}");
             }
-        };
+            Error::Io { op: "serve the mount on", path: point.path.clone(), source }
+        })?;
         if serve.writeback {
-            match held::forgetting(serving.notifier()) {
-                Ok(forget) => open.vault.tell_cache(forget),
-                Err(error) => {
-                    tracing::warn!(
-                        "refused writes may be visible until the file is reopened: {error}"
-                    )
-                }
-            }
+            tell_kernel(&serving, &open.vault);
         }
         if serving.over_io_uring() {
             tracing::info!("io_uring is in use, which is experimental");
