@@ -16,7 +16,7 @@
 #   overwrite    the same over what is there: MB/s
 #   read         the same read in a fresh mount: MB/s
 # For the opens daemon and program have one processor, since waking each other across two takes longer than what is to be measured, and
-# differs from mount to mount; and no rollback memory, whose look through the vault verifies signatures in the background.
+# differs from mount to mount; and no rollback database, whose comparison with the vault verifies signatures in the background.
 # The difference is hashing of ciphertext, the signatures, and tables of twice the size. `cargo bench --bench parts -- signed` has the first two alone.
 set -euo pipefail
 
