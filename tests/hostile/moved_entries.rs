@@ -3,12 +3,19 @@
 
 use std::sync::Arc;
 
+use kithfs::crypto::{
+    RecordCipher, Suite, Tag, directory_key, directory_tag, moved_place, root_tag,
+};
+use kithfs::format::moved::{Moved, file_name, place_name};
+use kithfs::format::record::{RecordContext, RecordKind};
+use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::suffix;
-use kithfs::roster::Role;
+use kithfs::roster::{Identity, Role};
 use kithfs::store::mem::MemStore;
-use kithfs::store::{Dir, RenameMode as StoreRename};
+use kithfs::store::{Dir, Kind, RenameMode as StoreRename};
 use kithfs::vault::{ROOT, RenameMode, Vault};
 
+use crate::support::forger::{self, Forger};
 use crate::support::members::{
     beside, founded, key, member, open_as, person, quiet, root_share, with_bob,
 };
@@ -81,6 +88,78 @@ fn an_entry_in_another_directory_is_marked_and_opens() {
     rename(&vault, &public(&moved), b"public/salaries", RenameMode::NoReplace).unwrap();
     assert_eq!(get(&vault, b"public/salaries").unwrap(), b"for few");
     assert_eq!(vault.check(b"", &mut |_| ()).unwrap().notes.len(), 1);
+}
+
+/// A link, a FIFO, a file in place of a directory or the reverse, where evidence or a long name should
+/// be: it counts as withheld. One such object made whole directories, or the whole vault, unusable.
+#[test]
+fn other_objects_in_place_of_evidence_hide_nothing() {
+    const LONG: [u8; 200] = [b'l'; 200];
+    let place = |root: &Arc<dyn Dir>, name: &[u8]| {
+        let all = root.open_dir(name).unwrap();
+        let group = raw::names(&*all).remove(0);
+        (all, group)
+    };
+    for control in [&b"+moved"[..], b"+long"] {
+        for depth in 0..3 {
+            for kind in [Kind::File, Kind::Dir, Kind::Symlink, Kind::Fifo] {
+                let what = format!("{}, depth {depth}, {kind:?}", control.escape_ascii());
+                let store = MemStore::new();
+                vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+                let vault = vaults::open(store.root()).unwrap();
+                mkdir(&vault, b"a").unwrap();
+                put(&vault, b"a/x", b"x").unwrap();
+                put(&vault, &[b"a/", &LONG[..]].concat(), b"long").unwrap();
+                rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+                mkdir(&vault, b"other").unwrap();
+                put(&vault, b"other/y", b"y").unwrap();
+                vault.close().unwrap();
+                let root = store.root();
+                let (all, group) = place(&root, control);
+                let inside = all.open_dir(&group).unwrap();
+                let file = raw::names(&*inside).remove(0);
+                let (dir, name) =
+                    [(&root, control), (&all, &group[..]), (&inside, &file[..])][depth];
+                dir.rename(name, &*root, b".aside", StoreRename::NoReplace).unwrap();
+                match kind {
+                    Kind::Dir => dir.mkdir(name, 0o755).unwrap(),
+                    Kind::Symlink => dir.symlink(name, b"/etc").unwrap(),
+                    Kind::Fifo => dir.mknod(name, Kind::Fifo, 0o644, 0).unwrap(),
+                    _ => raw::write(&**dir, name, b"strange"),
+                }
+                let vault = vaults::open(root.clone()).unwrap();
+                assert_eq!(get(&vault, b"other/y").unwrap(), b"y", "{what}");
+                assert_eq!(names(&vault, b"b").len(), 2, "{what}");
+                for name in names(&vault, b"b") {
+                    let bytes = get(&vault, &[b"b/", &name[..]].concat()).unwrap();
+                    assert!(bytes == b"x" || bytes == b"long", "{what}");
+                }
+                put(&vault, b"b/new", b"new").unwrap();
+                let report = vault.check(b"", &mut |_| ()).unwrap();
+                let is_empty_dir = depth < 2 && kind == Kind::Dir;
+                let is_lost = control == b"+long" || !is_empty_dir;
+                assert_eq!(report.faults.is_empty(), !is_lost, "{what}: {:?}", report.faults);
+                let in_place = |path: &[u8]| path.starts_with(control);
+                assert!(
+                    is_empty_dir || report.faults.iter().any(|fault| in_place(&fault.cipher)),
+                    "{what}: {:?}",
+                    report.faults
+                );
+                vault.close().unwrap();
+                // It goes, and what was there comes back.
+                match kind {
+                    Kind::Dir => dir.rmdir(name).unwrap(),
+                    _ => dir.unlink(name).unwrap(),
+                }
+                root.rename(b".aside", &**dir, name, StoreRename::NoReplace).unwrap();
+                let vault = vaults::open(root).unwrap();
+                assert_eq!(get(&vault, b"b/x").unwrap(), b"x", "{what}");
+                assert_eq!(get(&vault, &[b"b/", &LONG[..]].concat()).unwrap(), b"long", "{what}");
+                assert_eq!(faults(&vault), Vec::<String>::new(), "{what}");
+                vault.close().unwrap();
+            }
+        }
+    }
 }
 
 /// Evidence that arrives later removes the mark, in whatever order it arrives.
@@ -177,6 +256,152 @@ fn forged_truncated_and_misplaced_evidence_proves_nothing() {
     assert_eq!(get(&vault, &[b"b/", &shown[..]].concat()).unwrap(), b"from");
     assert_eq!(raw::read(&*dir, &file), honest);
     assert!(!faults(&vault).is_empty(), "the check names what is not valid");
+}
+
+/// The tag of a directory at the root of a share.
+fn tag_of(forger: &Forger, key: &kithfs::crypto::DirectoryKey, name: &[u8]) -> Tag {
+    directory_tag(key, &root_tag(key, &forger.share), name)
+}
+
+/// A reader has all keys with which evidence is sealed, and no right to sign it. Their evidence under
+/// their own name, under a writer's, and without a signature leads nowhere.
+#[test]
+fn evidence_that_a_reader_forges_is_not_used() {
+    let (reader, writer) = (person(3), person(2));
+    let members = vec![member(&reader, Role::Reader, "Cem"), member(&writer, Role::Writer, "Bob")];
+    let (store, ann) = founded(members);
+    let vault = open_as(&store, &ann).unwrap();
+    for dir in [&b"private"[..], b"public"] {
+        mkdir(&vault, dir).unwrap();
+        put(&vault, &[dir, b"/x"].concat(), dir).unwrap();
+    }
+    at(&vault, b"public", |dir| vault.unlink(dir, b"x")).unwrap();
+    let [private, public] = [&b"private/x"[..], b"public"].map(|p| vault.cipher_path(p).unwrap());
+    vault.close().unwrap();
+    let stored = carry(&store, &private, &public);
+    let root = store.root();
+    let forger = Forger::of(&root, &reader);
+    let folder = forger::folder_keys(&forger::roster(&root), &reader, &root);
+    let directories = directory_key(&folder.first().key, &forger.share);
+    let [from, to] = [&b"private"[..], b"public"].map(|name| tag_of(&forger, &directories, name));
+    let cipher = RecordCipher::new(forger.suite, forger.keys.records.expose());
+    let context = RecordContext {
+        share: &forger.share,
+        suite: forger.suite,
+        signed: true,
+        epoch: forger.epoch,
+        cipher: &cipher,
+    };
+    let plain = Moved { from, to }.encode();
+    let place = place_name(&moved_place(&forger.keys.names, &to));
+    root.mkdir(b"+moved", 0o755).unwrap();
+    let all = root.open_dir(b"+moved").unwrap();
+    all.mkdir(&place, 0o755).unwrap();
+    let dir = all.open_dir(&place).unwrap();
+    let seal = |author: &Identity, signer: &Identity, by: &Identity| {
+        let by = Sign {
+            by: Authorship { author: key(author), signer: key(signer) },
+            sign: &|label, message| by.sign(label, message),
+        };
+        context.seal(RecordKind::Moved, b"", &plain, Some(by), &vaults::Seeded::new(7))
+    };
+    let unsigned = RecordContext { signed: false, ..context };
+    for forged in [
+        seal(&reader, &reader, &reader),
+        seal(&writer, &writer, &reader),
+        seal(&reader, &writer, &reader),
+        seal(&writer, &reader, &reader),
+        unsigned.seal(RecordKind::Moved, b"", &plain, None, &vaults::Seeded::new(8)),
+    ] {
+        raw::write(&*dir, &file_name(&forged), &forged);
+    }
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(names(&vault, b"public"), [marked(b"x", &stored)]);
+    assert_eq!(get(&vault, b"public/x").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(faults(&vault).len(), 5, "the check names each of them");
+    vault.close().unwrap();
+    // The same from a writer counts: that is what only the right to write is missing for.
+    let genuine = seal(&writer, &writer, &writer);
+    raw::write(&*dir, &file_name(&genuine), &genuine);
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(get(&vault, b"public/x").unwrap(), b"private");
+}
+
+/// What THREAT_MODEL.md allows to a host that has only the store: along the renames that happened, to
+/// and from the copies that it makes, and back to former names. Nothing else.
+#[test]
+fn a_host_moves_entries_along_recorded_renames_only() {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    mkdir(&vault, b"a").unwrap();
+    put(&vault, b"a/old", b"old").unwrap();
+    rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+    rename(&vault, b"b", b"c", RenameMode::NoReplace).unwrap();
+    for (dir, name) in [(&b"a"[..], &b"a/of a"[..]), (b"b", b"b/of b"), (b"c", b"c/of c")] {
+        let _ = mkdir(&vault, dir);
+        put(&vault, name, name).unwrap();
+    }
+    let path = |path: &[u8]| vault.cipher_path(path).unwrap();
+    let [a, b, c, of_a, of_b, of_c] =
+        [&b"a"[..], b"b", b"c", b"a/of a", b"b/of b", b"c/of c"].map(path);
+    vault.close().unwrap();
+    let root = store.root();
+    // An entry of the new `a` goes wherever the former one went, and not back.
+    let of_a = carry(&store, &of_a, &c);
+    let of_c = carry(&store, &of_c, &a);
+    let of_b = carry(&store, &of_b, &a);
+    let vault = vaults::open(root.clone()).unwrap();
+    assert_eq!(get(&vault, b"c/of a").unwrap(), b"a/of a");
+    let mut all = names(&vault, b"a");
+    all.sort();
+    let mut expected = [marked(b"of c", &of_c), marked(b"of b", &of_b)];
+    expected.sort();
+    assert_eq!(all, expected);
+    vault.close().unwrap();
+    for (from, name) in [(&a, &of_c), (&a, &of_b), (&c, &of_a)] {
+        carry(&store, &[&from[..], b"/", &name[..]].concat(), &b);
+    }
+    let vault = vaults::open(root.clone()).unwrap();
+    let mut all = names(&vault, b"b");
+    all.sort();
+    let mut expected = vec![b"of a".to_vec(), b"of b".to_vec(), marked(b"of c", &of_c)];
+    expected.sort();
+    assert_eq!(all, expected);
+    vault.close().unwrap();
+    // A copy of a directory has the tag of its original, and a name that shows what it is.
+    root.mkdir(&[&a[..], b" (1)"].concat(), 0o755).unwrap();
+    carry(&store, &[&b[..], b"/", &of_a[..]].concat(), &[&a[..], b" (1)"].concat());
+    let vault = vaults::open(root.clone()).unwrap();
+    assert_eq!(get(&vault, b"a (1)/of a").unwrap(), b"a/of a");
+    vault.close().unwrap();
+    // Under the former name of the directory, what was made before the rename has no mark; what was
+    // made after it has one.
+    root.rmdir(&a).unwrap();
+    root.rename(&c, &*root, &a, StoreRename::NoReplace).unwrap();
+    let vault = vaults::open(root.clone()).unwrap();
+    assert_eq!(get(&vault, b"a/old").unwrap(), b"old");
+    assert_eq!(names(&vault, b"a"), [b"old".to_vec()]);
+    vault.close().unwrap();
+    root.rename(&a, &*root, &c, StoreRename::NoReplace).unwrap();
+    // A suffix takes no name from an entry that really has it.
+    let vault = vaults::open(root.clone()).unwrap();
+    put(&vault, b"c/note", b"note").unwrap();
+    put(&vault, b"c/note (1)", b"genuine").unwrap();
+    let note = vault.cipher_path(b"c/note").unwrap();
+    vault.close().unwrap();
+    let (dir, name) = (raw::beneath(&root, &c), last(&note).to_vec());
+    let bytes = raw::read(&*dir, &name);
+    for suffix in [&b" (1)"[..], b"\n: genuine", b".exe"] {
+        raw::write(&*dir, &[&name[..], suffix].concat(), &bytes);
+    }
+    let vault = vaults::open(root).unwrap();
+    assert_eq!(get(&vault, b"c/note (1)").unwrap(), b"genuine");
+    let shown = marked(b"note (1)", &[&name[..], b" (1)"].concat());
+    assert_eq!(get(&vault, &[b"c/", &shown[..]].concat()).unwrap(), b"note");
+    for unknown in ["c/note (conflict copy \n: genuine)", "c/note (conflict copy .exe)"] {
+        assert_eq!(get(&vault, unknown.as_bytes()).unwrap(), b"note");
+    }
 }
 
 /// Evidence that a member wrote before the removal counts; later evidence does not.

@@ -21,7 +21,7 @@ use crate::vault::core::Core;
 use crate::vault::core::known_names::{Asked, CLOSURES_MAX, Closure, Freshness, TRUSTED, Times};
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::share::control_files::{entries, read_control, write_control};
+use crate::vault::share::control_files::{entries, is_missing, read_control, write_control};
 
 /// Maximum length in bytes of a record that is read.
 pub(in crate::vault) const RECORD_MAX: usize = 1024;
@@ -44,7 +44,7 @@ pub(in crate::vault) fn make_dir(parent: &Arc<dyn Dir>, name: &[u8]) -> Inner<Ar
 }
 
 fn is_absent<T>(result: &std::io::Result<T>) -> bool {
-    result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
+    result.as_ref().is_err_and(is_missing)
 }
 
 /// A valid record.
@@ -117,7 +117,11 @@ impl Core {
                 if !is_there {
                     continue;
                 }
-                let dir = all.open_dir(&place)?;
+                let dir = all.open_dir(&place);
+                if is_absent(&dir) {
+                    continue;
+                }
+                let dir = dir?;
                 for entry in entries(&*dir)? {
                     let Some(found) = self.evidence_in(&*dir, &entry?.name)? else { continue };
                     let moved = found.moved;
@@ -134,7 +138,7 @@ impl Core {
     /// Returns a record of a directory of evidence; `None` if it is not valid.
     pub fn evidence_in(&self, dir: &dyn Dir, file: &[u8]) -> Inner<Option<Record>> {
         let bytes = match read_control(dir, file, RECORD_MAX) {
-            Err(Fault::Io(e)) if e.raw_os_error() != Some(libc::EISDIR) => return Err(e.into()),
+            Err(Fault::Io(e)) if !is_missing(&e) => return Err(e.into()),
             Ok(Some(bytes)) if file_name(&bytes) == file => bytes,
             _ => return Ok(None),
         };
@@ -152,7 +156,7 @@ impl Core {
     }
 
     /// Calls `act` with each file in the sub-directories of a control directory at the root: the
-    /// sub-directory, its name, and the name of the file.
+    /// sub-directory, its name, and the name of the file. What is no directory is passed over.
     pub fn each_file(
         &self,
         of: &[u8],
@@ -165,10 +169,11 @@ impl Core {
         let all = all?;
         for group in entries(&*all)? {
             let group = group?.name;
-            let dir = match all.open_dir(&group) {
-                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) => continue,
-                other => other?,
-            };
+            let dir = all.open_dir(&group);
+            if is_absent(&dir) {
+                continue;
+            }
+            let dir = dir?;
             for file in entries(&*dir)? {
                 act(&*dir, &group, &file?.name)?;
             }

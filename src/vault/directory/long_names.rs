@@ -8,8 +8,8 @@
 use crate::format::name::{LONG_DIRECTORY, SEALED_MAX, StoredName, is_long, long_path};
 use crate::vault::core::Core;
 use crate::vault::directory::evidence::make_dir;
-use crate::vault::error::Inner;
-use crate::vault::share::control_files::{read_control, write_control};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::share::control_files::{is_missing, read_control, write_control};
 
 impl Core {
     /// Returns the sealed name with this hash; `None` if it is missing or was changed.
@@ -29,8 +29,11 @@ impl Core {
         let (group, file) = long_path(hash);
         let opened = self.root.open_dir(LONG_DIRECTORY).and_then(|all| all.open_dir(&group));
         let read = match opened {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => None,
-            other => read_control(&*other?, &file, SEALED_MAX)?,
+            Err(e) if is_missing(&e) => None,
+            other => match read_control(&*other?, &file, SEALED_MAX) {
+                Err(Fault::Io(e)) if is_missing(&e) => None,
+                other => other?,
+            },
         };
         Ok(read.filter(|sealed| is_long(sealed, hash, self.keys.longest_name)))
     }

@@ -2,9 +2,19 @@
 
 use std::sync::Arc;
 
+use std::io;
+
 use crate::crypto::Random;
 use crate::store::{Access, Dir, DirEntry, RenameMode};
 use crate::vault::error::{Corruption, Fault, Inner};
+
+/// Returns whether a name leads to no object of the wanted kind: to nothing, a link, a directory in
+/// place of a file, or the reverse. What is there was not created by this program, and counts as
+/// missing. Other errors do not tell whether the object is there.
+pub(crate) fn is_missing(error: &io::Error) -> bool {
+    use libc::{EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO};
+    matches!(error.raw_os_error(), Some(ENOENT | ENOTDIR | ELOOP | EISDIR | ENXIO))
+}
 
 /// Reads a control file of at most `limit` bytes; `None` if it does not exist.
 pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {

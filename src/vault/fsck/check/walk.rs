@@ -38,6 +38,7 @@ use crate::vault::fsck::report::{
     CheckFault, CheckNote, CheckProgress, More, NestedShares, NoteKind, Progress, describe, join,
 };
 use crate::vault::namespace::xattr;
+use crate::vault::share::control_files::{entries, is_missing};
 use crate::vault::types::ROOT;
 
 /// Prefixes of the names of control files at the root of a share. Their contents are verified when
@@ -573,7 +574,11 @@ impl<'a> Walk<'a> {
     fn names_directory(&mut self, place: &Place, name: &[u8]) {
         let core = self.core;
         let is_long = name == LONG_DIRECTORY;
-        let mut found = Vec::new();
+        if let Err(fault) = self.only_directories(place, name) {
+            self.used.unlooked += 1;
+            return self.fault(&place.plain, name, describe(&fault), None);
+        }
+        // Told one by one: any number of files may be there.
         let looked = core.each_file(name, |dir, group, file| {
             let is_valid = || {
                 Ok::<_, Fault>(match long_hash(group, file) {
@@ -593,7 +598,7 @@ impl<'a> Walk<'a> {
             let cipher = join(&join(name, group), file);
             let what = if is_long { "long name" } else { "rename evidence" };
             let keep = Action::Keep { name: what.into(), entries: None };
-            found.push(match wrong {
+            self.tell(match wrong {
                 None if file.starts_with(b"+tmp-") => {
                     CheckFault::residue(&place.plain, &cipher, "was left behind by a crash", keep)
                 }
@@ -606,11 +611,37 @@ impl<'a> Walk<'a> {
             });
             Ok(())
         });
-        found.into_iter().for_each(|fault| self.tell(fault));
         if let Err(fault) = looked {
             self.used.unlooked += 1;
             self.fault(&place.plain, name, describe(&fault), None);
         }
+    }
+
+    /// Reports what is in the place of the directory `name` at the root, or of a directory in it.
+    fn only_directories(&mut self, place: &Place, name: &[u8]) -> Inner<()> {
+        let mut report = |cipher: &[u8]| {
+            let keep = Action::Keep { name: b"unnamed file".to_vec(), entries: None };
+            let what = "is in the place of a directory";
+            self.tell(CheckFault::new(&place.plain, cipher, what, Some(Remedy(keep))));
+        };
+        let all = match place.dir.open_dir(name) {
+            Err(e) if is_missing(&e) => {
+                report(name);
+                return Ok(());
+            }
+            other => other?,
+        };
+        for entry in entries(&*all)? {
+            let entry = entry?;
+            let is_dir = match entry.kind {
+                Some(kind) => kind == Kind::Dir,
+                None => all.stat(&entry.name)?.kind == Kind::Dir,
+            };
+            if !is_dir && !is_of_others(&entry.name) {
+                report(&join(name, &entry.name));
+            }
+        }
+        Ok(())
     }
 
     /// Opens a file and queues its contents for [`Walk::flush`].
