@@ -36,9 +36,12 @@ StandardOutput=file:/dev/ttyS1
 StandardError=file:/dev/ttyS1
 END
     # What a machine without hardware does not need.
-    for unit in systemd-timesyncd systemd-networkd systemd-resolved systemd-tmpfiles-clean systemd-sysusers systemd-firstboot e2scrub_reap; do
+    for unit in systemd-timesyncd systemd-networkd systemd-resolved systemd-tmpfiles-clean systemd-random-seed systemd-sysusers systemd-firstboot e2scrub_reap; do
         ln -sf /dev/null "$units/$unit.service"
     done
+    # At its boot systemd empties /tmp, which may hold this tree.
+    mkdir -p /run/tmpfiles.d
+    ln -s /dev/null /run/tmpfiles.d/tmp.conf
     tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
     exec /lib/systemd/systemd --unit=kithfs-login.service </dev/null >/dev/ttyS0 2>&1
 fi

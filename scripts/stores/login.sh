@@ -24,7 +24,11 @@ ln -sf kithfs /usr/bin/mount.kithfs
 ln -sf /usr/bin/kithfs "$(readlink -f /sbin)/mount.kithfs"
 mkdir -p /usr/lib/systemd/user
 cp "$here/scripts/package/kithfs@.service" /usr/lib/systemd/user/
+# As udev does it, which is not here.
+chmod 666 /dev/fuse
 useradd --create-home --uid 4321 --shell /bin/bash ann
+# As a login at a terminal: without one, logind takes a session for a job in the background.
+export XDG_SESSION_CLASS=user XDG_SESSION_TYPE=tty
 home=/home/ann point=/home/ann/plain
 is_mounted() { grep -q " $point .*fuse.kithfs" /proc/self/mountinfo; }
 is_gone() { ! is_mounted; }
@@ -34,6 +38,14 @@ daemon() { session "kithfs mounts --json" | sed -n 's/.*"pid": \([0-9]*\),/\1/p'
 # Waits until a process has ended.
 ended() { timeout 300 tail --pid="$1" -f /dev/null; }
 
+# A session that stays, as those of a desktop do: it ends when its input does. The user's service manager starts with it, which may take longer
+# here than a login waits.
+mkfifo /run/stays
+su --login ann -c 'exec cat' </run/stays >/dev/null &
+exec 5>/run/stays
+until loginctl list-sessions --no-legend | grep -q ' ann '; do sleep 0.2; done
+stays=$(loginctl list-sessions --no-legend | awk '$3 == "ann" { print $1; exit }')
+
 session 'printf "correct horse" >passphrase; kithfs init --kdf-memory 32 --kdf-passes 1 vault >/dev/null 2>&1'
 session 'kithfs vaults add photos vault plain; kithfs vaults set photos --passphrase-command "cat $HOME/passphrase"'
 
@@ -42,13 +54,6 @@ session 'kithfs mount --lock-on logout vault plain; kithfs mounts --json >mounts
 pid=$(sed -n 's/.*"pid": \([0-9]*\),/\1/p' $home/mounts)
 check "the end of the session that has mounted locks the vault" ended "$pid"
 check "its mount is gone" is_gone
-
-# A session that stays, as those of a desktop do: it ends when its input does.
-mkfifo /run/stays
-su --login ann -c 'exec cat' </run/stays >/dev/null &
-exec 5>/run/stays
-until loginctl list-sessions --no-legend | grep -q ' ann '; do sleep 0.2; done
-stays=$(loginctl list-sessions --no-legend | awk '$3 == "ann" { print $1; exit }')
 
 session "XDG_SESSION_ID=$stays kithfs mount --lock-on screen vault plain"
 pid=$(daemon)

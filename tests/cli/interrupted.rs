@@ -61,7 +61,7 @@ fn each_long_command_says_how_to_continue() {
 }
 
 /// The message of a full target said that one more byte was needed: the bytes of the file that did
-/// not fit counted as copied.
+/// not fit counted as copied, and nothing below a folder of the vault as left to copy.
 #[test]
 fn a_full_disk_ends_each_long_command_with_one_message() {
     if !rustix::process::geteuid().is_root() {

@@ -334,3 +334,24 @@ fn a_named_vault_keeps_the_events() {
         desktop.is_locked(Log(log), why);
     }
 }
+
+/// `su` without a terminal opens a session of the class "background". A mount from it was refused:
+/// "logind knows no login session of this user". It took the real logind to notice.
+#[test]
+fn a_session_for_a_background_job_counts_for_its_own_mounts() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    for id in ["c1", "c2"] {
+        let class = std::collections::HashMap::from([("Class", Variant::from("background"))]);
+        let (path, body) = (session_path(id), (SESSION, class));
+        let _: () = desktop.system.control(LOGIND, &path, "UpdateProperties", &body);
+    }
+    let log = desktop.mount("logout", "c1");
+    desktop.remove("c1");
+    desktop.is_locked(log, "the session has ended");
+    // It is no session whose end an outsider could wait for.
+    let mut command = desktop.kithfs("mount");
+    command.arg("--lock-on=logout").arg(desktop.scratch.vault()).arg(desktop.scratch.point());
+    let said = expect_code(&mut command, 1);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("logind knows no login session of this user"), "{said}");
+}

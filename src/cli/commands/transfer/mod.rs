@@ -260,9 +260,10 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     let target = open.make_target("export to", dir)?;
     let total = progress::is_shown().then(|| total(&open.vault, source.id()));
     let allowed = export::Allowed { suid: args.suid, dev: args.dev };
-    let top = source.id();
     let tally = export::run(&open.vault, source, &path, target, allowed, Tally::new(total));
-    let exit = tally.finish("export", dir, || self::total(&open.vault, top));
+    // The copy has given the node up.
+    let whole = || Node::at(&open.vault, &path).map_or(0, |top| self::total(&open.vault, top.id()));
+    let exit = tally.finish("export", dir, whole);
     open.close()?;
     exit
 }

@@ -213,9 +213,12 @@ impl Logind {
         let (Ok(class), Ok(leader)) = (property("Class").await, property("Leader").await) else {
             return tracing::debug!("a session has ended already");
         };
-        // Those of the service manager and of background jobs are no login.
+        // Those of the service manager and of background jobs are no login. The own one counts
+        // whatever it is: `su` without a terminal opens one for a background job.
         let is_login = String::try_from(class).is_ok_and(|class| class.starts_with("user"));
-        if is_login && self.sessions.live.lock().insert(session.to_owned()) {
+        if (is_login || self.sessions.own.is_some())
+            && self.sessions.live.lock().insert(session.to_owned())
+        {
             self.sessions.watch(session, u32::try_from(leader).unwrap_or(0));
         }
     }
