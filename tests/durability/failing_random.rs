@@ -3,10 +3,10 @@
 //! copies and times.
 //!
 //! What is checked
-//! * * Synced data exists, complete, in the synced or a later state; no failure before or after
+//! * Synced data exists, complete, in the synced or a later state; no failure before or after
 //!   removes it, and no cut, even in the middle of an operation. The same holds for a time that was
 //!   set and synced.
-//! * * Data that is read was written: after a failure it is old or new, byte by byte, and after a
+//! * Data that is read was written: after a failure it is old or new, byte by byte, and after a
 //!   crash it is one of the states since the last sync.
 //! * A rename that fails leaves every name with one of the files that it could have.
 //!

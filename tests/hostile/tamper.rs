@@ -6,7 +6,7 @@
 //! exchanged, a file removed. After such a change there must still be complete states only.
 //!
 //! * Each damage is done to a copy of the vault in memory, which is then opened and read whole.
-//! * * If damage makes anything unreadable or removes a name, the check must report the stored path
+//! * If damage makes anything unreadable or removes a name, the check must report the stored path
 //!   of the damaged object.
 
 use std::collections::{BTreeMap, BTreeSet};

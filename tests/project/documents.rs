@@ -1,7 +1,7 @@
 //! The tests that pages name, and the names of tests.
 //!
 //! Rules that hold here
-//! * * A page names a test as `binary::module::test`. Each test that a page names exists.
+//! * A page names a test as `binary::module::test`. Each test that a page names exists.
 //! * Each row of a table of docs/DURABILITY.md names its test, and each test of
 //!   `durability::contract` has a row.
 //! * The name of a test has fewer than 60 characters. Its doc comment tells the story.

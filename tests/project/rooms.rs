@@ -5,16 +5,16 @@
 //! ```
 //!
 //! Rules that hold here
-//! * * A room names only rooms below it: `roster` is above `format`; `fuse` names no layer that
+//! * A room names only rooms below it: `roster` is above `format`; `fuse` names no layer that
 //!   knows ciphers, and of `store` only plain types (such as a timestamp or the kind of a file),
 //!   never the store.
 //! * The sub-rooms of `vault` have an order; a sub-room names itself and those below it.
-//! * * `crypto`, `format` and `roster` are pure: no files, clocks, threads, environment or
+//! * `crypto`, `format` and `roster` are pure: no files, clocks, threads, environment or
 //!   randomness except what the caller passes in. Of `std::io` they may use the types of errors.
 //!   Test code is exempt.
-//! * * Ciphers are named only in `crypto`, the FUSE transport only in `fuse`, the terminal only in
+//! * Ciphers are named only in `crypto`, the FUSE transport only in `fuse`, the terminal only in
 //!   `cli`.
-//! * * Unsafe code is only in the files that are listed here, each with its reason. Advice to the
+//! * Unsafe code is only in the files that are listed here, each with its reason. Advice to the
 //!   user is only in `cli`.
 //!
 //! Source is read as text: comments, literals and items under `#[cfg(test)]` are blanked, `use`

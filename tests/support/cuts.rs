@@ -7,7 +7,7 @@
 //!
 //! Every cut is checked for these properties
 //! * The vault opens, and opens again after a clean close.
-//! * * A file that was made durable has, completely, the state of its last fsync or one that was
+//! * A file that was made durable has, completely, the state of its last fsync or one that was
 //!   committed later; never a mixture.
 //! * No file returns data that was never written: any other file reads as one of its states, or
 //!   fails if it was never durable.

@@ -6,10 +6,10 @@
 //! names, the journal's own lock, sealing. A change of the order there must be made here too.
 //!
 //! Rules that hold there and are shown here
-//! * * While `files` is held, a `state` may be tried (`try_read`) but not waited for.
-//! * * `paths` is taken after a `state`; a thread that holds `paths` for writing waits for no
+//! * While `files` is held, a `state` may be tried (`try_read`) but not waited for.
+//! * `paths` is taken after a `state`; a thread that holds `paths` for writing waits for no
 //!   `state`.
-//! * * The last close commits while the file is still in the table, and looks again: an opener that
+//! * The last close commits while the file is still in the table, and looks again: an opener that
 //!   wrote and closed meanwhile was not the last, and left its change to this close.
 
 use std::collections::HashMap;

@@ -2,9 +2,9 @@
 //! a listing of a directory shows. A program that works in a directory needs them for many names.
 //!
 //! Rules that hold here
-//! * * The entry of a directory is valid as long as the directory's times show no change. They are
+//! * The entry of a directory is valid as long as the directory's times show no change. They are
 //!   not checked for [`TRUSTED`]; with concurrent openers they are checked each time.
-//! * * The number of entries is limited, because the storage host controls how many there could be.
+//! * The number of entries is limited, because the storage host controls how many there could be.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;

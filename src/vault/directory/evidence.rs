@@ -3,9 +3,9 @@
 //!
 //! Rules that hold here
 //! * Evidence is durable before the directory is renamed, and is never changed or removed.
-//! * * A record counts only if its hash, seal and signature are right and it leads to the directory
+//! * A record counts only if its hash, seal and signature are right and it leads to the directory
 //!   in question. The names of files and directories prove nothing.
-//! * * It is read only if an entry with another tag is met or a name is not found, and read again
+//! * It is read only if an entry with another tag is met or a name is not found, and read again
 //!   after at most [`TRUSTED`].
 
 use std::collections::{BTreeSet, VecDeque};

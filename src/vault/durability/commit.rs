@@ -12,8 +12,8 @@
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
 //! * A failure latches: the file returns its errno until its last close. There are three
 //!   exceptions. In each, dirty data stays in memory and the next commit retries:
-//! * a full store, as long as nothing that the last durable header refers to was touched; the last
-//! commit writes what fits (`open_files/space.rs`);
+//!   * a full store, as long as nothing that the last durable header refers to was touched; the
+//!     last commit writes what fits (`open_files/space.rs`);
 //!   * the limit of open files was reached;
 //!   * a share whose head cannot be opened yet, or which is forked: a sync tool may have delivered
 //!     the manifest before the slots.

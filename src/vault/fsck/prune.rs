@@ -22,8 +22,11 @@ const LONGEST: usize = 2 << 20;
 /// Takes the bytes of a control file before it is removed.
 pub(crate) type Keep<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> std::io::Result<()>;
 
-/// Returns the directory, below the root, and the name of a file that can be removed.
-fn place(path: &[u8]) -> Option<(Option<(&[u8], &[u8])>, &[u8])> {
+/// The two names that lead from the root to a directory of control files.
+type Group<'a> = (&'a [u8], &'a [u8]);
+
+/// Returns the directory, if it is not the root, and the name of a file that can be removed.
+fn place(path: &[u8]) -> Option<(Option<Group<'_>>, &[u8])> {
     match path.split(|b| *b == b'/').collect::<Vec<_>>()[..] {
         [file] if xattr::overflow_reference(file).is_some() => Some((None, file)),
         [file] if symlink::overflow_reference(file).is_some() => Some((None, file)),
@@ -46,7 +49,7 @@ impl Core {
     /// Files that are gone are left out.
     pub fn prune(&self, files: &[Vec<u8>], keep: Keep) -> Inner<u64> {
         self.check_writable()?;
-        let mut dirs: BTreeMap<Option<(&[u8], &[u8])>, Arc<dyn Dir>> = BTreeMap::new();
+        let mut dirs: BTreeMap<Option<Group<'_>>, Arc<dyn Dir>> = BTreeMap::new();
         let mut removed = 0;
         for path in files {
             let (group, file) = place(path).ok_or(Fault::Os(libc::EINVAL))?;

@@ -10,6 +10,7 @@ use super::vault::Vault;
 use crate::vault::core::Core;
 use crate::vault::error::Error;
 use crate::vault::error::{Fault, Inner, Result};
+use crate::vault::fsck::prune::Keep;
 use crate::vault::fsck::repair::RepairReport;
 use crate::vault::fsck::report::{
     CheckFault, CheckProgress, CheckReport, NestedShares, Online, Progress, join,
@@ -80,11 +81,7 @@ impl Vault {
     /// # Errors
     /// The vault is open read-only, a path is not that of such a file, or `keep` fails. The files
     /// before the failure are removed.
-    pub fn prune(
-        &self,
-        files: &[Vec<u8>],
-        keep: &mut dyn FnMut(&[u8], &[u8]) -> std::io::Result<()>,
-    ) -> Result<u64> {
+    pub fn prune(&self, files: &[Vec<u8>], keep: Keep<'_>) -> Result<u64> {
         self.core().prune(files, keep).map_err(|fault| self.core().explain("prune", ROOT, fault))
     }
 

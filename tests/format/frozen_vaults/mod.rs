@@ -2,7 +2,7 @@
 //! `tests/vaults/README.md`.
 //!
 //! Rules that hold here
-//! * * No test that runs by itself writes below `tests/vaults`: each vault is copied first.
+//! * No test that runs by itself writes below `tests/vaults`: each vault is copied first.
 //! * The expected contents are in `expected.txt`, which was written when the vault was made, and not
 //!   in this program.
 

@@ -2,7 +2,7 @@
 //! each read from the page.
 //!
 //! Rules that hold here
-//! * * Expected bytes are assembled by hand from primitives (HKDF, the constructions for records,
+//! * Expected bytes are assembled by hand from primitives (HKDF, the constructions for records,
 //!   BLAKE3) and compared with the program's; no test compares the program with itself.
 //! * Every byte table of the page is checked, or the test fails.
 

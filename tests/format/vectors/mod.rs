@@ -2,9 +2,9 @@
 //! file. `tests/vectors/README.md` describes their form.
 //!
 //! Rules that hold here
-//! * * The committed vectors are authoritative; the generator behind the ignored test never runs by
+//! * The committed vectors are authoritative; the generator behind the ignored test never runs by
 //!   itself.
-//! * * The expected failure of a bad scenario was chosen by hand, from SPEC.md, and not taken from
+//! * The expected failure of a bad scenario was chosen by hand, from SPEC.md, and not taken from
 //!   the program.
 
 mod generate;

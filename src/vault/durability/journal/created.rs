@@ -14,7 +14,7 @@
 //!   files created since the last run.
 //! * When a file is synced, a later record voids its creation record, so that a truncated file is
 //!   not mistaken for a new one.
-//! * * Records are dropped once the whole store was flushed after they were noted: half a minute
+//! * Records are dropped once the whole store was flushed after they were noted: half a minute
 //!   later, or earlier if there are many.
 
 use std::collections::HashSet;

@@ -7,7 +7,7 @@
 //! * A folder under a temporary name is identified by its record, which contains both names and
 //!   cannot be made without the key. The name alone proves nothing: users and sync tools create
 //!   names too.
-//! * * Users may have changed anything they can see. So a folder is removed only if no user could
+//! * Users may have changed anything they can see. So a folder is removed only if no user could
 //!   see it since it was compared.
 
 use std::sync::Arc;

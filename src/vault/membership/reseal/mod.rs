@@ -9,7 +9,7 @@
 //! * The remaining work is counted afterwards, with a look for the newest manifest before and after
 //!   the count: an epoch that began meanwhile is never missed.
 //! * Times of files and directories do not change.
-//! * * Replaced long lists of attributes stay under their old epoch: see `vault::core::overflow`.
+//! * Replaced long lists of attributes stay under their old epoch: see `vault::core::overflow`.
 
 mod content;
 mod names;

@@ -1,10 +1,10 @@
 //! Whole vaults in memory: one object of the ciphertext is changed, then everything is read.
 //!
 //! Rules that hold in these targets
-//! * * An entry that is read returns its original bytes, or an error; the vault may also refuse to
+//! * An entry that is read returns its original bytes, or an error; the vault may also refuse to
 //!   open.
-//! * * If anything is missing or refused, the check reports it.
-//! * * Attributes that the store keeps (modes, times, the length that `stat` shows) and whole files
+//! * If anything is missing or refused, the check reports it.
+//! * Attributes that the store keeps (modes, times, the length that `stat` shows) and whole files
 //!   in the place of others are not covered: no file can detect that without a database of former
 //!   states.
 //!
