@@ -322,3 +322,34 @@ fn an_existing_vault_is_marked_as_synced() {
     mount.unmount();
     expect_code(scratch.kithfs("set").arg(&vault), 2);
 }
+
+/// A sync tool removed a file whose name the kernel knew for another second. A program that appended
+/// to the file, and would have created a missing one, failed with ENOENT, as in no plain directory.
+#[test]
+fn a_file_that_was_just_removed_can_be_created_again() {
+    use std::io::Write;
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&["--synced"]);
+    let mount = scratch.mount(&[]);
+    let file = mount.point.join("f");
+    let append = |text: &str| {
+        let mut opened = fs::OpenOptions::new().append(true).create(true).open(&file)?;
+        opened.write_all(text.as_bytes())?;
+        opened.sync_all()
+    };
+    append("before").unwrap();
+    let output = expect_code(scratch.kithfs("map").arg(scratch.vault()).arg("f"), 0);
+    let stored = scratch.vault().join(String::from_utf8(output.stdout).unwrap().trim());
+    for n in 0..10 {
+        fs::metadata(&file).unwrap();
+        fs::remove_file(&stored).unwrap();
+        append(&n.to_string()).unwrap_or_else(|error| panic!("{n}: {error}"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), n.to_string());
+    }
+    // A name that is only read is missing, as it should be.
+    fs::remove_file(&stored).unwrap();
+    assert_eq!(fs::read(&file).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    mount.unmount();
+}

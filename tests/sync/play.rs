@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::system::{Machine, System};
 use super::tool::{self, Tool};
@@ -188,6 +188,9 @@ impl Hosts {
             Op::Unlink(path) => fs::remove_file(at(path)),
             Op::Rmdir(path) => fs::remove_dir(at(path)),
             Op::RemoveTree(path) => fs::remove_dir_all(at(path)),
+            Op::Touch(path) => {
+                OpenOptions::new().write(true).open(at(path))?.set_modified(SystemTime::now())
+            }
             Op::Stat(path) => fs::symlink_metadata(at(path)).map(drop),
             Op::List(path) => fs::read_dir(at(path)).map(|entries| entries.for_each(drop)),
         }

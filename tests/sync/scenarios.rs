@@ -458,6 +458,26 @@ scenarios! {
         0 keeps 2
         0 keeps 6
     "
+    /// One machine removed a file while another changed only its time. The tool kept it, and on the
+    /// first machine a file that had been removed was back: an alarm.
+    a_removed_file_is_kept_since_another_machine_touched_it "
+        0 append f 1 fsync
+        0 append g 2 fsync
+        0 sync
+        1 sync
+        1 append h 3 fsync
+        1 sync
+        0 sync
+        0 remount
+        1 remount
+        0 unlink f
+        1 touch f
+        0 sync
+        1 sync
+        0 sync
+        0 sees f 1
+        0 keeps 2
+    "
     /// Two machines changed a file, one of them more often. The tool gave the name to the other's
     /// version, which has the lower number, and the newest one was a conflict copy beside it: the
     /// memory called that an older version.

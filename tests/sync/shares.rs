@@ -152,10 +152,14 @@ fn all_write(kind: ToolKind, rekey: bool) {
         lines.push(line);
     }
     sync_all(people, &mut **tool);
-    for person in people.iter() {
+    for (name, person) in NAMES.iter().zip(people.iter()) {
         for line in &lines {
-            soon(&format!("'{line}' with {}", kind.name()), || {
-                person.shell(&format!("grep -rqx '{line}' plain")).0
+            soon(&format!("'{line}' with {} at {name}", kind.name()), || {
+                let shown = person.shell(&format!("grep -rqx '{line}' plain")).0;
+                if !shown {
+                    println!("{}", person.shell("ls -lR plain; grep -r . plain; true").1);
+                }
+                shown
             });
         }
     }

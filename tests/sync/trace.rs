@@ -60,6 +60,8 @@ pub enum Op {
     Unlink(String),
     Rmdir(String),
     RemoveTree(String),
+    /// Changes the time of a file, and nothing else.
+    Touch(String),
     /// Looks a name up, which may be missing.
     Stat(String),
     List(String),
@@ -229,6 +231,7 @@ impl Display for Op {
             Op::Unlink(path) => write!(f, "unlink {}", short(path)),
             Op::Rmdir(path) => write!(f, "rmdir {}", short(path)),
             Op::RemoveTree(path) => write!(f, "rmtree {}", short(path)),
+            Op::Touch(path) => write!(f, "touch {}", short(path)),
             Op::Stat(path) => write!(f, "stat {}", short(path)),
             Op::List(path) => write!(f, "list {}", short(path)),
         }
@@ -310,6 +313,7 @@ impl<'a> Words<'a> {
             "unlink" => Op::Unlink(self.path()),
             "rmdir" => Op::Rmdir(self.path()),
             "rmtree" => Op::RemoveTree(self.path()),
+            "touch" => Op::Touch(self.path()),
             "stat" => Op::Stat(self.path()),
             "list" => Op::List(self.path()),
             other => panic!("unknown step {other:?} in {:?}", self.1),

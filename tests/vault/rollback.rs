@@ -1464,3 +1464,25 @@ fn a_name_lost_in_a_conflict_is_a_note_in_a_synced_vault() {
         accept_all(&client, &root);
     }
 }
+
+/// One machine removed a file of which another one had changed the time alone. A sync tool keeps it
+/// then, and the file that came back with no newer version was an alarm. An older one still is.
+#[test]
+fn a_removed_file_that_comes_back_to_a_synced_vault_is_a_note() {
+    for marked in [false, true] {
+        let (store, client, _) = of_two_machines(marked);
+        let root = store.root();
+        let letter = cipher(&root, b"letter");
+        let before = bytes(&root, &letter);
+        client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
+        let newest = bytes(&root, &letter);
+        client.session(&root, |v| remove(v, b"letter"));
+        set(&root, &letter, &newest);
+        let back = [("letter".to_owned(), NoticeKind::PutBack { elsewhere: marked })];
+        assert_eq!(client.told(&root), back, "marked: {marked}");
+        set(&root, &letter, &before);
+        let told = alarms(client.told(&root));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(!marked || older(&told, "letter"), "{told:?}");
+    }
+}

@@ -76,7 +76,7 @@ impl Line {
             }
             ("put back", ..) if self.perhaps_elsewhere => {
                 format!(
-                    "is a file that was removed on {seen}, under another name; it may have been renamed on another machine"
+                    "is a file that was removed on {seen}; another machine may have kept it, or renamed it"
                 )
             }
             ("put back", ..) => format!("has reappeared; it was replaced or removed on {seen}"),

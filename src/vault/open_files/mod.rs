@@ -70,14 +70,16 @@ impl Core {
         }
         // It has lost its name since the caller looked it up, perhaps to another file: the next
         // lookup shows.
-        let link = self.link_of(node).map_err(|fault| match fault.errno() {
+        let anew = |fault: Fault| match fault.errno() {
             libc::ENOENT => Fault::Os(libc::ESTALE),
             _ => fault,
-        })?;
+        };
+        let link = self.link_of(node).map_err(anew)?;
         if flags.write && !flags.truncate {
             self.check_depth(link.parent, &link.stored)?;
         }
-        let dir = self.dir(link.parent)?;
+        // Or another program has removed it from the store, and who wants to create it can do so.
+        let dir = self.dir(link.parent).map_err(anew)?;
         // Read-write even for readers: the kernel's cache reads through write-only handles, and a
         // writer may come later.
         let file = match dir.open_file(
@@ -93,7 +95,7 @@ impl Core {
             {
                 dir.open_file(&link.stored, Access::Read)?
             }
-            other => other?,
+            other => other.map_err(|e| anew(e.into()))?,
         };
         if !self.mode.access_times {
             file.keep_access_time();

@@ -27,8 +27,8 @@ pub enum NoticeKind {
     },
     /// A file that was replaced or removed is back.
     PutBack {
-        /// It has another name than before; another machine may have renamed it before it received
-        /// the removal.
+        /// It has another name than before, or other clients write the vault, which is synced: another
+        /// machine may have renamed or changed it before it received the removal.
         elsewhere: bool,
     },
     /// Two files have exchanged their names.

@@ -10,7 +10,8 @@
 //!   version that was seen at the same time is there, that is informational; and always where
 //!   several machines write a synced vault, since a removal leaves nothing to verify.
 //! * A file that was removed or replaced must not come back under its name. Under another name that
-//!   is informational, if this client removed it.
+//!   is informational, if this client removed it; and under its own where several machines write a
+//!   synced vault, since a sync tool keeps what another machine has changed, if only its times.
 //! * A file whose name another known file has taken is gone like any other. If the names of several
 //!   files rotate, they were exchanged.
 
@@ -75,7 +76,7 @@ impl Survey<'_> {
                 // recorded.
                 let is_doubtful = self.interrupted.is_some_and(|since| removed.when >= since);
                 if !is_alive && !is_doubtful && (removed.here || *same_name) {
-                    back = Some(!same_name);
+                    back = Some(!same_name || self.has_other_writers());
                 }
                 older = Some(removed.version);
             }
