@@ -509,6 +509,22 @@ scenarios! {
         0 keeps 10
         0 keeps 11
     "
+    /// The same as the first thing that this machine ever sees of the other one.
+    a_newer_version_loses_its_name_in_the_first_conflict "
+        0 append f 1 fsync
+        0 sync
+        1 sync
+        0 remount
+        1 remount
+        0 append f 2 fsync
+        0 append f 3 fsync
+        1 append f 4 fsync
+        0 remount
+        1 sync
+        0 sync
+        0 keeps 3
+        0 keeps 4
+    "
     /// A directory with a file was renamed to one in which another machine had made a file of that
     /// name. Of the two entries one has the name, the other one the mark beside it.
     two_entries_of_one_directory_have_one_name "

@@ -2,8 +2,9 @@
 //!
 //! Rules that hold here
 //! * A name that shows an older version of the file that it showed before is an alarm, whatever is
-//!   beside it. Where several machines write a synced vault, it is informational if the newest
-//!   version is a conflict copy of that very name, and stays so when the copy is removed.
+//!   beside it. In a synced vault it is informational if the newest version is a conflict copy of
+//!   that very name, and stays so when the copy is removed. That alone may be all that this client
+//!   ever sees of another machine.
 //! * Under a new name, an older version is an alarm, unless the newest one is also there, or was
 //!   when both were seen at the same time.
 //! * A file that is not at its name is gone, unless it is elsewhere and not older. If an older
@@ -83,7 +84,7 @@ impl Survey<'_> {
             Why::Older { was, backwards: true } => {
                 let (was, now) = (*was, thing.version);
                 let conflict = NoticeKind::Conflict { was, now };
-                let is_conflict = self.has_other_writers()
+                let is_conflict = self.core.mode.synced
                     && self.copies.get(&(thing.id, pending.name)).is_some_and(|copy| *copy >= was);
                 let was_conflict = self.before.get(&pending.key).and_then(NoticeKind::decode)
                     == Some(conflict.clone());
