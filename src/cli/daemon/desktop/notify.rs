@@ -192,7 +192,7 @@ mod tests {
         ] {
             let quiet = text(&what, None).1;
             let hides = |word| !quiet.contains(word);
-            assert!(["diary", "ann", "Bob", "Cem"].into_iter().all(hides), "{quiet}");
+            assert!(["diary", "/home", "Bob", "Cem"].into_iter().all(hides), "{quiet}");
             let open = text(&what, Some(&vault)).1;
             assert!(open.contains("/home/ann/diary"), "{open}");
         }
