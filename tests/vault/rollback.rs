@@ -1465,6 +1465,35 @@ fn a_name_lost_in_a_conflict_is_a_note_in_a_synced_vault() {
     }
 }
 
+/// The storage host left the newest version of a file as a conflict copy, put the old one under its
+/// name, and marked the vault as synced. In a vault that was marked from the beginning nothing tells
+/// that from the first conflict with another machine, and it is a note.
+#[test]
+fn a_mark_that_the_host_sets_later_hides_no_older_version() {
+    for marked in [false, true] {
+        let store = MemStore::new();
+        let root = store.root();
+        vaults::create(&root, Suite::Aes256Gcm, 12);
+        if marked {
+            Vault::set_synced(&root).unwrap();
+        }
+        let client = Client::new();
+        client.session(&root, |v| put(v, b"letter", b"once").unwrap());
+        assert_eq!(client.told(&root), []);
+        let letter = cipher(&root, b"letter");
+        let old = bytes(&root, &letter);
+        client.session(&root, |v| write_at(v, b"letter", 0, b"often").unwrap());
+        assert_eq!(client.told(&root), []);
+        let newest = bytes(&root, &letter);
+        assert_eq!(Vault::set_synced(&root).unwrap(), !marked);
+        set(&root, &letter, &old);
+        set(&root, &[&letter[..], b" (1)"].concat(), &newest);
+        let told = client.told(&root);
+        assert_eq!(older(&told, "letter"), !marked, "{told:?}");
+        assert_eq!(alarms(told.clone()).is_empty(), marked, "{told:?}");
+    }
+}
+
 /// One machine removed a file of which another one had changed the time alone. A sync tool keeps it
 /// then, and the file that came back with no newer version was an alarm. An older one still is.
 #[test]

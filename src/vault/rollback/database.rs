@@ -39,6 +39,8 @@ const SESSION: &str = "session";
 const COMPARED: &str = "compared";
 /// Key that is there once another client has changed something since.
 const OTHERS: &str = "others";
+/// Key that is there if the vault was marked as synced when it was first compared.
+const SYNCED: &str = "synced";
 /// Key of the layout version of the rows.
 const LAYOUT: &str = "layout";
 const LAYOUT_NOW: i64 = 2;
@@ -47,6 +49,17 @@ const LAYOUT_NOW: i64 = 2;
 pub(super) const REMOVED_MAX: u64 = if cfg!(test) { 64 } else { 65_536 };
 /// Maximum number of names remembered for one removed file.
 const NAMES_MAX: usize = 8;
+
+/// What is known for good of other clients of the vault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Others {
+    /// The whole vault has been compared.
+    pub compared: bool,
+    /// Another client has changed something since.
+    pub changed: bool,
+    /// The vault was marked as synced when it was first compared.
+    pub synced: bool,
+}
 
 /// The remembered state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -400,24 +413,25 @@ impl Db {
         tx.commit().map_err(failed)
     }
 
-    /// Returns whether the whole vault has been compared, and whether another client has changed
-    /// something since.
-    pub fn others(&self) -> Inner<(bool, bool)> {
+    /// Returns what is known of other clients.
+    pub fn others(&self) -> Inner<Others> {
         let tx = self.db.begin_read().map_err(failed)?;
         let table = tx.open_table(META).map_err(failed)?;
         let has = |key| Ok::<_, Fault>(table.get(key).map_err(failed)?.is_some());
-        Ok((has(COMPARED)?, has(OTHERS)?))
+        Ok(Others { compared: has(COMPARED)?, changed: has(OTHERS)?, synced: has(SYNCED)? })
     }
 
-    /// Records what [`Db::others`] returns, for good.
-    pub fn set_others(&self, compared: bool, others: bool) -> Inner<()> {
-        if self.others()? == (compared, others) {
+    /// Records what is known of other clients. Nothing of it is ever taken back.
+    pub fn set_others(&self, others: Others) -> Inner<()> {
+        if self.others()? == others {
             return Ok(());
         }
         let tx = self.db.begin_write().map_err(failed)?;
         {
             let mut table = tx.open_table(META).map_err(failed)?;
-            for (key, _) in [(COMPARED, compared), (OTHERS, others)].iter().filter(|(_, is)| *is) {
+            let known =
+                [(COMPARED, others.compared), (OTHERS, others.changed), (SYNCED, others.synced)];
+            for (key, _) in known.iter().filter(|(_, is)| *is) {
                 table.insert(*key, 1).map_err(failed)?;
             }
         }

@@ -4,7 +4,8 @@
 //! * A name that shows an older version of the file that it showed before is an alarm, whatever is
 //!   beside it. In a synced vault it is informational if the newest version is a conflict copy of
 //!   that very name, and stays so when the copy is removed. That alone may be all that this client
-//!   ever sees of another machine.
+//!   ever sees of another machine. A mark that the vault did not have when it was first compared
+//!   counts only once another client has changed the vault: the storage host can set it.
 //! * Under a new name, an older version is an alarm, unless the newest one is also there, or was
 //!   when both were seen at the same time.
 //! * A file that is not at its name is gone, unless it is elsewhere and not older. If an older
@@ -84,7 +85,7 @@ impl Survey<'_> {
             Why::Older { was, backwards: true } => {
                 let (was, now) = (*was, thing.version);
                 let conflict = NoticeKind::Conflict { was, now };
-                let is_conflict = self.core.mode.synced
+                let is_conflict = (self.others.synced || self.has_other_writers())
                     && self.copies.get(&(thing.id, pending.name)).is_some_and(|copy| *copy >= was);
                 let was_conflict = self.before.get(&pending.key).and_then(NoticeKind::decode)
                     == Some(conflict.clone());
@@ -134,7 +135,7 @@ impl Survey<'_> {
     /// Returns whether several machines write this vault. The mark alone does not say so: the
     /// storage host can set it.
     fn has_other_writers(&self) -> bool {
-        self.others && self.core.mode.synced
+        self.others.changed && self.core.mode.synced
     }
 
     /// Returns whether another machine may have removed what is missing.

@@ -35,7 +35,7 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::fsck::check::hints;
 use crate::vault::fsck::report::join;
 use crate::vault::rollback::database::{
-    Changes, Db, EntryKey, FileRow, NameTag, NoticeRow, PREFIX, Reader, RemovedRow, Row,
+    Changes, Db, EntryKey, FileRow, NameTag, NoticeRow, Others, PREFIX, Reader, RemovedRow, Row,
 };
 
 const OTHER: u8 = 3;
@@ -132,10 +132,8 @@ pub(super) struct Survey<'a> {
     copies: HashMap<([u8; 32], NameTag), u64>,
     /// Some file was authentic and new, and not written here: another client has changed the vault.
     news: bool,
-    /// The whole vault was compared before; otherwise everything in it is new.
-    compared: bool,
-    /// Another client has changed the vault, now or at any time since it was first compared.
-    others: bool,
+    /// Other clients of the vault. Before it was first compared, everything in it is new.
+    others: Others,
     /// When the store last changed, by its times.
     latest: i64,
     /// Start time of an earlier session that did not end: it may have removed and moved objects
@@ -165,7 +163,8 @@ impl<'a> Survey<'a> {
         options: &'a SurveyOptions,
         interrupted: Option<i64>,
     ) -> Inner<Survey<'a>> {
-        let (compared, others) = db.others()?;
+        let mut others = db.others()?;
+        others.synced |= !others.compared && core.mode.synced;
         Ok(Survey {
             core,
             memory,
@@ -177,7 +176,6 @@ impl<'a> Survey<'a> {
             seen: HashMap::new(),
             copies: HashMap::new(),
             news: false,
-            compared,
             others,
             latest: i64::MIN,
             interrupted,
@@ -255,7 +253,7 @@ impl<'a> Survey<'a> {
         self.learn_of_others();
         let notices = self.judge()?;
         self.write()?;
-        self.db.set_others(true, self.others)?;
+        self.db.set_others(Others { compared: true, ..self.others })?;
         self.db.set_notices(&notices)?;
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
     }
@@ -294,13 +292,13 @@ impl<'a> Survey<'a> {
         }
         self.learn_of_others();
         self.write()?;
-        self.db.set_others(self.compared, self.others)
+        self.db.set_others(self.others)
     }
 
     /// After an interrupted session what it has written itself counts as well: nothing tells the two
     /// apart, and the other machine may never be heard of again.
     fn learn_of_others(&mut self) {
-        self.others |= self.news && self.compared;
+        self.others.changed |= self.news && self.others.compared;
     }
 
     /// Drops the noted changes in a directory that is gone or was renamed; the next comparison
