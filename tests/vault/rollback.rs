@@ -1515,3 +1515,31 @@ fn a_removed_file_that_comes_back_to_a_synced_vault_is_a_note() {
         assert!(!marked || older(&told, "letter"), "{told:?}");
     }
 }
+
+/// One machine wrote a later version of a file, and replaced the file with a new one, while another
+/// machine renamed the version that it had. What then arrived under the other name was an alarm.
+#[test]
+fn an_older_version_renamed_elsewhere_is_a_note() {
+    for marked in [false, true] {
+        let (store, client, _) = of_two_machines(marked);
+        let root = store.root();
+        let before = bytes(&root, &cipher(&root, b"letter"));
+        client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
+        client.session(&root, |v| {
+            remove(v, b"letter");
+            put(v, b"letter", b"a new file").unwrap();
+            put(v, b"renamed", b"for its stored name").unwrap();
+        });
+        let renamed = cipher(&root, b"renamed");
+        client.session(&root, |v| remove(v, b"renamed"));
+        set(&root, &renamed, &before);
+        let told = client.told(&root);
+        match marked {
+            true => {
+                let back = NoticeKind::PutBack { elsewhere: true };
+                assert_eq!(told, [("renamed".to_owned(), back)]);
+            }
+            false => assert!(older(&told, "renamed"), "{told:?}"),
+        }
+    }
+}

@@ -13,7 +13,8 @@
 //!   several machines write a synced vault, since a removal leaves nothing to verify.
 //! * A file that was removed or replaced must not come back under its name. Under another name that
 //!   is informational, if this client removed it; and under its own where several machines write a
-//!   synced vault, since a sync tool keeps what another machine has changed, if only its times.
+//!   synced vault, since a sync tool keeps what another machine has changed, if only its times. There
+//!   it may also be older under another name, which another machine gave to the version that it had.
 //! * A file whose name another known file has taken is gone like any other. If the names of several
 //!   files rotate, they were exchanged.
 
@@ -80,7 +81,10 @@ impl Survey<'_> {
                 if !is_alive && !is_doubtful && (removed.here || *same_name) {
                     back = Some(!same_name || self.has_other_writers());
                 }
-                older = Some(removed.version);
+                // This client removed a later version than another machine had and renamed.
+                let is_elsewhere =
+                    back == Some(true) && removed.here && !same_name && self.has_other_writers();
+                older = (!is_elsewhere).then_some(removed.version);
             }
             Why::Older { was, backwards: true } => {
                 let (was, now) = (*was, thing.version);
