@@ -16,8 +16,8 @@ if [ "${1-}" = --tests ]; then
         perl:perl make:make ps:procps sqlite3:sqlite3 mkfs.xfs:xfsprogs
         age:age ssh-keygen:openssh-client python3:python3 dbus-daemon:dbus-daemon gnome-keyring-daemon:gnome-keyring
     )
-    # Without a command of its own.
-    python3 -c 'import dbusmock' 2>/dev/null || needs+=(dbusmock:python3-dbusmock)
+    # A module of Debian's Python, and not of another one in the PATH.
+    /usr/bin/python3 -c 'import dbusmock' 2>/dev/null || needs+=(dbusmock:python3-dbusmock)
     if command -v rustup >/dev/null && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
         rustup component add rustfmt clippy >&2
     fi
