@@ -10,9 +10,12 @@ use super::people::{has, wait_until};
 /// The interface by which a test controls a mock.
 const MOCK: &str = "org.freedesktop.DBus.Mock";
 
+/// Debian's Python, for which python3-dbusmock is installed. The one in the PATH may be another.
+const PYTHON: &str = "/usr/bin/python3";
+
 /// Returns whether services can be mocked; prints a message that the test is skipped if not.
 pub fn can_mock() -> bool {
-    let mut probe = Command::new("python3");
+    let mut probe = Command::new(PYTHON);
     probe.args(["-c", "import dbusmock"]).stderr(Stdio::null());
     let is_there = has("dbus-daemon") && probe.status().is_ok_and(|status| status.success());
     if !is_there {
@@ -69,7 +72,7 @@ impl Bus {
 
     /// Starts python-dbusmock with these arguments.
     pub fn mock(&mut self, arguments: &[&str], name: &str) {
-        let mut mock = Command::new("python3");
+        let mut mock = Command::new(PYTHON);
         mock.args(["-m", "dbusmock"]).args(arguments);
         mock.env("DBUS_SESSION_BUS_ADDRESS", self.address());
         mock.env("DBUS_SYSTEM_BUS_ADDRESS", self.address());
@@ -181,12 +184,12 @@ impl Restarted {
         std::fs::create_dir(&services).unwrap();
         let address = format!("unix:path={}", socket.display());
         let start = format!(
-            "[D-BUS Service]\nName={service}\nExec=/usr/bin/env DBUS_SYSTEM_BUS_ADDRESS={address} python3 -m dbusmock {arguments}\n"
+            "[D-BUS Service]\nName={service}\nExec=/usr/bin/env DBUS_SYSTEM_BUS_ADDRESS={address} {PYTHON} -m dbusmock {arguments}\n"
         );
         std::fs::write(services.join(format!("{service}.service")), start).unwrap();
         let services = format!("<servicedir>{}</servicedir>", services.display());
         std::fs::write(&config, configuration("systemd:", &services)).unwrap();
-        let mut manager = Command::new("python3")
+        let mut manager = Command::new(PYTHON)
             .args(["-c", MANAGER])
             .args([&socket, &config])
             .stdin(Stdio::piped())
