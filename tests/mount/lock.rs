@@ -23,7 +23,10 @@ pub fn start(
     command.arg(scratch.vault()).arg(scratch.point());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(log.any(|line| line.unwrap().contains("serving the vault")));
+    let mut said = Vec::new();
+    while !said.last().is_some_and(|line: &String| line.contains("serving the vault")) {
+        said.push(log.next().unwrap_or_else(|| panic!("the mount ended: {said:?}")).unwrap());
+    }
     (child, log)
 }
 

@@ -184,7 +184,7 @@ impl Restarted {
         std::fs::create_dir(&services).unwrap();
         let address = format!("unix:path={}", socket.display());
         let start = format!(
-            "[D-BUS Service]\nName={service}\nExec=/usr/bin/env DBUS_SYSTEM_BUS_ADDRESS={address} {PYTHON} -m dbusmock {arguments}\n"
+            "[D-BUS Service]\nName={service}\nExec=/usr/bin/env DBUS_SYSTEM_BUS_ADDRESS={address} {PYTHON} -m dbusmock --logfile /dev/null {arguments}\n"
         );
         std::fs::write(services.join(format!("{service}.service")), start).unwrap();
         let services = format!("<servicedir>{}</servicedir>", services.display());
