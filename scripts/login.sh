@@ -88,7 +88,7 @@ grep -q " $PWD/plain .*fuse.kithfs.*user_id=4321" /proc/self/mountinfo || { cat 
 as_ann sh -c 'echo "dear Ann" > plain/note'
 [ "$(as_ann stat -c %U plain/note)" = ann ] || die "the file does not belong to the user"
 ! cat plain/note 2>/dev/null || die "root can read the mount of a user"
-as_ann "$kithfs" status | grep -q "open on $PWD/plain" || die "the user's commands do not know the mount"
+as_ann "$kithfs" status | grep "open on $PWD/plain" >/dev/null || die "the user's commands do not know the mount"
 pid=$(as_ann "$kithfs" mounts --json | sed -n 's/.*"pid": \([0-9]*\),/\1/p')
 login authenticate open_session close_session close_session # the first session ends with it
 ! grep -q " $PWD/plain " /proc/self/mountinfo || die "the logout did not unmount"

@@ -204,7 +204,8 @@ shows() {
     local at end=$((SECONDS + 3)) n=${2%% *} from=${2##* } file
     at=$(point "$1")
     for file in together "created-$n" "only-$from" "common/$n/$from"; do
-        until cat "$at/$file"* 2>/dev/null | grep -qx "$2"; do
+        # Not in a pipe: `grep -q` ends at the first match, and what writes into the pipe then fails.
+        until grep -qxs "$2" "$at/$file"*; do
             [ "$SECONDS" -lt "$end" ] || { ls -l "$at" "$(store "$1")" >&2; die "$sync: machine $1 does not show '$2' in $file"; }
             sleep 0.1
         done

@@ -19,7 +19,7 @@ export CARGO_INCREMENTAL=1 CARGO_TERM_COLOR=never
 unset CARGO_TARGET_DIR
 wanted=$(awk 'BEGIN { for (n = 1; n <= 40; n++) { s += n * n; t += s } print t }')
 build() { cargo build --offline 2>&1; }
-rebuilt() { build | grep -q Compiling; }
+rebuilt() { build | grep Compiling >/dev/null; }
 rebuilt || die "the first build built nothing"
 [ "$(target/debug/project)" = "$wanted" ] || die "the program computes something else"
 ! rebuilt || die "a second build found something to do: times are not kept"

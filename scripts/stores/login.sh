@@ -43,7 +43,7 @@ ended() { timeout 300 tail --pid="$1" -f /dev/null; }
 mkfifo /run/stays
 su --login ann -c 'exec cat' </run/stays >/dev/null &
 exec 5>/run/stays
-until loginctl list-sessions --no-legend | grep -q ' ann '; do sleep 0.2; done
+until loginctl list-sessions --no-legend | grep ' ann ' >/dev/null; do sleep 0.2; done
 stays=$(loginctl list-sessions --no-legend | awk '$3 == "ann" { print $1; exit }')
 
 session 'printf "correct horse" >passphrase; kithfs init --kdf-memory 32 --kdf-passes 1 vault >/dev/null 2>&1'
@@ -69,7 +69,7 @@ systemctl daemon-reload
 session "systemd-run --user --quiet --unit=mount --setenv=KITHFS_PASSPHRASE_FILE=$home/passphrase --property=Type=forking kithfs mount --lock-on suspend,logout vault plain"
 pid=$(daemon)
 session 'echo more >plain/other'
-check "sleep is delayed for the vault" bash -c 'systemd-inhibit --list --no-legend | grep -q "^kithfs .*sleep .*delay"'
+check "sleep is delayed for the vault" bash -c 'systemd-inhibit --list --no-legend | grep "^kithfs .*sleep .*delay" >/dev/null'
 check "a session that ends is not the last one" is_mounted
 systemctl suspend
 check "sleep locks the vault" ended "$pid"
