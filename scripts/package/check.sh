@@ -49,9 +49,9 @@ cleanup() {
 trap cleanup EXIT
 
 mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$root" "${MIRROR:-http://deb.debian.org/debian}"
+# Without the mounts below them: a mount of somebody else, in /dev/shm perhaps, would stay in use for as long as this script runs.
 for at in dev proc; do
-    mount --rbind "/$at" "$root/$at"
-    mount --make-rslave "$root/$at"
+    mount --bind "/$at" "$root/$at"
     mounted+=("$root/$at")
 done
 # Every booted Debian has this link; fusermount3 reads it when an ordinary user unmounts.
