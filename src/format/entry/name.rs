@@ -9,7 +9,7 @@
 //! * The text ends at the first byte that is no letter of it. Whatever follows is the suffix of a
 //!   sync tool's conflict copy.
 //! * A name whose first byte is neither a letter nor `=` is a control file, and so are the few names
-//!   in [`OF_OTHERS`].
+//!   in `OF_OTHERS`.
 
 use super::text::{self, HASH_LETTERS, is_letter};
 use crate::crypto::{Hctr2, TAG_LEN, Tag, Tweak};

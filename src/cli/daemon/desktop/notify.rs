@@ -4,7 +4,7 @@
 //! * None is sent unless the user has asked for them. A desktop shows notifications on a locked
 //!   screen, so they name no vault and no person, unless the user has asked for that too.
 //! * A desktop that is slow or absent delays nothing but the end of the process, and that by
-//!   [`PATIENCE`].
+//!   `PATIENCE`.
 //! * Names may be chosen by others: they are shown without control characters and markup.
 
 use std::collections::HashMap;
