@@ -78,7 +78,7 @@ impl Core {
         if flags.write && !flags.truncate {
             self.check_depth(link.parent, &link.stored)?;
         }
-        // Or another program has removed it from the store, and who wants to create it can do so.
+        // Or another program has removed it from the store: the caller looks again, and may create it.
         let dir = self.dir(link.parent).map_err(anew)?;
         // Read-write even for readers: the kernel's cache reads through write-only handles, and a
         // writer may come later.

@@ -129,7 +129,7 @@ fn text(what: &What, vault: Option<&PathBuf>) -> Text {
                 }
             };
             let text = format!(
-                "{who} added to a share{in_it}, and can read it now. `kithfs share log` shows by whom."
+                "{who} added to a share{in_it}, and can read it now. `kithfs share log` shows which admin did it."
             );
             Text("New member", text, false)
         }
