@@ -2,7 +2,7 @@
 //! beside a mount.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -123,6 +123,45 @@ fn salvage_writes_through_no_link() {
         expect_code(scratch.kithfs("fsck").arg("--salvage").arg(&out).arg(scratch.vault()), 20);
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     assert!(String::from_utf8_lossy(&done.stderr).contains("salvage to"), "{done:?}");
+}
+
+/// With a full target `--repair --salvage` left a piece of the file there with the whole file's
+/// length, moved the damaged file away all the same, and reported success.
+#[test]
+fn nothing_is_repaired_when_its_good_parts_find_no_room() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can mount a small disk");
+    }
+    let (scratch, _) = damaged();
+    let small = scratch.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let mount =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=20k", "none"]).arg(&small).status();
+    if !mount.is_ok_and(|status| status.success()) {
+        return println!("skipped: no small disk can be mounted here");
+    }
+    let unmount = scopeguard::guard((), |()| {
+        drop(Command::new("umount").arg(&small).status());
+    });
+    let before = image(&scratch);
+    let repair = |to: &Path, code| {
+        let mut fsck = scratch.kithfs("fsck");
+        let done = fsck.args(["--repair", "--yes", "--salvage"]).arg(to).arg(scratch.vault());
+        String::from_utf8(expect_code(done, code).stderr).unwrap()
+    };
+    let said = repair(&small.join("out"), 20);
+    assert!(said.contains("salvage to ") && said.contains("out/letters/long: No space"), "{said}");
+    assert!(said.contains("so damage is not repaired"), "{said}");
+    assert!(!small.join("out/letters/long").exists());
+    assert_eq!(image(&scratch), before);
+    // With room, what is written is for the user alone.
+    let out = scratch.path().join("out");
+    repair(&out, 0);
+    for (path, mode) in [("letters", 0o700), ("letters/long", 0o600)] {
+        let kept = fs::metadata(out.join(path)).unwrap().permissions().mode();
+        assert_eq!(kept & 0o777, mode, "{path}");
+    }
+    drop(unmount);
 }
 
 /// `fsck` verifies a mounted vault beside the mount and refuses to repair it.

@@ -182,7 +182,8 @@ impl Object {
         Ok(dir)
     }
 
-    /// Creates the regular file at `path` below this directory, and missing parent directories.
+    /// Creates the regular file at `path` below this directory, and missing parent directories. What
+    /// is made is for the user alone: it is plaintext, and its mode in the vault may be as strict.
     ///
     /// # Errors
     /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` if the file exists.
@@ -195,13 +196,13 @@ impl Object {
         };
         let mut dir = self.walk(b"")?;
         for name in names {
-            match dir.mkdir(name, 0o777) {
+            match dir.mkdir(name, 0o700) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => made?,
             }
             dir = dir.dir(name)?;
         }
-        Ok(Made { file: dir.create(name, 0o666)?, dir, name: name.to_vec() })
+        Ok(Made { file: dir.create(name, 0o600)?, dir, name: name.to_vec() })
     }
 
     /// Returns whether this directory is `other` or is below it.

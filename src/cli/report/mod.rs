@@ -218,7 +218,7 @@ fn hint(error: &Error) -> Option<String> {
         ),
         Error::NoTerminal => "use --passphrase-file, --passphrase-fd or --passphrase-command, or set KITHFS_PASSPHRASE_FILE, or KITHFS_PROMPT to a program that asks".to_owned(),
         Error::WrongSecret { by_code: false, .. } => {
-            "check caps lock and keyboard layout; the recovery code that `init` printed also works".to_owned()
+            "check caps lock and keyboard layout; the recovery code that was printed when it was made also works".to_owned()
         }
         Error::WrongSecret { by_code: true, .. } => {
             "a recovery code belongs to one identity only; compare each group with your paper copy".to_owned()

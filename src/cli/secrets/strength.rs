@@ -38,12 +38,16 @@ fn in_words(seconds: f64) -> String {
         units.into_iter().find(|(_, size)| seconds >= *size).unwrap_or(("second", 1.0));
     let number = seconds / size;
     // Beyond that only the order of magnitude means anything.
-    if number >= 1e6 { "millions of years".to_owned() } else { display::count(number as u64, unit) }
+    if number >= 1e6 {
+        "millions of years".to_owned()
+    } else {
+        format!("about {}", display::count(number as u64, unit))
+    }
 }
 
 fn weak(seconds: f64) -> String {
     format!(
-        "this passphrase is weak: an attacker with the files and a thousand processors needs about {}. Five or more words chosen at random are better",
+        "this passphrase is weak: an attacker with the files and a thousand processors needs {}. Five or more words chosen at random are better",
         in_words(seconds)
     )
 }
@@ -60,7 +64,7 @@ pub fn report(passphrase: &[u8]) {
     match withstands(passphrase) {
         Some(seconds) if seconds < WEAK => note(weak(seconds)),
         Some(seconds) => note(format_args!(
-            "this passphrase is strong: a thousand processors need about {}",
+            "this passphrase is strong: a thousand processors need {}",
             in_words(seconds)
         )),
         None => {}
@@ -93,11 +97,11 @@ mod tests {
     fn times_are_told_in_the_largest_unit() {
         for (seconds, told) in [
             (0.2, "less than a second"),
-            (5.0, "5 seconds"),
-            (60.0, "1 minute"),
-            (7200.5, "2 hours"),
-            (3.0 * 86_400.0, "3 days"),
-            (250.0 * YEAR, "250 years"),
+            (5.0, "about 5 seconds"),
+            (60.0, "about 1 minute"),
+            (7200.5, "about 2 hours"),
+            (3.0 * 86_400.0, "about 3 days"),
+            (250.0 * YEAR, "about 250 years"),
             (1e9 * YEAR, "millions of years"),
         ] {
             assert_eq!(in_words(seconds), told);

@@ -5,7 +5,7 @@
 //!   of a crash is cleared without a question. `--dry-run` opens the vault read-only.
 //! * A repair deletes nothing except files without a byte of ciphertext. Unreferenced files are
 //!   counted, and removed by `--prune` alone.
-//! * Good parts are salvaged before anything is moved. After a repair the check runs again, and
+//! * Good parts are salvaged before anything is moved, and nothing is moved if that fails. After a repair the check runs again, and
 //!   its result decides the exit code.
 
 mod prune;
@@ -86,9 +86,9 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
     if args.forget_missing_attributes {
         found.faults.iter_mut().for_each(CheckFault::give_up_list);
     }
-    let salvaged = match &args.salvage {
+    let (salvaged, is_salvaged) = match &args.salvage {
         Some(dir) => salvage::write(&open, &found, dir)?,
-        None => Vec::new(),
+        None => (Vec::new(), true),
     };
     let mut report = Report::new(&found, args.repair);
     report.journal(open.vault.replayed_in_memory());
@@ -98,9 +98,15 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
     }
     if args.repair && changes && !found.faults.is_empty() {
         let answers = match args.yes {
+            _ if !is_salvaged => {
+                note(
+                    "not all good parts could be salvaged, so damage is not repaired; run it again with room in another directory",
+                );
+                Answers::No
+            }
             true => Answers::Yes,
             false if io::stdin().is_terminal() && io::stderr().is_terminal() => Answers::Asked,
-            false => Answers::No,
+            false => Answers::Unattended,
         };
         let done = repair(&open, &found, answers)?;
         report.repaired(&done);
@@ -140,18 +146,21 @@ enum Answers {
     Yes,
     /// The user at the terminal.
     Asked,
-    /// None: damage is not repaired.
+    /// Nobody: damage is not repaired.
+    Unattended,
+    /// No to all: damage is not repaired.
     No,
 }
 
 fn repair(open: &Open, found: &CheckReport, answers: Answers) -> Result<RepairReport, Failure> {
     let run = [REPAIR_RUN, utc(identity::now()).replace([' ', ':'], "-").as_bytes()].concat();
-    if answers == Answers::No
+    if answers == Answers::Unattended
         && found.faults.iter().any(|fault| !fault.residue && fault.remedy.is_some())
     {
         note("there is no terminal for questions, so damage is not repaired; --yes repairs it");
     }
-    let (mut all, mut none) = (answers == Answers::Yes, answers == Answers::No);
+    let (mut all, mut none) =
+        (answers == Answers::Yes, matches!(answers, Answers::Unattended | Answers::No));
     let mut decide = |fault: &CheckFault| {
         if fault.residue {
             return true;
