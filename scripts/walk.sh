@@ -126,7 +126,7 @@ step bob 'note the other, after a telephone call' 'kithfs contact add Ann - < /t
 step ann 'make a vault to share from' 'kithfs init --identity ~/.config/kithfs/identity ~/team'
 step ann 'share a folder' 'kithfs share create --name Ann ~/team/projects; kithfs share add ~/team/projects Bob --role writer'
 step ann 'put a letter in' 'echo "dear Bob" | kithfs put ~/team projects/letter'
-step ann 'invite' 'kithfs share invite ~/team/projects Bob -o /tmp/bob.invitation; chmod 644 /tmp/bob.invitation'
+step ann 'invite' 'kithfs share invite ~/team/projects Bob -o /tmp/bob.invitation'
 step ann 'find the directory to sync' 'kithfs map ~/team projects'
 share=/home/ann/team/$(said)
 

@@ -105,6 +105,18 @@ impl Default for SetAttr {
     }
 }
 
+impl SetAttr {
+    /// Returns whether owner or group are set.
+    pub(crate) fn changes_owner(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some()
+    }
+
+    /// Returns whether a time is set.
+    pub(crate) fn changes_times(&self) -> bool {
+        self.atime != SetTime::Omit || self.mtime != SetTime::Omit
+    }
+}
+
 /// Flags for opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct OpenFlags {

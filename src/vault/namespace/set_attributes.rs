@@ -2,8 +2,10 @@
 
 use crate::store::{Kind, SetTime};
 use crate::vault::core::Core;
+use crate::vault::core::inodes::Link;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner};
+use crate::vault::file::OpenFile;
 use crate::vault::open_files::handles::{kill_suid_sgid_bits, without_suid_sgid};
 use crate::vault::types::{Attr, NodeId, OpenFlags, SetAttr};
 
@@ -46,138 +48,33 @@ impl Core {
     /// See [`Core::setattr`]. `was` is set to the previous size if the size was changed.
     fn set_attributes(&self, node: NodeId, set: &SetAttr, was: &mut Option<u64>) -> Inner<Attr> {
         if let Some(size) = set.size {
-            if self.nodes.kind(node)? != Kind::File {
-                return Err(Fault::Os(if self.nodes.kind(node)? == Kind::Dir {
-                    libc::EISDIR
-                } else {
-                    libc::EINVAL
-                }));
-            }
-            let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
-            let open = self.acquire(node, flags)?;
-            let before = open.state.read().size;
-            let result = self.truncate(&open, size);
-            *was = result.is_ok().then_some(before);
-            if set.mtime == SetTime::Omit {
-                open.state.write().settle_mtime(); // the kernel does not change it
-            }
-            let released = self.release(&open, flags);
-            result?;
-            released?;
+            self.set_size_of(node, size, set, was)?;
         }
         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
         let link = self.link_of(node);
-        if set.kill_suid_sgid
-            && let Some(open) = &open
-        {
-            kill_suid_sgid_bits(open)?;
-        } else if set.kill_suid_sgid
-            && let Ok(link) = &link
-        {
-            let dir = self.dir(link.parent)?;
-            let perm = dir.stat(&link.stored)?.perm;
-            if let Some(perm) = without_suid_sgid(perm) {
-                dir.chmod(&link.stored, perm)?;
-            }
+        if set.kill_suid_sgid {
+            self.kill_suid_sgid_of(open.as_deref(), link.as_ref().ok())?;
         }
-        let owner = set.uid.is_some() || set.gid.is_some();
-        let times = set.atime != SetTime::Omit || set.mtime != SetTime::Omit;
         if node == crate::vault::types::ROOT {
-            if owner {
-                self.root.chown_self(set.uid, set.gid)?;
-            }
-            if let Some(perm) = set.perm {
-                self.root.chmod_self(perm)?;
-            }
-            if times {
-                self.root.set_times_self(set.atime, set.mtime)?;
-            }
+            self.set_on_root(set)?;
             return self.stat(node);
         }
-        if owner || times || set.perm.is_some() {
+        if set.changes_owner() || set.changes_times() || set.perm.is_some() {
             // Through the open file if there is one: it may have no name any more.
             match (&open, &link) {
-                (Some(open), _) => {
-                    if set.atime != SetTime::Omit || times && open.state.read().changes.is_none() {
-                        // A program sets both times; the kernel, for its cached writes, only the
-                        // modification time. No replay may undo it.
-                        self.journal.settle(Some(open.inode()))?;
-                    }
-                    if owner {
-                        open.file().chown(set.uid, set.gid)?;
-                    }
-                    if let Some(perm) = set.perm {
-                        open.file().chmod(perm)?;
-                    }
-                    if times {
-                        let mut state = open.state.write();
-                        let timed: Inner<()> = (|| {
-                            // A sync tool that finds a new time takes the contents for new, too,
-                            // and finds no change when they follow.
-                            if let SetTime::At(time) = set.mtime
-                                && self.mode.synced
-                                && state.changes.is_some()
-                                && set.atime == SetTime::Omit
-                            {
-                                state.mtime.defer(time);
-                                return Ok(());
-                            }
-                            open.file().set_times(set.atime, set.mtime)?;
-                            state.mtime.note(&*open.file(), set.mtime)
-                        })();
-                        if timed.is_err() && self.mode.caller_caches {
-                            // An fsync in the kernel ends with this request, and the daemon does
-                            // not receive it. An error of the contents must reach the next write.
-                            let _ = self.commit_state(open, &mut state, Durability::Ordered);
-                        }
-                        timed?;
-                    }
-                    let mut state = open.state.write();
-                    // The kernel sets the time of its cached writes before each fsync: that alone
-                    // does not require a second flush.
-                    state.unflushed.mtime |= set.mtime != SetTime::Omit;
-                    state.unflushed.inode |=
-                        owner || set.perm.is_some() || set.atime != SetTime::Omit;
-                }
+                (Some(open), _) => self.set_on_open(open, set)?,
                 (None, Ok(link)) => {
-                    let dir = self.dir(link.parent)?;
-                    let stat = dir.stat(&link.stored);
-                    let leads_here = stat.as_ref().is_ok_and(|stat| self.nodes.is(node, stat));
-                    if !leads_here
-                        && self.mode.caller_caches
-                        && self.nodes.kind(node)? == Kind::File
-                    {
-                        return Err(Fault::Os(libc::ESTALE)); // another program has removed or replaced the file in the store
-                    }
-                    if times {
-                        let stat = stat?;
-                        self.journal.settle(Some((stat.dev, stat.ino)))?;
-                        // After a rename or a link the kernel sends the modification time only
-                        // because that of the inode has changed.
-                        let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
-                        if self.mode.caller_caches
-                            && *set == same
-                            && stat.kind == Kind::File
-                            && self.nodes.is(node, &stat)
-                        {
-                            return self.attr(node, &stat, Some((&*dir, &link.stored)));
-                        }
-                    }
-                    if owner {
-                        dir.chown(&link.stored, set.uid, set.gid)?;
-                    }
-                    if let Some(perm) = set.perm {
-                        dir.chmod(&link.stored, perm)?;
-                    }
-                    if times {
-                        dir.set_times(&link.stored, set.atime, set.mtime)?;
+                    if let Some(unchanged) = self.set_on_stored(node, link, set)? {
+                        return Ok(unchanged);
                     }
                 }
                 // The kernel sets the time of written data when it evicts the file, even if the
                 // file cannot be opened any more. An error would be reported to the next `syncfs`,
                 // which would fail although nothing is lost.
                 (None, Err(_))
-                    if !owner && set.perm.is_none() && self.nodes.last_stat(node).is_some() => {}
+                    if !set.changes_owner()
+                        && set.perm.is_none()
+                        && self.nodes.last_stat(node).is_some() => {}
                 (None, Err(fault)) => return Err(Fault::Os(fault.errno())),
             }
         }
@@ -189,5 +86,137 @@ impl Core {
             }
             _ => self.stat(node),
         }
+    }
+
+    /// Changes the size of a file, which is opened for that.
+    fn set_size_of(
+        &self,
+        node: NodeId,
+        size: u64,
+        set: &SetAttr,
+        was: &mut Option<u64>,
+    ) -> Inner<()> {
+        match self.nodes.kind(node)? {
+            Kind::File => {}
+            Kind::Dir => return Err(Fault::Os(libc::EISDIR)),
+            _ => return Err(Fault::Os(libc::EINVAL)),
+        }
+        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+        let open = self.acquire(node, flags)?;
+        let before = open.state.read().size;
+        let result = self.truncate(&open, size);
+        *was = result.is_ok().then_some(before);
+        if set.mtime == SetTime::Omit {
+            open.state.write().settle_mtime(); // the kernel does not change it
+        }
+        let released = self.release(&open, flags);
+        result?;
+        released
+    }
+
+    /// Clears set-user-ID and set-group-ID of an open file, or of the entry `link`.
+    fn kill_suid_sgid_of(&self, open: Option<&OpenFile>, link: Option<&Link>) -> Inner<()> {
+        if let Some(open) = open {
+            kill_suid_sgid_bits(open)?;
+        } else if let Some(link) = link {
+            let dir = self.dir(link.parent)?;
+            let perm = dir.stat(&link.stored)?.perm;
+            if let Some(perm) = without_suid_sgid(perm) {
+                dir.chmod(&link.stored, perm)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_on_root(&self, set: &SetAttr) -> Inner<()> {
+        if set.changes_owner() {
+            self.root.chown_self(set.uid, set.gid)?;
+        }
+        if let Some(perm) = set.perm {
+            self.root.chmod_self(perm)?;
+        }
+        if set.changes_times() {
+            self.root.set_times_self(set.atime, set.mtime)?;
+        }
+        Ok(())
+    }
+
+    fn set_on_open(&self, open: &OpenFile, set: &SetAttr) -> Inner<()> {
+        let times = set.changes_times();
+        if set.atime != SetTime::Omit || times && open.state.read().changes.is_none() {
+            // A program sets both times; the kernel, for its cached writes, only the modification
+            // time. No replay may undo it.
+            self.journal.settle(Some(open.inode()))?;
+        }
+        if set.changes_owner() {
+            open.file().chown(set.uid, set.gid)?;
+        }
+        if let Some(perm) = set.perm {
+            open.file().chmod(perm)?;
+        }
+        if times {
+            let mut state = open.state.write();
+            let timed: Inner<()> = (|| {
+                // A sync tool that finds a new time takes the contents for new, too, and finds no
+                // change when they follow.
+                if let SetTime::At(time) = set.mtime
+                    && self.mode.synced
+                    && state.changes.is_some()
+                    && set.atime == SetTime::Omit
+                {
+                    state.mtime.defer(time);
+                    return Ok(());
+                }
+                open.file().set_times(set.atime, set.mtime)?;
+                state.mtime.note(&*open.file(), set.mtime)
+            })();
+            if timed.is_err() && self.mode.caller_caches {
+                // An fsync in the kernel ends with this request, and the daemon does not receive
+                // it. An error of the contents must reach the next write.
+                let _ = self.commit_state(open, &mut state, Durability::Ordered);
+            }
+            timed?;
+        }
+        let mut state = open.state.write();
+        // The kernel sets the time of its cached writes before each fsync: that alone does not
+        // require a second flush.
+        state.unflushed.mtime |= set.mtime != SetTime::Omit;
+        state.unflushed.inode |=
+            set.changes_owner() || set.perm.is_some() || set.atime != SetTime::Omit;
+        Ok(())
+    }
+
+    /// Changes an entry that is not open. Returns its attributes if nothing had to be changed.
+    fn set_on_stored(&self, node: NodeId, link: &Link, set: &SetAttr) -> Inner<Option<Attr>> {
+        let dir = self.dir(link.parent)?;
+        let stat = dir.stat(&link.stored);
+        let leads_here = stat.as_ref().is_ok_and(|stat| self.nodes.is(node, stat));
+        if !leads_here && self.mode.caller_caches && self.nodes.kind(node)? == Kind::File {
+            return Err(Fault::Os(libc::ESTALE)); // another program has removed or replaced the file in the store
+        }
+        if set.changes_times() {
+            let stat = stat?;
+            self.journal.settle(Some((stat.dev, stat.ino)))?;
+            // After a rename or a link the kernel sends the modification time only because that of
+            // the inode has changed.
+            let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
+            if self.mode.caller_caches
+                && *set == same
+                && stat.kind == Kind::File
+                && self.nodes.is(node, &stat)
+            {
+                return self.attr(node, &stat, Some((&*dir, &link.stored))).map(Some);
+            }
+        }
+        if set.changes_owner() {
+            dir.chown(&link.stored, set.uid, set.gid)?;
+        }
+        if let Some(perm) = set.perm {
+            dir.chmod(&link.stored, perm)?;
+        }
+        if set.changes_times() {
+            dir.set_times(&link.stored, set.atime, set.mtime)?;
+        }
+        Ok(None)
     }
 }
