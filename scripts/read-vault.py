@@ -1014,6 +1014,18 @@ def ancestry(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
     return list(found.values())
 
 
+def count_with_pin(pin: Manifest, valid: dict[bytes, Manifest]) -> set[bytes]:
+    """10.4: what continues or settles a descendant of the pin, and what left its history earlier, as far as no former admin has signed it."""
+    history = {manifest.hash for manifest in ancestry(pin, valid)}
+    former = {admin for manifest in history for admin in valid[manifest].admins} - set(pin.admins)
+    below = {m.hash for m in valid.values() if pin in ancestry(m, valid)}
+    apart: set[bytes] = set()
+    for manifest in sorted(valid.values(), key=lambda m: m.sequence):
+        if manifest.hash not in history and manifest.signer not in former and manifest.previous in history | apart | below:
+            apart.add(manifest.hash)
+    return below | apart
+
+
 def chain_to(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
     """A head and its ancestors by first parents alone."""
     chain = [head]
@@ -1184,7 +1196,11 @@ class Share:
                 raise Fault("unauthentic", "the store has rolled the members back: the manifest that was seen before is not there")
             if memory.inviter is not None and memory.inviter[:32] not in pin.admins:
                 raise Fault("unauthentic", "the inviting admin is not an admin of the share")
-            heads = [head for head in heads if pin in ancestry(head, self.valid)]
+            counted = count_with_pin(pin, self.valid)
+            heads = [
+                m for m in self.valid.values()
+                if m.hash in counted and not any(m.hash in (self.valid[c].previous, settles(self.valid[c], self.valid)) for c in counted)
+            ]
         if not heads:
             raise Fault("unauthentic", "the share has no list of members that is valid")
         if len(heads) > 1:

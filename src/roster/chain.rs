@@ -160,13 +160,13 @@ impl Roster {
     }
 
     /// Sorts manifests in any order, as a directory lists them. It verifies each once, drops those
-    /// that do not descend from the pin (if there is one), and finds the heads that are not
-    /// settled. A manifest settles its second parent if its signer was an admin *there* too;
+    /// that the pin excludes (if there is one), and finds the heads that are not settled. A pin
+    /// excludes its own history and what former admins signed beside it. A manifest settles its second parent if its signer was an admin *there* too;
     /// otherwise a removed admin could undo the removal by settling.
     ///
     /// # Errors
     /// [`Empty`](RosterError::Empty) if none is valid; [`RolledBack`](RosterError::RolledBack) or
-    /// [`NotDescended`](RosterError::NotDescended) if none descends from the pin.
+    /// [`NotDescended`](RosterError::NotDescended) if the pinned one is missing.
     pub fn assemble<B: AsRef<[u8]>>(
         descriptor: &ShareDescriptor,
         bag: &[B],
@@ -257,7 +257,7 @@ impl Assembly {
             counts
         });
         let counted: HashSet<[u8; 32]> = match pin {
-            Some(pin) => descendants(&valid, pin)?,
+            Some(pin) => counted(&valid, pin)?,
             None => valid.keys().copied().collect(),
         };
         let links = || counted.iter().filter_map(|hash| valid.get(hash));
@@ -344,27 +344,62 @@ fn settled_by(valid: &Valid, link: &Link) -> Option<[u8; 32]> {
     lost.manifest.admins.binary_search(&link.manifest.signer).is_ok().then_some(lost.hash)
 }
 
-/// Returns the pinned manifest, and all manifests that continue or settle one of its descendants.
-fn descendants(valid: &Valid, pin: &Pin) -> Result<HashSet<[u8; 32]>, RosterError> {
-    if valid.get(&pin.hash).is_none_or(|link| link.manifest.sequence != pin.sequence) {
+/// Returns the pinned manifest and all manifests that count beside it: those that continue or
+/// settle one of its descendants, and the branches that left its history earlier without it.
+///
+/// The history is the pinned manifest and its ancestors, by first parents and by settling. A branch
+/// counts as far as no former admin has signed it: somebody who was an admin in the history and is
+/// none at the pin. Otherwise a removed admin could bring back a list of members from before the
+/// removal, as a fork that makes the share read-only.
+fn counted(valid: &Valid, pin: &Pin) -> Result<HashSet<[u8; 32]>, RosterError> {
+    let pinned = valid.get(&pin.hash).filter(|link| link.manifest.sequence == pin.sequence);
+    let Some(pinned) = pinned else {
         let longest =
             valid.values().map(|link| link.manifest.sequence).max().ok_or(RosterError::Empty)?;
         return Err(not_continued(longest, pin));
-    }
-    let mut children: HashMap<[u8; 32], Vec<[u8; 32]>> = HashMap::with_capacity(valid.len());
+    };
+    let mut children: HashMap<[u8; 32], Vec<&Link>> = HashMap::with_capacity(valid.len());
     for link in valid.values() {
         for parent in [Some(link.manifest.previous), settled_by(valid, link)].into_iter().flatten()
         {
-            children.entry(parent).or_default().push(link.hash);
+            children.entry(parent).or_default().push(link);
         }
     }
+    let below = |hash: &[u8; 32]| children.get(hash).into_iter().flatten().copied();
     let (mut found, mut next) = (HashSet::from([pin.hash]), vec![pin.hash]);
     while let Some(hash) = next.pop() {
-        next.extend(
-            children.get(&hash).into_iter().flatten().filter(|child| found.insert(**child)),
-        );
+        next.extend(below(&hash).map(|link| link.hash).filter(|child| found.insert(*child)));
+    }
+    let history = ancestors(valid, pinned);
+    let were_admins: HashSet<&[u8; 32]> = history
+        .iter()
+        .filter_map(|hash| valid.get(hash))
+        .flat_map(|l| &l.manifest.admins)
+        .collect();
+    let is_former = |sign: &[u8; 32]| {
+        were_admins.contains(sign) && pinned.manifest.admins.binary_search(sign).is_err()
+    };
+    next.extend(&history);
+    while let Some(hash) = next.pop() {
+        let apart = below(&hash).filter(|link| {
+            link.manifest.previous == hash
+                && !history.contains(&link.hash)
+                && !is_former(&link.manifest.signer)
+        });
+        next.extend(apart.map(|link| link.hash).filter(|child| found.insert(*child)));
     }
     Ok(found)
+}
+
+/// Returns a manifest and all its ancestors, by first parents and by settling.
+fn ancestors(valid: &Valid, link: &Link) -> HashSet<[u8; 32]> {
+    let (mut found, mut next) = (HashSet::from([link.hash]), vec![link]);
+    while let Some(link) = next.pop() {
+        let parents = [Some(link.manifest.previous), settled_by(valid, link)];
+        let parents = parents.into_iter().flatten().filter_map(|hash| valid.get(&hash));
+        next.extend(parents.filter(|parent| found.insert(parent.hash)));
+    }
+    found
 }
 
 fn not_continued(found: u32, pin: &Pin) -> RosterError {
@@ -395,7 +430,7 @@ pub struct Standing {
     /// The heads that count, longest first; more than one is a fork.
     pub heads: Vec<VerifiedRoster>,
     /// The manifests that do not count: index in the input (`usize::MAX` for one that is valid by
-    /// itself, but does not descend from the pin or settles a branch that it must not), and why.
+    /// itself, but is excluded by the pin or settles a branch that it must not), and why.
     pub ignored: Vec<(usize, RosterError)>,
     /// The pinned manifest. It need not be in the chain of a head: its branch may have lost a fork.
     pub pinned: Option<Arc<Manifest>>,

@@ -15,8 +15,8 @@ use kithfs::format::manifest::{BlockRef, Manifest};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, BlockError, SlotHeader};
 use kithfs::roster::{
-    Acting, Change, FolderKeys, FoundParams, Founded, Identity, Inventory, Member, Members, Role,
-    Roster, RosterError, VerifiedRoster, found,
+    Acting, Change, FolderKeys, FoundParams, Founded, Identity, Inventory, Member, Members, Pin,
+    Role, Roster, RosterError, VerifiedRoster, found,
 };
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -505,7 +505,7 @@ fn attack_removed_admins_rival_manifest() {
     let (before, bobs_keys, bobs_members) = store.as_admin(&bob);
     store.remove(&ann, &bob, &random);
     let pin = store.roster().head();
-    // After the removal Bob is no admin.
+    // After the removal Bob is not an admin.
     let mut rival = store.clone();
     let late = forge(&store.manifests[2], &bob, |m| {
         m.sequence = 4;
@@ -640,17 +640,11 @@ fn concurrent_changes_by_two_admins_fork_and_are_settled() {
         let standing = Roster::assemble(&both.descriptor, &both.manifests, pin.as_ref()).unwrap();
         assert!(matches!(standing.only(), Err(RosterError::Forked(2))));
     }
-    // A member who has seen one of them stays with it.
+    // A member who has seen one of them kept to it, and was not told of the other.
     for side in [&anns, &bobs] {
         let head = side.roster().head();
-        assert_eq!(
-            Roster::assemble(&both.descriptor, &both.manifests, Some(&head))
-                .unwrap()
-                .only()
-                .unwrap()
-                .head(),
-            head
-        );
+        let seen = Roster::assemble(&both.descriptor, &both.manifests, Some(&head)).unwrap();
+        assert!(matches!(seen.only(), Err(RosterError::Forked(2))));
     }
     let (roster, keys, members) = anns.as_admin(&ann);
     let (lost, lost_keys, _) = bobs.as_admin(&ann);
@@ -686,6 +680,67 @@ fn concurrent_changes_by_two_admins_fork_and_are_settled() {
         lost_keys.current().key.expose()
     );
     assert!(matches!(anns.open(&cem), Err(RosterError::NotMember)));
+}
+
+/// Ann adds Dan as an admin on one machine, and removes Bob on another one. Members who have seen
+/// the removal see the fork. What Dan adds to the other branch belongs to it; what Bob adds does
+/// not count: with it he could leave no admin who may settle the fork. Once the fork is settled,
+/// nothing that Dan or Bob signs on the losing branch brings it back.
+#[test]
+fn attack_a_former_admin_extends_the_other_branch() {
+    let random = random(1);
+    let (store, ann, bob, cem) = three(&random);
+    let (dan, eve) = (person(4), person(5));
+    let mut anns = store.clone();
+    anns.add(&ann, &[member(&dan, Role::Admin, "Dan")], &random);
+    let added = anns.roster().head();
+    let mut removal = store.clone();
+    removal.remove(&ann, &bob, &random);
+    let pin = removal.roster().head();
+    let by_dan = {
+        let mut longer = anns.clone();
+        longer.add(&dan, &[member(&eve, Role::Reader, "Eve")], &random);
+        longer
+    };
+    let by_bob = {
+        let mut longer = anns.clone();
+        longer.remove(&bob, &ann, &random);
+        longer
+    };
+    let heads = |branches: &[&Store], pin| {
+        let bag: Vec<Vec<u8>> = branches.iter().flat_map(|s| s.manifests.clone()).collect();
+        let standing = Roster::assemble(&store.descriptor, &bag, Some(&pin)).unwrap();
+        let mut heads: Vec<[u8; 32]> = standing.heads.iter().map(|h| h.head().hash).collect();
+        heads.sort_unstable();
+        heads
+    };
+    let sorted = |mut hashes: Vec<[u8; 32]>| {
+        hashes.sort_unstable();
+        hashes
+    };
+    let dans = by_dan.roster().head();
+    assert_eq!(heads(&[&removal, &by_dan], pin), sorted(vec![pin.hash, dans.hash]));
+    assert_eq!(heads(&[&removal, &by_bob], pin), sorted(vec![pin.hash, added.hash]));
+    // Before the removal is seen Bob is an admin.
+    assert_eq!(
+        heads(&[&removal, &by_bob], store.roster().head()),
+        sorted(vec![pin.hash, by_bob.roster().head().hash])
+    );
+    let (lost, lost_keys, _) = anns.as_admin(&ann);
+    let (roster, keys, members) = removal.as_admin(&ann);
+    let settled = roster
+        .settle(&acting(&ann, &keys, &members, &random), &lost, &lost_keys, &[], None)
+        .unwrap();
+    removal.put(&settled);
+    let pin = removal.manifests.last().map(|bytes| Manifest::decode(bytes).unwrap()).unwrap();
+    let pin = Pin { sequence: pin.sequence, hash: pin.hash() };
+    for late in [&by_dan, &by_bob] {
+        assert_eq!(heads(&[&removal, late], pin), [pin.hash]);
+    }
+    // Ann is an admin still: what she has changed there without knowing of the settlement is a fork.
+    let mut late = anns.clone();
+    late.remove(&ann, &cem, &random);
+    assert_eq!(heads(&[&removal, &late], pin), sorted(vec![pin.hash, late.roster().head().hash]));
 }
 
 #[test]
