@@ -210,7 +210,7 @@ fn exchanged_and_vanished_entries_are_noticed() {
     let root = store.root();
     let (letter, other) = (cipher(&root, b"letter"), cipher(&root, b"other"));
     root.rename(&letter, &*root, &other, RenameMode::Exchange).unwrap();
-    let exchanged = |path: &str| (path.to_owned(), NoticeKind::Exchanged);
+    let exchanged = |path: &str| (path.to_owned(), NoticeKind::Exchanged { elsewhere: false });
     assert_eq!(client.told(&root), [exchanged("letter"), exchanged("other")]);
     root.rename(&letter, &*root, &other, RenameMode::Exchange).unwrap();
     assert_eq!(client.told(&root), []);
@@ -1171,7 +1171,8 @@ fn what_a_hostile_host_does_at_random_is_told() {
                     NoticeKind::Older { .. } => "older",
                     NoticeKind::PutBack { elsewhere: false } => "put back",
                     NoticeKind::PutBack { elsewhere: true } => "a note",
-                    NoticeKind::Exchanged => "exchanged",
+                    NoticeKind::Exchanged { elsewhere: false } => "exchanged",
+                    NoticeKind::Exchanged { elsewhere: true } => "a note",
                     NoticeKind::Gone { elsewhere: false } => "gone",
                     NoticeKind::Gone { elsewhere: true } => "a note",
                     NoticeKind::NotCompared => "not compared",
@@ -1402,6 +1403,38 @@ fn a_removal_by_another_machine_of_a_synced_vault_is_a_note() {
     Vault::set_synced(&store.root()).unwrap();
     Client::new().session(&store.root(), |v| remove(v, b"third"));
     assert_eq!(client.told(&store.root()), gone(false), "only this machine has ever written");
+}
+
+/// Another machine exchanged two names, at once or by three renames. In a folder that several machines
+/// keep equal that is everyday work, and it was an alarm. It stays one where only the storage host can
+/// have done it, as far as this machine knows.
+#[test]
+fn names_that_another_machine_exchanged_are_a_note() {
+    let exchanged = |elsewhere| {
+        ["letter", "other"].map(|name| (name.to_owned(), NoticeKind::Exchanged { elsewhere }))
+    };
+    for (marked, at_once) in [(false, true), (false, false), (true, true), (true, false)] {
+        let (store, client, other) = of_two_machines(marked);
+        other.session(&store.root(), |v| {
+            if at_once {
+                rename(v, b"letter", b"other", RenameMode::Exchange).unwrap();
+            } else {
+                for (from, to) in [("letter", "t"), ("other", "letter"), ("t", "other")] {
+                    let (from, to) = (from.as_bytes(), to.as_bytes());
+                    rename(v, from, to, RenameMode::NoReplace).unwrap();
+                }
+            }
+        });
+        for _ in 0..2 {
+            assert_eq!(client.told(&store.root()), exchanged(marked), "marked: {marked}");
+        }
+    }
+    let (store, client) = fresh();
+    let root = store.root();
+    Vault::set_synced(&root).unwrap();
+    let (letter, other) = (cipher(&root, b"letter"), cipher(&root, b"other"));
+    root.rename(&letter, &*root, &other, RenameMode::Exchange).unwrap();
+    assert_eq!(client.told(&root), exchanged(false), "only this machine has ever written");
 }
 
 /// What a machine has learnt while it was mounted tells of other machines too: in a directory in

@@ -46,7 +46,7 @@ impl Line {
             NoticeKind::Older { was, now } => ("older", Some((now, was)), false),
             NoticeKind::Conflict { was, now } => ("conflict", Some((now, was)), true),
             NoticeKind::PutBack { elsewhere } => ("put back", None, elsewhere),
-            NoticeKind::Exchanged => ("exchanged", None, false),
+            NoticeKind::Exchanged { elsewhere } => ("exchanged", None, elsewhere),
             NoticeKind::Gone { elsewhere } => ("gone", None, elsewhere),
             NoticeKind::NotCompared => ("not compared", None, false),
         };
@@ -80,6 +80,11 @@ impl Line {
                 )
             }
             ("put back", ..) => format!("has reappeared; it was replaced or removed on {seen}"),
+            ("exchanged", ..) if self.perhaps_elsewhere => {
+                format!(
+                    "has exchanged contents with another file since {seen}; another machine may have renamed them"
+                )
+            }
             ("exchanged", ..) => {
                 format!("has exchanged contents with another file since {seen}")
             }

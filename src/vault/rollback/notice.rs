@@ -31,8 +31,11 @@ pub enum NoticeKind {
         /// machine may have renamed or changed it before it received the removal.
         elsewhere: bool,
     },
-    /// Two files have exchanged their names.
-    Exchanged,
+    /// Files have exchanged their names.
+    Exchanged {
+        /// Other clients write the vault, which is synced, and may have renamed them.
+        elsewhere: bool,
+    },
     /// A file, or a directory that was not empty, is gone.
     Gone {
         /// Another holder of the vault's keys has changed something since, or ever in a vault that
@@ -48,7 +51,7 @@ impl NoticeKind {
         match *self {
             NoticeKind::Older { was, now } => (1, was, now),
             NoticeKind::PutBack { elsewhere } => (2, elsewhere.into(), 0),
-            NoticeKind::Exchanged => (3, 0, 0),
+            NoticeKind::Exchanged { elsewhere } => (3, elsewhere.into(), 0),
             NoticeKind::Gone { elsewhere } => (4, elsewhere.into(), 0),
             NoticeKind::NotCompared => (5, 0, 0),
             NoticeKind::Conflict { was, now } => (6, was, now),
@@ -61,7 +64,7 @@ impl NoticeKind {
             0 => None,
             1 => Some(NoticeKind::Older { was: row.was, now: row.now }),
             2 => Some(NoticeKind::PutBack { elsewhere: row.was != 0 }),
-            3 => Some(NoticeKind::Exchanged),
+            3 => Some(NoticeKind::Exchanged { elsewhere: row.was != 0 }),
             4 => Some(NoticeKind::Gone { elsewhere: row.was != 0 }),
             6 => Some(NoticeKind::Conflict { was: row.was, now: row.now }),
             _ => Some(NoticeKind::NotCompared),
@@ -75,6 +78,7 @@ impl NoticeKind {
             self,
             NoticeKind::Gone { elsewhere: true }
                 | NoticeKind::PutBack { elsewhere: true }
+                | NoticeKind::Exchanged { elsewhere: true }
                 | NoticeKind::Conflict { .. }
         )
     }

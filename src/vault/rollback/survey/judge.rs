@@ -16,7 +16,8 @@
 //!   synced vault, since a sync tool keeps what another machine has changed, if only its times. There
 //!   it may also be older under another name, which another machine gave to the version that it had.
 //! * A file whose name another known file has taken is gone like any other. If the names of several
-//!   files rotate, they were exchanged.
+//!   files rotate, they were exchanged. That is informational where several machines write a synced
+//!   vault: renaming a file leaves nothing to verify.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -109,7 +110,8 @@ impl Survey<'_> {
         }
         if let Some(row) = displaced {
             if round.contains(&pending.key) && self.interrupted.is_none() {
-                return Ok(Some(NoticeKind::Exchanged));
+                let elsewhere = self.has_other_writers();
+                return Ok(Some(NoticeKind::Exchanged { elsewhere }));
             }
             if let Some(elsewhere) = self.gone(&row.id, row.version)? {
                 return Ok(Some(NoticeKind::Gone { elsewhere }));
