@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use serde::{Deserialize, Serialize};
 
@@ -173,12 +174,19 @@ pub struct Opened {
 }
 
 /// What the kernel must drop of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Forget {
     /// Its attributes: the kernel asks before the next write.
     Attributes,
     /// Its pages, also dirty ones, and its attributes.
     Pages,
+    /// A name in this directory.
+    Name {
+        /// The name.
+        name: Box<[u8]>,
+        /// Gets a message once it is dropped.
+        done: SyncSender<()>,
+    },
 }
 
 /// Effect of `fallocate` on a range.

@@ -525,6 +525,25 @@ scenarios! {
         0 keeps 3
         0 keeps 4
     "
+    /// A directory with a file was renamed to one in which another machine had made a file of that
+    /// name. Of the two entries one has the name, the other one the mark beside it. The Nextcloud
+    /// client renames the directory in the store, and the program's rename that followed at once
+    /// failed with ESTALE: the kernel had the directory at its old place.
+    two_entries_of_one_directory_have_one_name "
+        0 mkdir a
+        0 mkdir b
+        0 mkdir d
+        0 append a/f 1 fsync
+        0 sync
+        1 sync
+        1 rename a d/d
+        1 sync live
+        1 append b/f 2 fsync
+        0 sync
+        0 rename d/d b
+        0 keeps 1
+        1 keeps 2
+    "
 }
 
 #[test]

@@ -65,12 +65,16 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
     let at_once = kernel.clone();
     let run = move || {
         for (node, what) in told {
-            let from = match what {
-                Forget::Attributes => -1,
-                Forget::Pages => 0,
+            let dropped = match &what {
+                Forget::Attributes => kernel.inval_inode(node, -1, 0),
+                Forget::Pages => kernel.inval_inode(node, 0, 0),
+                Forget::Name { name, .. } => kernel.inval_entry(node, name),
             };
-            if let Err(error) = kernel.inval_inode(node, from, 0) {
-                tracing::debug!(%error, ?what, "the kernel does not forget");
+            if let Err(error) = dropped {
+                tracing::debug!(%error, "the kernel does not forget");
+            }
+            if let Forget::Name { done, .. } = what {
+                let _ = done.try_send(()); // the lookup may not wait any more
             }
         }
     };
@@ -78,7 +82,7 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
     Ok(move |node, what| {
         // Before the refusal is known: the next write sends GETATTR, whenever the pages are
         // dropped. The file is open.
-        if what == Forget::Pages
+        if matches!(what, Forget::Pages)
             && let Err(error) = at_once.inval_inode(node, -1, 0)
         {
             tracing::debug!(%error, "the kernel does not forget attributes");

@@ -5,6 +5,9 @@
 //!   checked while no name can change. One with control files is first moved to a control name, so
 //!   that it is gone at once.
 
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
 use crate::format::header::Hint;
 use crate::format::name::{StoredName, is_control};
 use crate::format::record::OVERFLOW;
@@ -17,17 +20,39 @@ use crate::vault::directory::junction::holds_share;
 use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::file::OpenFile;
 use crate::vault::share::control_files::entries;
-use crate::vault::types::{Attr, Caller, Handle, NodeId, OpenFlags, RenameMode};
+use crate::vault::types::{Attr, Caller, Forget, Handle, NodeId, OpenFlags, RenameMode};
+
+/// How long a lookup waits for the kernel to drop another name of the directory. The kernel cannot
+/// if the lookup belongs to a rename out of or into the directory of that name. It is longer than
+/// the 4 ms after which the kernel's lock is handed to a waiting thread.
+const DROPPED_WITHIN: Duration = Duration::from_millis(20);
 
 impl Core {
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Inner<Attr> {
         if name == b"." {
             return self.stat(parent);
         }
-        let _names = self.namespace.names.look();
-        let folder = self.folder(parent)?;
-        let (stored, stat) = folder.find(name)?;
-        folder.seen(&stat, &stored, name)
+        let (attr, left) = {
+            let _names = self.namespace.names.look();
+            let folder = self.folder(parent)?;
+            let (stored, stat) = folder.find(name)?;
+            let left = self.nodes.known_outside(&stat, parent);
+            (folder.seen(&stat, &stored, name)?, left)
+        };
+        if let Some((parent, name)) = left {
+            self.have_name_forgotten(parent, name);
+        }
+        Ok(attr)
+    }
+
+    /// Makes the kernel drop the name of a directory that another program has moved. With the old
+    /// name in its cache the kernel refuses the new one with ESTALE while it holds the lock of
+    /// rename(2): it repeats a refused lookup once.
+    fn have_name_forgotten(&self, parent: NodeId, name: Box<[u8]>) {
+        let (done, dropped) = sync_channel(1);
+        self.have_forgotten(parent, Forget::Name { name, done });
+        // Without an answer the kernel waits for this lookup.
+        let _ = dropped.recv_timeout(DROPPED_WITHIN);
     }
 
     /// Gives a new object the caller's ownership, as a local filesystem does: the caller's user,

@@ -83,6 +83,14 @@ impl Nodes {
         id
     }
 
+    /// Returns where the kernel knows a directory, if that is not in `parent`.
+    pub fn known_outside(&self, stat: &Stat, parent: NodeId) -> Option<(NodeId, Box<[u8]>)> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.by_key(&Key::of(stat)).and_then(|id| inside.nodes.get(id))?;
+        let link = node.links.last().filter(|link| link.parent != parent)?;
+        (node.kind() == Kind::Dir && node.lookups > 0).then(|| (link.parent, link.name().into()))
+    }
+
     /// Adds another name to a node.
     pub fn add_link(&self, id: NodeId, link: Link) {
         self.inside.lock().add_link(id, link);
