@@ -435,6 +435,46 @@ fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
     assert_eq!(header[16..20], 2u32.to_le_bytes());
 }
 
+/// A sync tool delivered the list of members of a rekey before the key that it names. Programs of a
+/// member's mount got EROFS until the rest arrived, which plain files would not give. What is not
+/// marked as synced has no such tool: there a missing key is one that somebody has taken away.
+#[test]
+fn a_synced_share_is_written_under_the_known_key_until_the_new_one_arrives() {
+    for synced in [true, false] {
+        let (store, ann, _) = with_bob();
+        let root = store.root();
+        if synced {
+            Vault::set_synced(&root).unwrap();
+        }
+        let vault = open_as(&store, &ann).unwrap();
+        put(&vault, b"file", b"before").unwrap();
+        let slots = || -> Vec<Box<[u8]>> {
+            let entries = root.reopen().unwrap().read(0, 1 << 20).unwrap();
+            entries.into_iter().map(|e| e.name).filter(|n| n.starts_with(b"+slots-")).collect()
+        };
+        let before = slots();
+        root_share(&beside(&store, &ann)).rekey().unwrap();
+        let late = slots().into_iter().find(|name| !before.contains(name)).unwrap();
+        root.rename(&late, &*root, b"elsewhere", RenameMode::NoReplace).unwrap();
+        assert!(vault.refresh().unwrap_err().to_string().contains("+slots"));
+        match synced {
+            true => put(&vault, b"file", b"meanwhile").unwrap(),
+            false => {
+                assert_eq!(put(&vault, b"file", b"meanwhile").unwrap_err().errno(), libc::EROFS);
+            }
+        }
+        root.rename(b"elsewhere", &*root, &late, RenameMode::NoReplace).unwrap();
+        assert!(vault.refresh().unwrap());
+        put(&vault, b"after", b"the new key").unwrap();
+        let file = root.open_file(&vault.cipher_path(b"after").unwrap(), Access::Read).unwrap();
+        let mut header = [0; 20];
+        file.read_at(&mut header, 0).unwrap();
+        assert_eq!(header[16..20], 2u32.to_le_bytes());
+        let kept: &[u8] = if synced { b"meanwhile" } else { b"before" };
+        assert_eq!(get(&vault, b"file").unwrap(), kept);
+    }
+}
+
 /// An admin who is removed from the parent is removed from its nested shares.
 #[test]
 fn removing_an_admin_also_removes_them_from_nested_shares() {

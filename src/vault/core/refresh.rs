@@ -5,6 +5,9 @@
 //! * Adopted data was verified as at the opening, from the head that was seen last.
 //! * From then on new data is written under the new epoch; a member who lost the right to write
 //!   stops writing.
+//! * A sync tool delivers a list of members before or after the key that it names. In a synced share
+//!   the known key is used meanwhile, for a limited time: the storage host could withhold the list as
+//!   well as the key.
 //! * The check costs one `stat` of the share's directory as long as nothing changes in it.
 
 use std::collections::HashSet;
@@ -54,6 +57,7 @@ impl Core {
         let vouched = Vouched { share: Some(self.keys.share), head: seen.head };
         match enter::enter(&*self.root, identity, trust, &vouched, &shown) {
             Ok(entered) => {
+                seen.has_arrived();
                 self.tell_changes(&mut seen, &entered);
                 seen.head = entered.head().or(seen.head);
                 for head in &entered.heads[1..] {
@@ -70,7 +74,11 @@ impl Core {
                 Ok(true)
             }
             Err(unentered) => {
-                let may_have_ended = matches!(unentered, Unentered::Unknown(_));
+                let may_have_ended = match unentered {
+                    Unentered::Unknown(_) => true,
+                    Unentered::Late(_) => !(self.mode.synced && seen.may_arrive(Instant::now())),
+                    Unentered::Other(_) => false,
+                };
                 let error = Error::from(unentered);
                 if matches!(error, Error::NoAccess { .. }) {
                     tracing::error!(

@@ -13,6 +13,7 @@ use crate::crypto::{Random, Suite};
 use crate::format::inventory::{self, InventoryList};
 use crate::format::manifest::{BlockRef, MAX_LEN as MANIFEST_MAX, Manifest};
 use crate::format::share::{DESCRIPTOR_LEN, ShareDescriptor};
+use crate::format::slots::BlockError;
 use crate::format::{FormatErrorKind, slots};
 use crate::roster::{
     Assembly, Change, FolderKeys, FoundParams, Founded, Identity, Member, Members, Pin,
@@ -21,7 +22,7 @@ use crate::roster::{
 use crate::store::{Access, Dir};
 use crate::vault::error::{Corruption, Error, Fault, Inner, Result};
 use crate::vault::keyring::signing::Rights;
-use crate::vault::share::control_files::{entries, read_control, write_control};
+use crate::vault::share::control_files::{entries, is_missing, read_control, write_control};
 use crate::vault::share::trust::Trust;
 
 /// The share's descriptor.
@@ -251,6 +252,9 @@ pub(crate) enum Unentered {
     /// The head that counts is unknown, so the epoch may have ended: a manifest cannot be read, a
     /// head that counts cannot be opened, or there are more manifests and heads than the limit.
     Unknown(Error),
+    /// The same, because a block of slots that a head names is not there: a sync tool may not have
+    /// delivered it yet.
+    Late(Error),
     /// Any other reason.
     Other(Error),
 }
@@ -264,7 +268,7 @@ impl From<Error> for Unentered {
 impl From<Unentered> for Error {
     fn from(unentered: Unentered) -> Self {
         match unentered {
-            Unentered::Unknown(error) | Unentered::Other(error) => error,
+            Unentered::Unknown(error) | Unentered::Late(error) | Unentered::Other(error) => error,
         }
     }
 }
@@ -525,7 +529,10 @@ fn open_heads(
             return Err(Error::NoAccess { path: shown.to_path_buf() }.into());
         }
         Some(other) if heads.is_empty() => {
-            return Err(Unentered::Unknown(share_error(b"+slots", other)));
+            let is_late =
+                matches!(&other, RosterError::Block(BlockError::Read(e)) if is_missing(e));
+            let error = share_error(b"+slots", other);
+            return Err(if is_late { Unentered::Late(error) } else { Unentered::Unknown(error) });
         }
         Some(other) => {
             tracing::warn!("{}: one of its heads cannot be opened: {other}", shown.display())

@@ -13,6 +13,10 @@ use crate::vault::error::Inner;
 /// stores are coarse.
 const GRANULARITY: Duration = Duration::from_secs(2);
 
+/// How long members of a synced share write under the known key after a list of members has arrived
+/// without the key that it names.
+const LATE_MAX: Duration = Duration::from_secs(60);
+
 /// The two times of a directory that show a change.
 type Times = (Timestamp, Timestamp);
 
@@ -30,6 +34,8 @@ pub(crate) struct Seen {
     /// Signing keys of the members.
     pub members: HashSet<[u8; 32]>,
     pub is_forked: bool,
+    /// Since when a head's block of slots is missing, by this machine's clock.
+    late: Option<Instant>,
 }
 
 /// Returns the names of the manifests in a share's directory, sorted.
@@ -45,6 +51,18 @@ pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
 }
 
 impl Seen {
+    /// Returns whether the block of slots of a new head, which is missing at `now`, may still be on
+    /// its way.
+    pub fn may_arrive(&mut self, now: Instant) -> bool {
+        let since = *self.late.get_or_insert(now);
+        now.saturating_duration_since(since) < LATE_MAX
+    }
+
+    /// Notes that no block of slots is missing.
+    pub fn has_arrived(&mut self) {
+        self.late = None;
+    }
+
     /// Returns whether the directory has had these times for so long that a change now leads to
     /// other times.
     pub fn has_aged(&mut self, times: Times, now: Instant) -> bool {
@@ -63,6 +81,17 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_block_is_waited_for_once() {
+        let (begun, mut seen) = (Instant::now(), Seen::default());
+        assert!(seen.may_arrive(begun));
+        assert!(seen.may_arrive(begun + LATE_MAX / 2));
+        assert!(!seen.may_arrive(begun + LATE_MAX));
+        assert!(!seen.may_arrive(begun + LATE_MAX * 2));
+        seen.has_arrived();
+        assert!(seen.may_arrive(begun + LATE_MAX * 3));
+    }
 
     #[test]
     fn how_a_directory_ages_is_told_by_our_own_clock() {
