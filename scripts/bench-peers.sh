@@ -7,8 +7,9 @@
 #   --quick        small files, few of them, one run: to see that it works, not to quote
 #   --runs N       medians of N runs (default 3); within each run the filesystems take turns
 #   --dir DIR      where plain and ciphered files lie, all on this one filesystem (default: a directory in $TMPDIR or /tmp)
-#   --with LIST    which, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring (default: all that are
-#                  there; the last is kithfs over io_uring, where the fuse module allows that, which root switches on for the run)
+#   --with LIST    which, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring, kithfs-synced
+#                  (default: all that are there but the last, which is a vault that is marked as synced; kithfs-uring is kithfs over
+#                  io_uring, where the fuse module allows that, which root switches on for the run)
 #   --tree DIR     the tree that is packed and then unpacked (default: a made one of 2,000 files)
 #   --entries N    files in the one directory that is listed (default 20,000); after --quick, which sets it too. A million takes some
 #                  minutes for each filesystem
@@ -51,7 +52,7 @@ case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esa
 "$(dirname -- "${BASH_SOURCE[0]}")/tools.sh" fio:fio perl:perl mountpoint:util-linux findmnt:util-linux
 [ -z "$chart" ] || command -v gnuplot >/dev/null || die "--chart needs gnuplot (--install installs it)"
 if [ -n "$cpus" ]; then taskset -cp "$cpus" $$ >/dev/null || die "--cpus $cpus: taskset refuses"; fi
-choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring
+choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring kithfs-synced
 begin_peers "$base"
 
 # Empties the cache of the mount by mounting anew.
@@ -206,6 +207,7 @@ version() {
         cryfs) CRYFS_NO_UPDATE_CHECK=true cryfs --version 2>/dev/null | head -n 1 ;;
         kithfs) "$kithfs" --version ;;
         kithfs-uring) echo "the same over io_uring" ;;
+        kithfs-synced) echo "the same with a vault that is marked as synced" ;;
     esac
 }
 

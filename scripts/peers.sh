@@ -15,7 +15,7 @@ switch=/sys/module/fuse/parameters/enable_uring switched=''
 available() {
     case $1 in
         native) ;;
-        kithfs) [ -x "$kithfs" ] ;;
+        kithfs | kithfs-synced) [ -x "$kithfs" ] ;;
         kithfs-uring) [ -x "$kithfs" ] && [ -r "$switch" ] && { [ "$(cat "$switch")" = Y ] || [ -w "$switch" ]; } ;;
         *) command -v "$1" >/dev/null ;;
     esac
@@ -32,6 +32,7 @@ choose_peers() { # LIST KNOWN...
     done
     [ -z "$list" ] || return 0
     for fs in "$@"; do
+        [ "$fs" != kithfs-synced ] || continue # only on request
         if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
     done
 }
@@ -70,7 +71,11 @@ make_store() {
         securefs) securefs create --pass bench-peers --rounds 1 "$dir/store" ;;
         encfs) ;; # makes its store when it is mounted for the first time
         cryfs) ;;
-        kithfs*) "$kithfs" init --own-identity --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store" ;;
+        kithfs*)
+            local synced=''
+            [ "$1" != kithfs-synced ] || synced=--synced
+            "$kithfs" init $synced --own-identity --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store"
+            ;;
     esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$1: no store could be made"; }
 }
 
@@ -82,7 +87,7 @@ start_mount() {
         securefs) command=(securefs mount --pass bench-peers "$dir/store" "$dir/mnt") ;;
         encfs) command=(encfs -f -S --standard "$dir/store" "$dir/mnt") ;;
         cryfs) command=(env CRYFS_FRONTEND=noninteractive CRYFS_NO_UPDATE_CHECK=true CRYFS_LOCAL_STATE_DIR="$dir/state" cryfs -f "$dir/store" "$dir/mnt") ;;
-        kithfs) command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
+        kithfs | kithfs-synced) command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
         kithfs-uring)
             if [ "$(cat "$switch")" != Y ]; then echo Y >"$switch" && switched=yes; fi
             command=("$kithfs" mount --foreground --transport uring --passphrase-file "$work/pass" "$dir/store" "$dir/mnt")

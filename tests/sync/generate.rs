@@ -23,6 +23,9 @@ pub struct Profile {
     pub handles: bool,
     /// Two machines change one file before a sync, and create the same names.
     pub conflicts: bool,
+    /// In every fourth session each machine is that of another member of a share. The first one is
+    /// an admin's, which changes the folder key, and in some sessions removes the last one.
+    pub members: bool,
 }
 
 impl Profile {
@@ -33,6 +36,7 @@ impl Profile {
         kills: true,
         handles: true,
         conflicts: true,
+        members: true,
     };
 }
 
@@ -46,13 +50,17 @@ struct Generator {
     record: u32,
     handle: u32,
     open: Vec<(usize, u32)>,
+    /// The machine of a removed member.
+    removed: Option<usize>,
     steps: Vec<Step>,
 }
 
 /// Makes the trace of a seed, with about this many steps.
 pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir: &Path) -> Trace {
     let mut random = Random::new(seed);
-    let machines = if random.chance(30) { 3 } else { 2 };
+    let members = profile.members && seed % 4 == 3;
+    let machines = if random.chance(if members { 60 } else { 30 }) { 3 } else { 2 };
+    let removal = (members && machines == 3 && random.chance(60)).then_some(steps * 2 / 3);
     create_store(System::Plain, dir);
     let mut generator = Generator {
         plain: Side::new(System::Plain, (machines, tool), dir, dir),
@@ -62,6 +70,7 @@ pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir:
         record: 0,
         handle: 0,
         open: Vec::new(),
+        removed: None,
         steps: Vec::new(),
     };
     generator.begin();
@@ -71,8 +80,19 @@ pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir:
             true => generator.random.below(machines),
             false => turn,
         };
+        if generator.removed == Some(machine) {
+            generator.write_late(machine);
+            continue;
+        }
         for _ in 0..=generator.random.below(4) {
             generator.program(machine);
+        }
+        if members && generator.random.chance(12) {
+            let eager = generator.random.chance(40);
+            generator.push(0, Action::Rekey(eager));
+        }
+        if generator.removed.is_none() && removal.is_some_and(|at| at <= generator.steps.len()) {
+            generator.remove();
         }
         if generator.profile.conflicts {
             if generator.random.chance(40) {
@@ -91,7 +111,7 @@ pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir:
             generator.push(machine, action);
         }
     }
-    Trace { machines, tool, steps: generator.steps }
+    Trace { machines, members, tool, steps: generator.steps }
 }
 
 impl Generator {
@@ -129,6 +149,27 @@ impl Generator {
         self.steps.push(Step { machine, action });
     }
 
+    /// Removes the member of the last machine, after all of that machine's work has arrived.
+    fn remove(&mut self) {
+        let last = self.machines - 1;
+        self.close_all(last);
+        self.push(last, Action::Remount);
+        for machine in (0..3).flat_map(|_| 0..=last) {
+            self.push(machine, Action::Sync(How::default()));
+        }
+        self.push(0, Action::Remove);
+        self.removed = Some(last);
+    }
+
+    /// What the machine of a removed member writes before it knows; afterwards it fails there.
+    fn write_late(&mut self, machine: usize) {
+        let record = self.record();
+        self.do_op(machine, Op::Append(format!("late-{record}"), record, Durable::Fsync));
+        if self.random.chance(60) {
+            self.push(machine, Action::Sync(How::default()));
+        }
+    }
+
     fn close_all(&mut self, machine: usize) {
         self.plain.hosts.close_all(machine);
         self.open.retain(|(of, _)| *of != machine);
@@ -143,7 +184,9 @@ impl Generator {
                 how.partial = Some(self.random.next() % 10_000);
             } else if self.random.chance(10) {
                 let on = self.random.below(self.machines);
-                if let Some(path) = self.existing(on, false) {
+                if self.removed != Some(on)
+                    && let Some(path) = self.existing(on, false)
+                {
                     let record = self.record();
                     how.torn = Some(Box::new((on, Op::Append(path, record, Durable::Fsync))));
                 }
@@ -162,7 +205,7 @@ impl Generator {
     }
 
     fn all(&self, machine: usize) -> Vec<(String, Entry)> {
-        let is_copy = |path: &str| path.contains("conflict");
+        let is_copy = |path: &str| path.contains("conflict") || path.contains("late-");
         tool::scan(&self.plain.hosts.point(machine))
             .into_iter()
             .filter(|(path, _)| !is_copy(path))
@@ -222,7 +265,8 @@ impl Generator {
             }
             45..52 => self.save(machine),
             52..58 => self.database(machine),
-            58..68 => self.rename(machine, false),
+            58..67 => self.rename(machine, false),
+            67 => self.exchange(machine),
             68..76 if self.profile.directories => self.rename(machine, true),
             76..80 => {
                 let Some(path) = self.existing(machine, false) else { return };
@@ -283,6 +327,20 @@ impl Generator {
         let to = to.unwrap_or_else(|| self.name(machine, is_dir));
         if from != to {
             self.do_op(machine, Op::Rename(from, to));
+        }
+    }
+
+    /// Exchanges the names of two files, by three renames.
+    fn exchange(&mut self, machine: usize) {
+        let (Some(one), Some(other)) =
+            (self.existing(machine, false), self.existing(machine, false))
+        else {
+            return;
+        };
+        if one != other {
+            for (from, to) in [(&*one, "new"), (&*other, &*one), ("new", &*other)] {
+                self.do_op(machine, Op::Rename(from.into(), to.into()));
+            }
         }
     }
 

@@ -306,6 +306,12 @@ pub struct Player {
     /// Whether both tools have taken the same changes so far.
     whole: bool,
     used: BTreeSet<String>,
+    /// The folder key has been changed: a file can arrive before its key, and fails with EIO until
+    /// the key arrives.
+    rekeyed: bool,
+    /// The machine of a removed member, and what it has written since.
+    removed: Option<usize>,
+    late: BTreeSet<Piece>,
     outcome: Outcome,
 }
 
@@ -335,6 +341,9 @@ pub fn play(
         torn: false,
         whole: true,
         used: BTreeSet::new(),
+        rekeyed: false,
+        removed: None,
+        late: BTreeSet::new(),
         outcome: Outcome::default(),
     };
     if (0..trace.machines).all(|machine| player.mount(machine))
@@ -345,8 +354,15 @@ pub fn play(
     player.outcome
 }
 
-const IO_ERRORS: [i32; 6] =
-    [libc::EIO, libc::EUCLEAN, libc::EBADMSG, libc::ESTALE, libc::ENOTCONN, libc::ECONNABORTED];
+const IO_ERRORS: [i32; 7] = [
+    libc::EIO,
+    libc::EROFS,
+    libc::EUCLEAN,
+    libc::EBADMSG,
+    libc::ESTALE,
+    libc::ENOTCONN,
+    libc::ECONNABORTED,
+];
 
 impl Player {
     fn note(&mut self, note: String) {
@@ -390,6 +406,15 @@ impl Player {
                 return self.mount(machine);
             }
             Action::Flush => self.flush(machine),
+            Action::Rekey(eager) => {
+                let eager: &[&str] = if *eager { &["--eager"] } else { &[] };
+                self.change_share(machine, &["rekey"], eager);
+                self.rekeyed = true;
+            }
+            Action::Remove => {
+                self.change_share(machine, &["remove"], &["Cem"]);
+                (self.rekeyed, self.removed) = (true, Some(self.plain.hosts.machines.len() - 1));
+            }
             Action::Sees(path, number) => {
                 let number = *number;
                 self.expect(step, machine, path, |found| {
@@ -400,6 +425,23 @@ impl Player {
             Action::Keeps(_) => {}
         }
         true
+    }
+
+    /// Changes the members or the key of the share. `before` is put before the path of the mount, and
+    /// `after` behind it.
+    fn change_share(&mut self, machine: usize, before: &[&str], after: &[&str]) {
+        if self.system != System::Kithfs || !self.tested.hosts.machines[machine].is_up() {
+            return;
+        }
+        let point = self.tested.hosts.point(machine);
+        let point = [point.to_str().expect("a path of ASCII")];
+        let args = [before, &point, after].concat();
+        let output = self.tested.hosts.machines[machine].share(&args);
+        if !output.status.success() {
+            self.outcome.counts.refused += 1;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            self.note(format!("machine {machine}: share {}: {}", before[0], said.trim()));
+        }
     }
 
     fn kill(&mut self, machine: usize) {
@@ -443,13 +485,20 @@ impl Player {
         if plain.is_ok() || tested.is_ok() {
             self.destroyed.extend(doomed);
         }
+        if self.removed == Some(machine) {
+            // It may have learnt of the removal already.
+            self.late.extend(record_of(op).map(|(piece, _)| piece));
+            return next_tick();
+        }
         if let (Ok(()), Some((piece, _))) = (&plain, record_of(op)) {
             self.written.insert(piece);
         }
         match (&plain, &tested) {
             (_, Ok(())) => self.acknowledge(machine, op),
             (_, Err(error))
-                if !self.torn && error.raw_os_error().is_some_and(|e| IO_ERRORS.contains(&e)) =>
+                if !self.torn
+                    && error.raw_os_error().is_some_and(|e| IO_ERRORS.contains(&e))
+                    && !(self.rekeyed && error.raw_os_error() == Some(libc::EIO)) =>
             {
                 self.outcome.counts.io_errors += 1;
                 self.note(format!("{machine} {op}: {error}"));
@@ -478,6 +527,7 @@ impl Player {
             Ok(()) => {
                 self.at_risk.remove(&machine);
             }
+            Err(_) if self.removed == Some(machine) => {}
             Err(error) => {
                 self.outcome.counts.io_errors += 1;
                 self.note(format!("flush of machine {machine}: {error}"));
@@ -583,7 +633,9 @@ impl Player {
             })
             .collect();
         let mut lost = BTreeSet::new();
-        for machine in 0..trace.machines {
+        let judged: Vec<usize> =
+            (0..trace.machines).filter(|machine| self.removed != Some(*machine)).collect();
+        for machine in judged.iter().copied() {
             let lacking = self.judge_view(machine, &keeps);
             lost.extend(lacking);
         }
@@ -592,14 +644,16 @@ impl Player {
             self.judge_store(machine);
         }
         for machine in 0..trace.machines {
-            if let Err(message) = self.tested.hosts.machines[machine].unmount() {
+            if let Err(message) = self.tested.hosts.machines[machine].unmount()
+                && self.removed != Some(machine)
+            {
                 self.outcome.counts.io_errors += 1;
                 self.note(format!("machine {machine} did not unmount: {message}"));
             }
         }
         self.settle();
         if self.system == System::Kithfs {
-            (0..trace.machines).for_each(|machine| self.judge_checks(machine));
+            judged.into_iter().for_each(|machine| self.judge_checks(machine));
         }
     }
 
@@ -609,6 +663,7 @@ impl Player {
         self.outcome.records = self.outcome.records.max(wanted.len());
         wanted.retain(|piece| {
             self.acknowledged.contains(piece)
+                && !self.late.contains(piece)
                 && !self.excused.contains(piece)
                 && (self.whole || !self.destroyed.contains(piece))
         });
@@ -620,6 +675,7 @@ impl Player {
         within(Duration::from_millis(2500), || {
             view = View::default();
             view.read(&point, "");
+            view.failed.retain(|failed| !(self.removed.is_some() && failed.contains("/late-")));
             let stored = tool::scan(&store);
             let entries = stored
                 .keys()
@@ -631,6 +687,9 @@ impl Player {
                 && view.failed.is_empty()
                 && view.wrong.is_empty()
         });
+        for piece in view.records.intersection(&self.late) {
+            view.wrong.push(format!("a file of a removed member: {}", piece.1));
+        }
         let lacking: BTreeSet<Piece> = wanted.difference(&view.records).copied().collect();
         if !lacking.is_empty() {
             let names: Vec<String> = lacking
@@ -698,8 +757,9 @@ impl Player {
     }
 
     fn judge_checks(&mut self, machine: usize) {
-        for (kind, args) in [("faults", &["fsck"][..]), ("alarms", &["rollback", "--settle", "0"])]
-        {
+        let checks = [("faults", &["fsck"][..]), ("alarms", &["rollback", "--settle", "0"])];
+        // What a removed member has written late is a fault.
+        for (kind, args) in checks.into_iter().skip(usize::from(!self.late.is_empty())) {
             let output = self.tested.hosts.machines[machine].kithfs(args);
             if !output.status.success() {
                 *self.outcome.counts.count(kind) += 1;

@@ -17,7 +17,7 @@ use super::generate::{Profile, generate};
 use super::play::{Counts, Outcome, play};
 use super::scenarios;
 use super::shrink::shrink;
-use super::system::{System, create_store};
+use super::system::{System, create_store, create_team};
 use super::trace::{TOOLS, ToolKind, Trace};
 use crate::support::mounted::can_mount;
 use crate::support::turn;
@@ -48,6 +48,12 @@ impl Place {
             .tempdir_in(parent)
             .expect("a temporary directory");
         create_store(system, dir.path());
+        let team = dir.path().join("team");
+        std::fs::create_dir(&team).expect("create a directory");
+        match system {
+            System::Kithfs => create_team(&team),
+            _ => create_store(system, &team),
+        }
         Some(Place { dir, system, sessions: std::cell::Cell::new(0), _turn: turn })
     }
 
@@ -64,7 +70,9 @@ impl Place {
 
     fn play_and_spoil(&self, trace: &Trace, spoil: &dyn Fn(&Path)) -> Outcome {
         let dir = self.scratch();
-        let outcome = play(trace, self.system, self.dir.path(), &dir, spoil);
+        let team = self.dir.path().join("team");
+        let template = if trace.members { &team } else { self.dir.path() };
+        let outcome = play(trace, self.system, template, &dir, spoil);
         let _ = std::fs::remove_dir_all(&dir);
         outcome
     }
@@ -195,7 +203,8 @@ fn random_sessions_lose_nothing() {
 #[test]
 fn machines_in_turns_lose_nothing() {
     let Some(place) = Place::new(System::Kithfs) else { return };
-    let profile = Profile { conflicts: false, rough: false, kills: false, ..Profile::ALL };
+    let profile =
+        Profile { conflicts: false, rough: false, kills: false, members: false, ..Profile::ALL };
     let counts = sessions(&place, 0..9, 40, &profile);
     assert!(counts.is_zero(), "{counts}");
 }

@@ -91,6 +91,47 @@ pub fn create_store(system: System, home: &Path) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
+/// Names of the members, by their machines.
+const NAMES: [&str; 3] = ["Ann", "Bob", "Cem"];
+
+/// Creates a share that machines of its members get copies of: of Ann, an admin, and of the writers
+/// Bob and Cem, each with an identity of their own.
+pub fn create_team(home: &Path) {
+    fs::write(home.join("passphrase"), "correct horse\n").expect("write the passphrase");
+    let store = home.join("store").to_str().expect("a path of ASCII").to_owned();
+    let run = |member: usize, args: &[&str]| -> String {
+        let person = home.join(format!("person-{member}"));
+        fs::create_dir_all(&person).expect("create a member's directory");
+        let mut command = Command::new(kithfs());
+        command.args(args).current_dir(&person).stdin(Stdio::null());
+        command.env("HOME", &person).env("XDG_STATE_HOME", person.join("state"));
+        command.env("XDG_CONFIG_HOME", person.join("config"));
+        command.env("KITHFS_PASSPHRASE_FILE", home.join("passphrase"));
+        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
+    };
+    let keys = [0, 1, 2].map(|member| {
+        run(member, &["identity", "new", "--kdf-memory", "32", "--kdf-passes", "1"]);
+        run(member, &["identity", "export"])
+    });
+    let knows = |member, other: usize| {
+        run(member, &["contact", "add", NAMES[other], &keys[other]]);
+        run(member, &["contact", "verify", NAMES[other], "--yes"]);
+    };
+    let identity = "config/kithfs/identity";
+    run(0, &["init", "--signed", "--synced", "--name", NAMES[0], "--identity", identity, &store]);
+    for member in [1, 2] {
+        knows(0, member);
+        knows(member, 0);
+        run(0, &["share", "add", "--role", "writer", &store, NAMES[member]]);
+        let invitation = home.join(NAMES[member]);
+        let invitation = invitation.to_str().expect("a path of ASCII");
+        run(0, &["share", "invite", "-o", invitation, &store, NAMES[member]]);
+        run(member, &["accept", invitation]);
+    }
+}
+
 impl Machine {
     /// Creates a machine in `dir` with a copy of the store in `template`.
     pub fn new(system: System, number: usize, template: &Path, dir: &Path) -> Machine {
@@ -104,6 +145,11 @@ impl Machine {
             .arg(&home)
             .status();
         assert!(copied.expect("run cp").success(), "copy the store");
+        let person = template.join(format!("person-{number}"));
+        if system == System::Kithfs && person.is_dir() {
+            let copied = Command::new("cp").arg("-a").arg(person.join(".")).arg(&home).status();
+            assert!(copied.expect("run cp").success(), "copy the member's directories");
+        }
         Machine { system, number, home, daemon: None }
     }
 
@@ -149,6 +195,11 @@ impl Machine {
     pub fn kithfs(&self, args: &[&str]) -> Output {
         let mut command = self.command(&kithfs(), args);
         command.arg(self.store()).output().expect("run kithfs")
+    }
+
+    /// Changes the members or the key of the mounted share.
+    pub fn share(&self, args: &[&str]) -> Output {
+        self.command(&kithfs(), &[&["share"], args].concat()).output().expect("run kithfs")
     }
 
     /// Mounts the vault.

@@ -35,6 +35,10 @@ pub enum Action {
     Return,
     /// Everything that programs have written is flushed.
     Flush,
+    /// The folder key is changed, and with `true` everything is resealed.
+    Rekey(bool),
+    /// The member of the last machine is removed. What that machine writes from then on is late.
+    Remove,
     /// Within two seconds the file of this name contains this record.
     Sees(String, u32),
     /// Within two seconds there is no file of this name.
@@ -98,6 +102,8 @@ pub const TOOLS: [ToolKind; 3] = [ToolKind::Syncthing, ToolKind::Dropbox, ToolKi
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub machines: usize,
+    /// The vault is a share, and each machine is that of another member.
+    pub members: bool,
     pub tool: ToolKind,
     pub steps: Vec<Step>,
 }
@@ -258,6 +264,8 @@ impl Display for Step {
             Action::Leave => write!(f, "leave"),
             Action::Return => write!(f, "return"),
             Action::Flush => write!(f, "flush"),
+            Action::Rekey(eager) => write!(f, "rekey{}", if *eager { " eager" } else { "" }),
+            Action::Remove => write!(f, "remove"),
             Action::Sees(path, record) => write!(f, "sees {} {record}", short(path)),
             Action::Gone(path) => write!(f, "gone {}", short(path)),
             Action::Keeps(record) => write!(f, "keeps {record}"),
@@ -268,6 +276,9 @@ impl Display for Step {
 impl Display for Trace {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "machines {}\ntool {}", self.machines, self.tool.name())?;
+        if self.members {
+            writeln!(f, "members")?;
+        }
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
     }
 }
@@ -346,6 +357,8 @@ impl<'a> Words<'a> {
             "leave" => Action::Leave,
             "return" => Action::Return,
             "flush" => Action::Flush,
+            "rekey" => Action::Rekey(self.0.next() == Some("eager")),
+            "remove" => Action::Remove,
             "sees" => Action::Sees(self.path(), self.number()),
             "gone" => Action::Gone(self.path()),
             "keeps" => Action::Keeps(self.number()),
@@ -358,7 +371,8 @@ impl<'a> Words<'a> {
 impl Trace {
     /// Reads a trace. Empty lines and those that begin with `#` are comments.
     pub fn parse(text: &str) -> Trace {
-        let mut trace = Trace { machines: 2, tool: ToolKind::Syncthing, steps: Vec::new() };
+        let mut trace =
+            Trace { machines: 2, members: false, tool: ToolKind::Syncthing, steps: Vec::new() };
         for line in text.lines().map(str::trim) {
             if line.is_empty() || line.starts_with('#') {
                 continue;
@@ -366,6 +380,8 @@ impl Trace {
             let mut words = Words::of(line);
             if let Some(count) = line.strip_prefix("machines ") {
                 trace.machines = count.parse().expect("a number of machines");
+            } else if line == "members" {
+                trace.members = true;
             } else if let Some(name) = line.strip_prefix("tool ") {
                 trace.tool = ToolKind::named(name).expect("a known tool");
             } else {
