@@ -213,6 +213,9 @@ pub(crate) enum Corruption {
     /// The ciphertext of a file is empty.
     #[error("is empty: it was never committed, or was cut off")]
     NeverCommitted,
+    /// The ciphertext of a file has a length and no byte but zeros.
+    #[error("holds nothing but zeros: it was never flushed, or was overwritten")]
+    Zeros,
     /// Anything else. No caller decides by it.
     #[error("{0}")]
     Other(&'static str),

@@ -2,6 +2,7 @@
 //! or restores.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kithfs::crypto::{
     RecordCipher, Suite, Tag, directory_key, directory_tag, moved_place, root_tag,
@@ -11,8 +12,9 @@ use kithfs::format::record::{RecordContext, RecordKind};
 use kithfs::format::signature::{Authorship, Sign};
 use kithfs::format::suffix;
 use kithfs::roster::{Identity, Role};
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
-use kithfs::store::{Dir, Kind, RenameMode as StoreRename};
+use kithfs::store::{Call, Dir, Kind, RenameMode as StoreRename};
 use kithfs::vault::{ROOT, RenameMode, Vault};
 
 use crate::support::forger::{self, Forger};
@@ -88,6 +90,102 @@ fn an_entry_in_another_directory_is_marked_and_opens() {
     rename(&vault, &public(&moved), b"public/salaries", RenameMode::NoReplace).unwrap();
     assert_eq!(get(&vault, b"public/salaries").unwrap(), b"for few");
     assert_eq!(vault.check(b"", &mut |_| ()).unwrap().notes.len(), 1);
+}
+
+/// A co-member took away the permission to read one record of evidence, or one long name, and the
+/// listing of the whole directory failed. It costs what it describes: those entries are marked, or
+/// shown under their stored names, and open; the check reports it.
+#[test]
+fn what_may_not_be_read_costs_only_what_it_describes() {
+    const LONG: [u8; 200] = [b'l'; 200];
+    for control in [&b"+moved"[..], b"+long"] {
+        for depth in 0..3 {
+            let what = format!("{}, depth {depth}", control.escape_ascii());
+            let store = MemStore::new();
+            vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+            let vault = vaults::open(store.root()).unwrap();
+            mkdir(&vault, b"a").unwrap();
+            put(&vault, b"a/x", b"x").unwrap();
+            put(&vault, &[b"a/", &LONG[..]].concat(), b"long").unwrap();
+            rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+            put(&vault, b"b/own", b"own").unwrap();
+            vault.close().unwrap();
+            let all = store.root().open_dir(control).unwrap();
+            let group = raw::names(&*all).remove(0);
+            let file = raw::names(&*all.open_dir(&group).unwrap()).remove(0);
+
+            let plan = FaultPlan::new();
+            plan.forbid([control, &group, &file][depth]);
+            let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+            let shown = names(&vault, b"b");
+            assert_eq!(shown.len(), 3, "{what}");
+            let mut contents: Vec<_> = shown
+                .iter()
+                .map(|name| get(&vault, &[b"b/", &name[..]].concat()).unwrap())
+                .collect();
+            contents.sort();
+            assert_eq!(contents, [&b"long"[..], b"own", b"x"], "{what}");
+            assert_eq!(get(&vault, b"b/own").unwrap(), b"own", "{what}");
+            // Without the evidence nothing is taken for an entry that belongs here.
+            let is_explained = control == b"+long";
+            assert_eq!(get(&vault, b"b/x").is_ok(), is_explained, "{what}");
+            let report = vault.check(b"", &mut |_| ()).unwrap();
+            let is_there = |path: &[u8]| path.starts_with(control);
+            assert!(report.faults.iter().any(|fault| is_there(&fault.cipher)), "{what}");
+            vault.close().unwrap();
+
+            // Other errors do not tell whether the record is there: nothing is shown wrongly.
+            let plan = FaultPlan::new();
+            let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+            let when = When::From(plan.count(Calls::Of(Call::OpenFile)) + 1);
+            plan.add(Fault {
+                calls: Calls::Of(Call::OpenFile),
+                when,
+                errno: libc::EIO,
+                short: false,
+            });
+            let listed = at(&vault, b"b", |dir| vaults::entries(&vault, dir));
+            assert_eq!(listed.unwrap_err().errno(), libc::EIO, "{what}");
+        }
+    }
+}
+
+/// 100,000 files of junk in the place of one directory's evidence were read again a second later,
+/// each time that one more was added. Evidence that took long to read rests for some time now.
+#[test]
+fn junk_in_place_of_evidence_is_not_read_again_at_once() {
+    const JUNK: u64 = 300;
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    mkdir(&vault, b"a").unwrap();
+    put(&vault, b"a/x", b"x").unwrap();
+    rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+    vault.close().unwrap();
+    let all = store.root().open_dir(b"+moved").unwrap();
+    let place = all.open_dir(&raw::names(&*all).remove(0)).unwrap();
+    let junk = |n: u64| raw::write(&*place, format!("{n:043}").as_bytes(), b"junk");
+    (0..JUNK).for_each(junk);
+
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    plan.slow_down(Call::OpenFile, Duration::from_millis(2));
+    let opened = || {
+        let before = plan.count(Calls::Of(Call::OpenFile));
+        assert_eq!(names(&vault, b"b"), [b"x"]);
+        plan.count(Calls::Of(Call::OpenFile)) - before
+    };
+    assert!(opened() >= JUNK);
+    junk(JUNK);
+    std::thread::sleep(Duration::from_millis(1100)); // longer than evidence is trusted unseen
+    assert!(opened() < JUNK, "it was read again");
+    // What this machine renames itself is known at once.
+    plan.slow_down(Call::OpenFile, Duration::ZERO);
+    mkdir(&vault, b"c").unwrap();
+    put(&vault, b"c/y", b"y").unwrap();
+    at(&vault, b"b", |dir| vault.unlink(dir, b"x")).unwrap();
+    rename(&vault, b"c", b"b", RenameMode::Replace).unwrap();
+    assert_eq!(names(&vault, b"b"), [b"y"]);
 }
 
 /// A link, a FIFO, a file in place of a directory or the reverse, where evidence or a long name should

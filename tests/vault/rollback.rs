@@ -11,7 +11,9 @@ use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::os::OsDir;
 use kithfs::store::{Access, Call, Dir, Kind, RenameMode};
-use kithfs::vault::{Event, Events, Notice, NoticeKind, OpenOptions, SurveyOptions, Vault};
+use kithfs::vault::{
+    CheckFault, Event, Events, Notice, NoticeKind, OpenOptions, SurveyOptions, Vault,
+};
 use parking_lot::Mutex;
 
 use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
@@ -42,6 +44,15 @@ impl Client {
         let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
         let vault = Vault::open(store.clone(), &vaults::owner(), read_only).unwrap();
         vault.survey(&self.path(), options).unwrap()
+    }
+
+    /// Returns the empty files that a check finds, compared with what this client has seen.
+    fn recalled(&self, store: &Arc<dyn Dir>) -> Vec<CheckFault> {
+        let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let vault = Vault::open(store.clone(), &vaults::owner(), read_only).unwrap();
+        let mut report = vault.check(b"", &mut |_| {}).unwrap();
+        vault.recall(&mut report, &|_| Some(self.path())).unwrap();
+        report.faults.into_iter().filter(|fault| fault.emptied).collect()
     }
 
     /// Returns the notices for a store that is at rest.
@@ -552,6 +563,8 @@ fn a_crash_at_any_moment_is_no_alarm() {
             });
             let after = Client::new();
             std::fs::write(after.path(), database).unwrap();
+            let told = after.recalled(&crashed.root());
+            assert!(told.iter().all(|fault| fault.residue), "cut {n}, choice {seed}: {told:?}");
             // Replays the journal, as the next mount does.
             vaults::open(crashed.root()).unwrap().close().unwrap();
             assert_eq!(after.told(&crashed.root()), [], "cut {n}, choice {seed}");
@@ -919,6 +932,50 @@ fn what_cannot_be_compared_is_noticed() {
         [(&b""[..], &NoticeKind::NotCompared)]
     );
     assert_eq!(client.told(&root), [], "nothing was forgotten meanwhile");
+}
+
+/// A file that the storage host had cut to nothing counted as residue of a crash, which a repair
+/// removes without a question. Here this client has seen its contents, which were durable then: no
+/// crash has emptied it. After an interrupted session nothing tells the two apart, because the
+/// session may have truncated the file.
+#[test]
+fn a_file_that_was_seen_whole_is_not_emptied_by_a_crash() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let (letter, dir) = (cipher(&root, b"letter"), cipher(&root, b"dir"));
+    let inside = cipher(&root, b"dir/inside");
+    let inside = &inside[dir.len() + 1..];
+    let zeros = vec![0; bytes(&root.open_dir(&dir).unwrap(), inside).len()];
+    set(&root, &letter, b"");
+    set(&root.open_dir(&dir).unwrap(), inside, &zeros);
+    let is_residue = |client: &Client| {
+        let mut found = client.recalled(&root);
+        found.sort_by(|a, b| a.plain.cmp(&b.plain));
+        assert_eq!(
+            found.iter().map(|fault| &fault.plain[..]).collect::<Vec<_>>(),
+            [&b"dir/inside"[..], b"letter"]
+        );
+        found.iter().map(|fault| fault.residue).collect::<Vec<_>>()
+    };
+    assert_eq!(is_residue(&client), [false, false]);
+    assert_eq!(is_residue(&Client::new()), [true, true], "another machine has seen nothing");
+
+    // A session that is interrupted: its mark stays in the database.
+    let vault = vaults::open(root.clone()).unwrap();
+    vault.remember(&client.path(), false).unwrap();
+    assert_eq!(is_residue(&client), [false, false], "while it lives");
+    let database = std::fs::read(client.path()).unwrap();
+    vault.close().unwrap();
+    std::fs::write(client.path(), database).unwrap();
+    assert_eq!(is_residue(&client), [true, true]);
+    // Also for the session that finds the mark, and until the vault was compared.
+    let vault = vaults::open(root.clone()).unwrap();
+    vault.remember(&client.path(), false).unwrap();
+    let mut report = vault.check(b"", &mut |_| {}).unwrap();
+    vault.recall(&mut report, &|_| Some(client.path())).unwrap();
+    assert!(report.faults.iter().all(|fault| fault.residue), "{report:?}");
+    vault.close().unwrap();
+    assert_eq!(is_residue(&client), [true, true]);
 }
 
 /// The remembered state of a directory was forgotten when it was renamed, until the next

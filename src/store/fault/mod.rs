@@ -81,6 +81,7 @@ fn below(dir: &dyn Dir) -> &dyn Dir {
 impl Dir for FaultDir {
     fn open_dir(&self, name: &[u8]) -> io::Result<Arc<dyn Dir>> {
         self.plan.pass(Call::OpenDir)?;
+        self.plan.check_allowed(name)?;
         Ok(self.wrap_dir(self.dir.open_dir(name)?))
     }
 
@@ -91,6 +92,7 @@ impl Dir for FaultDir {
 
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
         self.plan.pass(Call::OpenFile)?;
+        self.plan.check_allowed(name)?;
         Ok(self.wrap_file(self.dir.open_file(name, access)?, access))
     }
 

@@ -80,6 +80,8 @@ pub struct FaultPlan {
     slow: Mutex<Option<(Call, Duration)>>,
     before: Mutex<Option<Before>>,
     loses: AtomicBool,
+    /// Names of objects that may not be opened.
+    forbidden: Mutex<HashSet<Vec<u8>>>,
     /// For a store behind FUSE: the names that were created as hard links.
     through_fuse: Mutex<Option<HashSet<Vec<u8>>>>,
 }
@@ -129,6 +131,19 @@ impl FaultPlan {
     /// Adds a fault. If several select a call, the first one added counts.
     pub fn add(&self, fault: Fault) {
         self.state.lock().faults.push(fault);
+    }
+
+    /// From now on nothing of this name can be opened: `EACCES`.
+    pub fn forbid(&self, name: &[u8]) {
+        self.forbidden.lock().insert(name.to_vec());
+    }
+
+    /// Fails if nothing of this name can be opened.
+    pub(super) fn check_allowed(&self, name: &[u8]) -> io::Result<()> {
+        match self.forbidden.lock().contains(name) {
+            true => Err(io::Error::from_raw_os_error(libc::EACCES)),
+            false => Ok(()),
+        }
     }
 
     /// Sets how locks behave from now on.

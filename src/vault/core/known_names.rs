@@ -33,6 +33,12 @@ const DIRS_MAX: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 /// The two times of a directory that show a change.
 pub(crate) type Times = (Timestamp, Timestamp);
 
+/// Evidence that took long to read is not read again for this many times as long: the storage host
+/// can add files to it, and so change its times, at any moment.
+const REST: u32 = 8;
+/// Maximum number of unreadable control files that are logged.
+const TOLD_MAX: usize = 1000;
+
 /// How long what was read of a directory is valid.
 #[derive(Clone)]
 pub(crate) struct Freshness<T> {
@@ -40,14 +46,22 @@ pub(crate) struct Freshness<T> {
     /// When these times were first seen, by this machine's clock: the store's clock may differ.
     first: Instant,
     read: Instant,
+    /// How long the reading took.
+    cost: Duration,
 }
 
 impl<T: PartialEq> Freshness<T> {
-    /// Called with the times from before the reading.
-    pub fn new(times: T, before: Option<&Self>) -> Self {
+    /// Called with the times from before the reading, which began at `begun`.
+    pub fn new(times: T, before: Option<&Self>, begun: Instant) -> Self {
         let now = Instant::now();
         let first = before.filter(|before| before.times == times).map_or(now, |b| b.first);
-        Freshness { times, first, read: now }
+        Freshness { times, first, read: now, cost: now - begun }
+    }
+
+    /// Returns whether it took so long to read that it is not read again yet, even if it has
+    /// changed: what other machines add is then noticed later.
+    pub fn rests(&self, shared: bool) -> bool {
+        !shared && self.read.elapsed() < self.cost * REST
     }
 
     /// Returns whether nothing needs to be asked.
@@ -78,6 +92,24 @@ pub(crate) struct Evidence {
     pub closures: Mutex<LruCache<Tag, Closure>>,
     /// When the share was last seen to have none.
     pub none: Mutex<Option<Instant>>,
+}
+
+/// Control files that this process may not read: each is logged once.
+#[derive(Default)]
+pub(crate) struct Unreadable(Mutex<HashSet<Vec<u8>>>);
+
+impl Unreadable {
+    /// Logs a control file by its stored path from the share's root.
+    pub fn tell(&self, path: &[&[u8]]) {
+        let (path, mut told) = (path.join(&b'/'), self.0.lock());
+        if told.len() < TOLD_MAX && !told.contains(&path) {
+            tracing::warn!(
+                "{}: no permission to read it; entries that need it are marked, or shown under their stored names",
+                String::from_utf8_lossy(&path)
+            );
+            told.insert(path);
+        }
+    }
 }
 
 impl Default for Evidence {

@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use self::away::Away;
 use self::free_space::Room;
 use self::inodes::Nodes;
-use self::known_names::{Censuses, Evidence, LongNames};
+use self::known_names::{Censuses, Evidence, LongNames, Unreadable};
 use self::name_lock::NameLock;
 use self::open_table::OpenTable;
 use self::overflow::Young;
@@ -108,6 +108,8 @@ pub(crate) struct Namespace {
     /// What was read about names.
     pub evidence: Evidence,
     pub long_names: LongNames,
+    /// Control files of names that could not be read.
+    pub unreadable: Unreadable,
     pub censuses: Censuses,
     /// Names that were removed from an entry while other entries claimed them.
     pub vacated: Vacated,
@@ -126,6 +128,7 @@ impl Namespace {
             paths: RwLock::new(()),
             evidence: Evidence::default(),
             long_names: LongNames::default(),
+            unreadable: Unreadable::default(),
             censuses: Censuses::default(),
             vacated: Vacated::new(),
             young_lists: Young::new(),

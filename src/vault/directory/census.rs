@@ -7,6 +7,7 @@
 //!   memory.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::format::junction;
 use crate::format::suffix::mark_of;
@@ -30,7 +31,8 @@ impl Folder<'_> {
         {
             return Ok(census.clone());
         }
-        let fresh = Freshness::new(times, known.as_ref().map(|(fresh, _)| fresh));
+        let before = known.as_ref().map(|(fresh, _)| fresh);
+        let fresh = Freshness::new(times, before, Instant::now());
         let census = Arc::new(self.take_census()?);
         namespace.censuses.0.lock().put(key, (fresh, census.clone()));
         Ok(census)

@@ -5,8 +5,11 @@
 //! * Evidence is durable before the directory is renamed, and is never changed or removed.
 //! * A record counts only if its hash, seal and signature are right and it leads to the directory
 //!   in question. The names of files and directories prove nothing.
+//! * A record that this process may not read counts as withheld: entries that need it are marked.
+//!   After any other error of the store it is unknown what belongs to the directory, and the
+//!   operation fails.
 //! * It is read only if an entry with another tag is met or a name is not found, and read again
-//!   after at most [`TRUSTED`].
+//!   after at most [`TRUSTED`], or some time longer if that took long.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,7 +24,9 @@ use crate::vault::core::Core;
 use crate::vault::core::known_names::{Asked, CLOSURES_MAX, Closure, Freshness, TRUSTED, Times};
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::share::control_files::{entries, is_missing, read_control, write_control};
+use crate::vault::share::control_files::{
+    entries, is_forbidden, is_missing, read_control, write_control,
+};
 
 /// Maximum length in bytes of a record that is read.
 pub(in crate::vault) const RECORD_MAX: usize = 1024;
@@ -47,6 +52,14 @@ fn is_absent<T>(result: &std::io::Result<T>) -> bool {
     result.as_ref().is_err_and(is_missing)
 }
 
+/// What was read of the evidence that leads to a directory.
+struct Found {
+    tags: Arc<[Tag]>,
+    asked: Asked,
+    /// Every file could be read.
+    is_whole: bool,
+}
+
 /// A valid record.
 pub(in crate::vault) struct Record {
     pub moved: Moved,
@@ -62,9 +75,9 @@ impl Core {
     /// Returns the tags, in ascending order, that entries of the directory with the tag `to` may
     /// have beside this one.
     pub fn explained(&self, to: &Tag) -> Inner<Arc<[Tag]>> {
-        let evidence = &self.namespace.evidence;
+        let (evidence, shared) = (&self.namespace.evidence, self.mode.writers.share_names());
         if let Some(none) = *evidence.none.lock()
-            && !self.mode.writers.share_names()
+            && !shared
             && none.elapsed() < TRUSTED
         {
             return Ok(Arc::default());
@@ -75,29 +88,29 @@ impl Core {
                 .then(|| (closure.tags.clone(), closure.fresh.clone()))
         });
         if let Some((tags, fresh)) = &known
-            && fresh.is_trusted(self.mode.writers.share_names())
+            && (fresh.is_trusted(shared) || fresh.rests(shared))
         {
             return Ok(tags.clone());
         }
         let now = Instant::now();
-        let all = self.root.open_dir(DIRECTORY);
-        if is_absent(&all) {
+        let Some(all) = self.readable(self.root.open_dir(DIRECTORY), &[DIRECTORY])? else {
             *evidence.none.lock() = Some(now);
             return Ok(Arc::default());
-        }
-        let all = all?;
+        };
         if let Some((tags, fresh)) = &known {
             let times: Inner<Asked> = fresh
                 .times
                 .iter()
-                .map(|(name, _)| Ok((name.clone(), times_of(&*all, name)?)))
+                .map(|(name, _)| Ok((name.clone(), self.times_of(&*all, name)?)))
                 .collect();
-            if fresh.is_valid(&times?, self.mode.writers.share_names()) {
+            if fresh.is_valid(&times?, shared) {
                 return Ok(tags.clone());
             }
         }
-        let (tags, asked) = self.read_evidence(&*all, to)?;
-        let fresh = Freshness::new(asked, known.as_ref().map(|(_, fresh)| fresh));
+        let Found { tags, asked, is_whole } = self.read_evidence(&*all, to)?;
+        // A permission that is given back changes no time of the directories.
+        let before = known.as_ref().map(|(_, fresh)| fresh).filter(|_| is_whole);
+        let fresh = Freshness::new(asked, before, now);
         let mut closures = evidence.closures.lock();
         closures.put(*to, Closure { tags: tags.clone(), generation, fresh });
         while closures.len() > CLOSURES_MAX {
@@ -106,25 +119,51 @@ impl Core {
         Ok(tags)
     }
 
+    /// Returns what `read` has found; `None`, with a line in the log, if this process may not read
+    /// it.
+    fn readable<T>(&self, read: std::io::Result<T>, path: &[&[u8]]) -> Inner<Option<T>> {
+        match read {
+            Err(e) if is_missing(&e) => Ok(None),
+            Err(e) if is_forbidden(&e) => {
+                self.namespace.unreadable.tell(path);
+                Ok(None)
+            }
+            other => Ok(Some(other?)),
+        }
+    }
+
+    fn times_of(&self, all: &dyn Dir, place: &[u8]) -> Inner<Option<Times>> {
+        let stat = self.readable(all.stat(place), &[DIRECTORY])?;
+        Ok(stat.map(|stat| (stat.mtime, stat.ctime)))
+    }
+
     /// Reads all evidence that leads to a directory, breadth first.
-    fn read_evidence(&self, all: &dyn Dir, to: &Tag) -> Inner<(Arc<[Tag]>, Asked)> {
+    fn read_evidence(&self, all: &dyn Dir, to: &Tag) -> Inner<Found> {
         let (mut tags, mut todo, mut asked) = (BTreeSet::new(), VecDeque::from([*to]), Vec::new());
+        let mut is_whole = true;
         while let Some(to) = todo.pop_front() {
             for place in self.keys.moved_places(&to) {
-                let times = times_of(all, &place)?;
+                let times = self.times_of(all, &place)?;
                 let is_there = times.is_some();
                 asked.push((place.clone(), times));
                 if !is_there {
                     continue;
                 }
-                let dir = all.open_dir(&place);
-                if is_absent(&dir) {
+                let Some(dir) = self.readable(all.open_dir(&place), &[DIRECTORY, &place])? else {
                     continue;
-                }
-                let dir = dir?;
+                };
                 for entry in entries(&*dir)? {
-                    let Some(found) = self.evidence_in(&*dir, &entry?.name)? else { continue };
-                    let moved = found.moved;
+                    let file = entry?.name;
+                    let moved = match self.evidence_in(&*dir, &file) {
+                        Ok(Some(found)) => found.moved,
+                        Ok(None) => continue,
+                        Err(Fault::Io(e)) if is_forbidden(&e) => {
+                            self.namespace.unreadable.tell(&[DIRECTORY, &place, &file]);
+                            is_whole = false;
+                            continue;
+                        }
+                        Err(fault) => return Err(fault),
+                    };
                     if moved.to == to && tags.len() < TAGS_MAX && tags.insert(moved.from) {
                         todo.push_back(moved.from);
                     }
@@ -132,7 +171,7 @@ impl Core {
             }
         }
         tags.remove(to);
-        Ok((tags.into_iter().collect(), asked))
+        Ok(Found { tags: tags.into_iter().collect(), asked, is_whole })
     }
 
     /// Returns a record of a directory of evidence; `None` if it is not valid.
@@ -156,11 +195,12 @@ impl Core {
     }
 
     /// Calls `act` with each file in the sub-directories of a control directory at the root: the
-    /// sub-directory, its name, and the name of the file. What is no directory is passed over.
+    /// sub-directory, its name, and the name of the file. What is no directory is passed over. A
+    /// sub-directory that cannot be opened is passed as an error, with its name.
     pub fn each_file(
         &self,
         of: &[u8],
-        mut act: impl FnMut(&dyn Dir, &[u8], &[u8]) -> Inner<()>,
+        mut act: impl FnMut(Inner<&dyn Dir>, &[u8], &[u8]) -> Inner<()>,
     ) -> Inner<()> {
         let all = self.root.open_dir(of);
         if is_absent(&all) {
@@ -169,26 +209,27 @@ impl Core {
         let all = all?;
         for group in entries(&*all)? {
             let group = group?.name;
-            let dir = all.open_dir(&group);
-            if is_absent(&dir) {
-                continue;
-            }
-            let dir = dir?;
-            for file in entries(&*dir)? {
-                act(&*dir, &group, &file?.name)?;
+            match all.open_dir(&group) {
+                Err(e) if is_missing(&e) => {}
+                Err(e) => act(Err(e.into()), &group, b"")?,
+                Ok(dir) => {
+                    for file in entries(&*dir)? {
+                        act(Ok(&*dir), &group, &file?.name)?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Calls `act` with each valid record of evidence, and its file.
-    pub fn each_evidence(
-        &self,
-        mut act: impl FnMut(Record, &dyn Dir, &[u8]) -> Inner<()>,
-    ) -> Inner<()> {
-        self.each_file(DIRECTORY, |dir, _, file| match self.evidence_in(dir, file)? {
-            Some(found) => act(found, dir, file),
-            None => Ok(()),
+    /// Calls `act` with each valid record of evidence, and with the error of each that cannot be
+    /// read.
+    pub fn each_evidence(&self, mut act: impl FnMut(Inner<Record>) -> Inner<()>) -> Inner<()> {
+        let read = |dir: Inner<&dyn Dir>, file: &[u8]| self.evidence_in(dir?, file);
+        self.each_file(DIRECTORY, |dir, _, file| match read(dir, file) {
+            Ok(None) => Ok(()),
+            Ok(Some(found)) => act(Ok(found)),
+            Err(fault) => act(Err(fault)),
         })
     }
 
@@ -202,7 +243,10 @@ impl Core {
         let dir = dir?;
         let current = self.keys.current().number;
         for entry in entries(&*dir)? {
-            let found = self.evidence_in(&*dir, &entry?.name)?;
+            let found = match self.evidence_in(&*dir, &entry?.name) {
+                Err(Fault::Io(e)) if is_forbidden(&e) => continue,
+                other => other?,
+            };
             if found.is_some_and(|found| found.moved == *moved && found.epoch == current) {
                 return Ok(true);
             }
@@ -243,9 +287,4 @@ impl Core {
         *self.namespace.evidence.none.lock() = None;
         self.namespace.evidence.closures.lock().clear();
     }
-}
-
-fn times_of(dir: &dyn Dir, name: &[u8]) -> Inner<Option<Times>> {
-    let stat = dir.stat(name);
-    if is_absent(&stat) { Ok(None) } else { Ok(stat.map(|stat| Some((stat.mtime, stat.ctime)))?) }
 }

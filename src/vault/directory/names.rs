@@ -10,11 +10,12 @@
 use std::borrow::Cow;
 
 use crate::crypto::Tag;
-use crate::format::name::{NAME_MAX, Opened, Parts, parse};
+use crate::format::name::{LONG_DIRECTORY, NAME_MAX, Opened, Parts, long_path, parse};
 use crate::format::suffix;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::keyring::keys::ShareKeys;
+use crate::vault::share::control_files::is_forbidden;
 
 /// The meaning of the stored name of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +95,8 @@ impl Core {
     /// the share opens.
     ///
     /// # Errors
-    /// Those of the store: it cannot tell whether a long name is there.
+    /// Those of the store: it cannot tell whether a long name is there. One that this process may
+    /// not read counts as lost.
     pub fn read_names<'n>(
         &self,
         stored: impl IntoIterator<Item = &'n [u8]>,
@@ -111,6 +113,11 @@ impl Core {
                     Ok(Some(name)) => {
                         sealed.push(name.into());
                         Some(Some(suffix))
+                    }
+                    Err(Fault::Io(e)) if is_forbidden(&e) => {
+                        let (group, file) = long_path(&hash);
+                        self.namespace.unreadable.tell(&[LONG_DIRECTORY, &group, &file]);
+                        Some(None)
                     }
                     Err(Fault::Io(e)) => return Err(e.into()),
                     Ok(None) | Err(_) => Some(None),

@@ -16,8 +16,8 @@ pub(crate) enum Action {
     /// Moves the object to `lost+found` under `name`. If it is a directory, `entries` is the tag of
     /// the entries in it.
     Keep { name: Vec<u8>, entries: Option<Tag> },
-    /// Removes a file that has neither ciphertext nor attributes; applies `keep` if it has any by
-    /// now.
+    /// Removes a file that has neither ciphertext nor attributes; applies `keep` if it has
+    /// attributes, or zeros for a ciphertext. Does nothing if it has contents by now.
     Void { keep: Box<Action> },
     /// Completes the removal of a directory.
     Trash,
@@ -36,7 +36,9 @@ impl Remedy {
             }
             Action::Name { .. } => "give it the name that is sealed inside it",
             Action::Keep { .. } => "move it to lost+found",
-            Action::Void { .. } => "remove it, because it is empty",
+            Action::Void { .. } => {
+                "remove it, or move it to lost+found if it has zeros or attributes"
+            }
             Action::Trash => "complete the removal",
             Action::Attributes { .. } => "move its attributes to lost+found",
             Action::Surplus { .. } => "move those bytes to lost+found",

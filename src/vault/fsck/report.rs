@@ -61,6 +61,9 @@ pub struct CheckFault {
     pub list_missing: bool,
     /// Residue of a crash: no synced data is damaged by it, and its remedy loses nothing.
     pub residue: bool,
+    /// The ciphertext has no byte, or none but zeros. A crash leaves that of a file that was never
+    /// synced, and the storage host can make it of any file. See [`CheckFault::was_whole`].
+    pub emptied: bool,
 }
 
 /// Numbers of faults that were only counted.
@@ -167,6 +170,7 @@ impl CheckFault {
             remedy,
             list_missing: false,
             residue: false,
+            emptied: false,
         }
     }
 
@@ -186,6 +190,18 @@ impl CheckFault {
                 .filter(|name| !name.is_empty())
                 .unwrap_or(b"root");
             self.remedy = Some(Remedy(Action::Attributes { name: name.to_vec() }));
+        }
+    }
+
+    /// Makes this a fault of a file that this machine has seen with contents: those were durable, so
+    /// no crash has emptied it.
+    pub(crate) fn was_whole(&mut self) {
+        self.residue = false;
+        self.what.push_str("; this machine has seen it with contents that were durable");
+        if let Some(Remedy(action)) = &mut self.remedy
+            && let Action::Void { keep } = action
+        {
+            *action = (**keep).clone();
         }
     }
 

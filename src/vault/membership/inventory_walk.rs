@@ -20,7 +20,7 @@ use crate::vault::core::Core;
 use crate::vault::directory::junction::bound;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::namespace::symlink::overflow_reference;
-use crate::vault::share::control_files::{entries, read_control};
+use crate::vault::share::control_files::{entries, is_forbidden, read_control};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{NodeId, ROOT};
 
@@ -146,12 +146,21 @@ impl Walk<'_> {
     /// directories that they renamed would be marked.
     fn evidence(&mut self) -> Inner<()> {
         let (of, hashes) = (self.of, &mut self.found.hashes);
-        let walked = self.core.each_evidence(|found, _, _| {
-            if found.by.is_some_and(|by| of.contains(&by.signer)) {
-                hashes.insert(found.hash);
+        let mut is_unread = false;
+        let walked = self.core.each_evidence(|found| {
+            match found {
+                Ok(found) if found.by.is_some_and(|by| of.contains(&by.signer)) => {
+                    hashes.insert(found.hash);
+                }
+                Ok(_) => {}
+                Err(Fault::Io(e)) if is_forbidden(&e) => is_unread = true,
+                Err(fault) => return Err(fault),
             }
             Ok(())
         });
+        if is_unread {
+            self.unread(ROOT);
+        }
         walked.or_else(|fault| self.pass_over(ROOT, fault))
     }
 

@@ -222,6 +222,11 @@ impl Keeper {
         Ok((Keeper { memory, thread: Some(thread) }, noticed))
     }
 
+    /// Returns whether an earlier session was interrupted, and the vault was not compared since.
+    pub fn is_after_interruption(&self) -> bool {
+        self.memory.interrupted.lock().is_some()
+    }
+
     /// Ends the thread.
     pub fn stop(&mut self) {
         {

@@ -21,4 +21,5 @@ mod database;
 pub(super) mod keeper;
 mod memory;
 pub(super) mod notice;
+pub(super) mod recall;
 mod survey;

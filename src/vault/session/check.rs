@@ -6,6 +6,10 @@
 //! * Faults in a nested share are reported by paths from the vault's root, and without a remedy. To
 //!   repair that share, it has to be opened alone: its own `lost+found` is there.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use super::vault::Vault;
 use crate::vault::core::Core;
 use crate::vault::error::Error;
@@ -15,6 +19,7 @@ use crate::vault::fsck::repair::RepairReport;
 use crate::vault::fsck::report::{
     CheckFault, CheckProgress, CheckReport, NestedShares, Online, Progress, join,
 };
+use crate::vault::rollback::recall::Recall;
 use crate::vault::types::{NodeId, ROOT};
 
 /// Suffix of the description of a repairable fault in a nested share.
@@ -53,6 +58,45 @@ impl Vault {
         self.check_shares(start, progress, &|core, start, progress| {
             core.check_online(start, online, progress)
         })
+    }
+
+    /// Compares files that a check has found empty with the rollback databases of this machine:
+    /// residue of a crash becomes a fault if the machine has seen that file with contents. `memory`
+    /// returns the path of the database of a share.
+    ///
+    /// # Errors
+    /// A database cannot be read.
+    pub fn recall(
+        &self,
+        report: &mut CheckReport,
+        memory: &dyn Fn(&[u8; 32]) -> Option<PathBuf>,
+    ) -> Result<()> {
+        let emptied = report.faults.iter_mut().filter(|fault| fault.emptied && fault.residue);
+        let mut by_share: BTreeMap<[u8; 32], (Arc<Core>, Vec<&mut CheckFault>)> = BTreeMap::new();
+        for fault in emptied {
+            let (core, _) = self.shares().at_stored_path(&fault.cipher);
+            by_share.entry(core.keys.share).or_insert((core, Vec::new())).1.push(fault);
+        }
+        for (share, (core, faults)) in by_share {
+            let Some(path) = memory(&share) else { continue };
+            let is_own = std::ptr::eq(&*core, self.core());
+            if is_own && self.is_after_interruption() {
+                continue;
+            }
+            let failed = |fault: Fault| fault.at("open", || path.clone());
+            let Some(recall) = Recall::open(&core, &path).map_err(failed)? else { continue };
+            for fault in faults {
+                let (_, stored) = self.shares().at_stored_path(&fault.cipher);
+                let stored: Vec<&[u8]> = stored.split(|b| *b == b'/').collect();
+                let plain: Vec<&[u8]> = fault.plain.split(|b| *b == b'/').collect();
+                let from = plain.len().saturating_sub(stored.len());
+                let names: Vec<_> = plain[from..].iter().copied().zip(stored).collect();
+                if recall.has_file(&names).map_err(failed)? {
+                    fault.was_whole();
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Applies the remedies of a check's faults, each if `decide` returns true. Objects that cannot

@@ -180,6 +180,12 @@ impl Vault {
             .map_err(|f| f.at("compare with", || path.to_owned()))
     }
 
+    /// Returns whether the rollback database is in use after an interrupted session with which the
+    /// vault was not compared yet.
+    pub(in crate::vault) fn is_after_interruption(&self) -> bool {
+        self.inside.keeper.lock().as_ref().is_some_and(Keeper::is_after_interruption)
+    }
+
     pub(in crate::vault) fn shares(&self) -> &Shares {
         &self.inside.shares
     }

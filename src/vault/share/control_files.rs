@@ -16,6 +16,12 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENOENT | ENOTDIR | ELOOP | EISDIR | ENXIO))
 }
 
+/// Returns whether this process lacks the permission to read what a name leads to. Its owner, or the
+/// storage host, can take that away for good, so evidence and long names count as withheld then.
+pub(crate) fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
+
 /// Reads a control file of at most `limit` bytes; `None` if it does not exist.
 pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
     let file = match dir.open_file(name, Access::Read) {

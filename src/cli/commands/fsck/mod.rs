@@ -5,8 +5,10 @@
 //!   of a crash is cleared without a question. `--dry-run` opens the vault read-only.
 //! * A repair deletes nothing except files without a byte of ciphertext. Unreferenced files are
 //!   counted, and removed by `--prune` alone.
-//! * Good parts are salvaged before anything is moved, and nothing is moved if that fails. After a repair the check runs again, and
-//!   its result decides the exit code.
+//! * A file that is empty or holds only zeros is residue of a crash, unless this machine has seen
+//!   it with contents.
+//! * Good parts are salvaged before anything is moved, and nothing is moved if that fails. After a
+//!   repair the check runs again, and its result decides the exit code.
 
 mod prune;
 mod report;
@@ -22,9 +24,10 @@ use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
 use crate::cli::paths;
-use crate::cli::report::{Failure, note};
+use crate::cli::report::{Failure, note, warn};
 use crate::cli::secrets::identity;
 use crate::cli::terminal::progress::Progress;
+use crate::cli::user::rollback_memory;
 use crate::cli::vaults::nodes;
 use crate::cli::vaults::open::{Open, Purpose, kept_journals, open, open_unrecorded};
 use crate::vault::{
@@ -136,7 +139,11 @@ fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure>
     } else {
         open.vault.check(start, &mut show)
     };
-    found.map_err(open.failed(start))
+    let mut found = found.map_err(open.failed(start))?;
+    if let Err(error) = open.vault.recall(&mut found, &rollback_memory::path) {
+        warn(format_args!("empty files are not compared with what this machine has seen: {error}"));
+    }
+    Ok(found)
 }
 
 /// The source of the answers to a repair's questions.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use crate::format::layout::{FANOUT, Layout, SEGMENT};
-use crate::store::Seek;
+use crate::store::{File, Seek};
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
@@ -20,6 +20,9 @@ use crate::vault::file::OpenFile;
 const PIECE: u64 = 4 << 20;
 /// Plain bytes between two progress reports.
 const BATCH: u64 = 64 << 20;
+
+/// Size in bytes of one read in the search for a byte that is not zero.
+const BLANK_PART: usize = 1 << 18;
 
 /// Damage of a file's contents.
 pub(crate) struct Damage {
@@ -197,6 +200,29 @@ pub(crate) fn surplus(core: &Core, open: &OpenFile) -> Inner<Option<u64>> {
     let state = open.state.read();
     let expected = core.keys.layout.cipher_len(state.size);
     Ok((state.changes.is_none() && open.file().stat()?.size > expected).then_some(expected))
+}
+
+/// Returns whether a file of the store has no byte but zeros. XFS keeps the length of a file whose
+/// bytes a power cut has lost.
+pub(crate) fn is_blank(file: &dyn File) -> Inner<bool> {
+    let mut buf = vec![0; BLANK_PART];
+    let mut at = 0;
+    loop {
+        // Holes are skipped: a sparse file can be of any length.
+        at = match file.seek(Seek::Data, at) {
+            Ok(data) => data,
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Ok(true),
+            Err(e) => return Err(e.into()),
+        };
+        let read = file.read_at(&mut buf, at)?;
+        if read == 0 {
+            return Ok(true);
+        }
+        if buf[..read].iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at += read as u64;
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! * A fault comes with the remedy that `repair` has for it. Faults inside a directory are reported
 //!   before one whose remedy moves the directory.
 
-mod content;
+pub(crate) mod content;
 pub(crate) mod hints;
 mod unused;
 mod walk;

@@ -92,7 +92,7 @@ impl Core {
     fn unused_long_names(&self, used: &Used, unused: &mut Found) -> Inner<()> {
         self.each_file(LONG_DIRECTORY, |dir, group, file| match long_hash(group, file) {
             Some(hash) if !used.long_names.contains(&hash) => {
-                unused.add(dir, &[LONG_DIRECTORY, group], file)
+                unused.add(dir?, &[LONG_DIRECTORY, group], file)
             }
             _ => Ok(()),
         })
@@ -102,6 +102,7 @@ impl Core {
     fn unused_evidence(&self, used: &Used, unused: &mut Found) -> Inner<()> {
         let mut tags: Option<HashSet<Tag>> = None;
         self.each_file(moved::DIRECTORY, |dir, group, file| {
+            let dir = dir?;
             let Some(found) = self.evidence_in(dir, file)? else { return Ok(()) };
             if tags.is_none() {
                 let mut all = used.tags.clone();

@@ -581,6 +581,7 @@ impl<'a> Walk<'a> {
         // Told one by one: any number of files may be there.
         let looked = core.each_file(name, |dir, group, file| {
             let is_valid = || {
+                let dir = dir?;
                 Ok::<_, Fault>(match long_hash(group, file) {
                     Some(hash) if is_long => core.stored_long_name(&hash)?.is_some(),
                     _ => !is_long && core.evidence_in(dir, file)?.is_some(),
@@ -595,7 +596,10 @@ impl<'a> Walk<'a> {
                 Ok(false) => None,
                 Err(fault) => Some(fault),
             };
-            let cipher = join(&join(name, group), file);
+            let mut cipher = join(name, group);
+            if !file.is_empty() {
+                cipher = join(&cipher, file);
+            }
             let what = if is_long { "long name" } else { "rename evidence" };
             let keep = Action::Keep { name: what.into(), entries: None };
             self.tell(match wrong {
@@ -647,7 +651,19 @@ impl<'a> Walk<'a> {
     /// Opens a file and queues its contents for [`Walk::flush`].
     fn file(&mut self, place: &Place, stored: &[u8], stat: &Stat, waiting: Waiting) {
         self.seen.files += 1;
-        match self.open(place, stored, stat) {
+        let opened = self.open(place, stored, stat);
+        // Only if its name decodes: a file under another name was not created by this program.
+        if let Err(Fault::Format(_) | Fault::Corrupt(Corruption::NeverCommitted)) = opened
+            && waiting.otherwise.is_none()
+            && self.is_blank(place, stored)
+        {
+            let what = match stat.size {
+                0 => Corruption::NeverCommitted,
+                _ => Corruption::Zeros,
+            };
+            return self.emptied(waiting, what);
+        }
+        match opened {
             Ok(open) => {
                 let job = Job::new(open);
                 self.bytes += job.size;
@@ -658,18 +674,6 @@ impl<'a> Walk<'a> {
                 }
             }
             Err(fault) if vanished(&fault) => self.used.unlooked += 1,
-            // Only if its name decodes: a file under another name was not created by this program.
-            Err(Fault::Corrupt(what @ Corruption::NeverCommitted))
-                if waiting.otherwise.is_none() =>
-            {
-                let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
-                self.tell(CheckFault::residue(
-                    &plain,
-                    &cipher,
-                    &what.to_string(),
-                    Action::Void { keep: Box::new(keep) },
-                ));
-            }
             Err(fault) => self.fault(
                 &waiting.plain,
                 &waiting.cipher,
@@ -677,6 +681,20 @@ impl<'a> Walk<'a> {
                 of_damage(&fault, waiting.keep),
             ),
         }
+    }
+
+    /// Returns whether the file in the store has no byte, or none but zeros.
+    fn is_blank(&self, place: &Place, stored: &[u8]) -> bool {
+        let file = place.dir.open_file(stored, Access::Read).map_err(Fault::from);
+        file.and_then(|file| content::is_blank(&*self.core.journal.overlay(file)?)).unwrap_or(false)
+    }
+
+    /// Reports a file that a crash has left without its bytes, or the storage host has emptied.
+    fn emptied(&mut self, waiting: Waiting, what: Corruption) {
+        let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
+        let remedy = Action::Void { keep: Box::new(keep) };
+        let fault = CheckFault::residue(&plain, &cipher, &what.to_string(), remedy);
+        self.tell(CheckFault { emptied: true, ..fault });
     }
 
     /// Returns the open file if this vault has it open, with uncommitted changes; otherwise opens

@@ -13,6 +13,7 @@ use crate::format::name::{Parts, StoredName, parse};
 use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::vault::core::Core;
 use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::fsck::check::content::is_blank;
 use crate::vault::fsck::check::hints;
 use crate::vault::fsck::remedy::Action;
 use crate::vault::fsck::report::{CheckFault, LOST_AND_FOUND, join};
@@ -208,6 +209,9 @@ impl<'a> Bench<'a> {
             Err(e) if is(&e, libc::EOPNOTSUPP) => None,
             other => other?,
         };
+        if !is_blank(&*file)? {
+            return Ok(None);
+        }
         if stat.size > 0 || file.read_at(&mut [0], 0)? > 0 || attributes.is_some() {
             return self.act(fault, keep);
         }

@@ -80,7 +80,8 @@ impl Pass<'_> {
     pub fn evidence(&mut self) -> Inner<()> {
         let core = self.core;
         let mut old = Vec::new();
-        core.each_evidence(|found, _, _| {
+        core.each_evidence(|found| {
+            let found = found?;
             if self.is_old(found.epoch) {
                 old.push(found);
             }

@@ -16,7 +16,7 @@
 //!   number is limited.
 
 mod judge;
-mod suspect;
+pub(super) mod suspect;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

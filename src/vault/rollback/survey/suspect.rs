@@ -2,7 +2,7 @@
 
 use crate::vault::rollback::database::{EntryKey, NameTag, RemovedRow, Row};
 
-pub(super) const FILE: u8 = 1;
+pub(in crate::vault::rollback) const FILE: u8 = 1;
 
 pub(super) const DIRECTORY: u8 = 2;
 
