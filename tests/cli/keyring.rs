@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::bus::Bus;
-use crate::support::people::{Mounted, Person, has, refused, said, stderr};
+use crate::support::bus::{Bus, can_mock};
+use crate::support::mounted::{can_mount, ends_within};
+use crate::support::people::{Mounted, Person, has, refused, said, stderr, wait_until};
 
 /// A session with a bus.
 struct Session(Bus);
@@ -184,4 +185,74 @@ fn without_a_keyring_everything_works_as_before() {
     refused(&told, "the keyring of the session");
     let told = ann.fails(&["passphrase", "forget", "vault"], 1);
     refused(&told, "the keyring of the session");
+}
+
+/// A session bus that accepted a connection and said nothing was waited for: each command without
+/// another source of the passphrase hung, and so did the end of a mount that notifies.
+#[test]
+fn a_bus_that_hangs_is_not_waited_for() {
+    let ann = with_vault();
+    let socket = ann.home().join("bus");
+    let _hanging = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let address = format!("unix:path={}", socket.display());
+    let mut ls = ann.kithfs(&["ls", "vault"]);
+    ls.env_remove("KITHFS_PASSPHRASE_FILE").env("DBUS_SESSION_BUS_ADDRESS", &address);
+    let told = ends_within(30, &ls).output().unwrap();
+    refused(&told, "no terminal");
+    assert!(stderr(&told).contains("the bus does not answer"), "{}", stderr(&told));
+    if !can_mount() {
+        return;
+    }
+    ann.shell("mkdir plain");
+    let mut mount = ann.kithfs(&["mount", "--notify=on", "vault", "plain"]);
+    assert!(mount.env("DBUS_SESSION_BUS_ADDRESS", &address).status().unwrap().success());
+    let mounted = Mounted::of(&ann);
+    let locked = ends_within(30, &ann.kithfs(&["lock", "plain"])).output().unwrap();
+    assert!(locked.status.success(), "{}", stderr(&locked));
+    drop(mounted);
+}
+
+/// A keyring that ended while it asked its user was waited for.
+#[test]
+fn a_keyring_that_ends_at_its_question_is_not_waited_for() {
+    if !can_mock() {
+        return;
+    }
+    let ann = with_vault();
+    let mut session = Session::start(&ann);
+    let (service, root) = ("org.freedesktop.secrets", "/org/freedesktop/secrets");
+    let interface = |name: &str| format!("org.freedesktop.Secret.{name}");
+    session.0.mock(&["--session", service, root, &interface("Service")], service);
+    let bus = &session.0;
+    let answers = |path: &str, method: (&str, &str, &str, &str, &str)| {
+        let (of, name, takes, returns, code) = method;
+        bus.control::<()>(service, path, "AddMethod", &(interface(of), name, takes, returns, code));
+    };
+    let unlock = "ret = ([], '/question')";
+    for method in [
+        ("Service", "OpenSession", "sv", "vo", "ret = ('', '/session')"),
+        ("Service", "SearchItems", "a{ss}", "aoao", "ret = ([], ['/item'])"),
+        ("Service", "Unlock", "ao", "aoo", unlock),
+    ] {
+        answers(root, method);
+    }
+    let none = std::collections::HashMap::<String, zbus::Variant<'_>>::new();
+    let methods: Vec<(String, String, String, String)> = Vec::new();
+    let question = ("/question", interface("Prompt"), none, methods);
+    bus.control::<()>(service, root, "AddObject", &question);
+    answers("/question", ("Prompt", "Prompt", "s", "", ""));
+    let mut ls = ann.kithfs(&["ls", "vault"]);
+    ls.env_remove("KITHFS_PASSPHRASE_FILE").env("DBUS_SESSION_BUS_ADDRESS", bus.address());
+    let mut ls = ends_within(30, &ls);
+    let waiting = ls.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let is_asked = || {
+        let calls: Vec<(u64, Vec<zbus::OwnedVariant>)> =
+            bus.control(service, "/question", "GetMethodCalls", &("Prompt",));
+        !calls.is_empty()
+    };
+    wait_until("the keyring asks", is_asked);
+    session.0.end_services();
+    let told = waiting.wait_with_output().unwrap();
+    refused(&told, "no terminal");
+    assert!(stderr(&told).contains("it has ended"), "{}", stderr(&told));
 }

@@ -3,31 +3,85 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
 
-/// Starts a mount in the foreground; returns its log.
-fn mount(scratch: &Scratch, options: &[&str]) -> (Child, Lines<BufReader<ChildStderr>>) {
-    start(scratch.kithfs("mount"), scratch, options)
+/// How long a line of a log is waited for. A lock takes a second or two.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A mount in the foreground. It is taken away when a test fails.
+pub struct Daemon {
+    child: Child,
+    log: mpsc::Receiver<String>,
+    point: PathBuf,
 }
 
-/// The same, by a command that has its environment already.
-pub fn start(
-    mut command: Command,
-    scratch: &Scratch,
-    options: &[&str],
-) -> (Child, Lines<BufReader<ChildStderr>>) {
-    command.args(["--foreground", "--log-level", "info"]).args(options);
-    command.arg(scratch.vault()).arg(scratch.point());
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut said = Vec::new();
-    while !said.last().is_some_and(|line: &String| line.contains("serving the vault")) {
-        said.push(log.next().unwrap_or_else(|| panic!("the mount ended: {said:?}")).unwrap());
+impl Daemon {
+    /// Starts a mount by a command that has its environment already.
+    pub fn start(mut command: Command, scratch: &Scratch, options: &[&str]) -> Daemon {
+        command.args(["--foreground", "--log-level", "info"]).args(options);
+        command.arg(scratch.vault()).arg(scratch.point());
+        Daemon::serving(command, scratch)
     }
-    (child, log)
+
+    /// Starts a command that mounts in the foreground, and waits until it serves the mount.
+    pub fn serving(mut command: Command, scratch: &Scratch) -> Daemon {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (line, log) = mpsc::channel();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).try_for_each(|said| line.send(said))
+        });
+        let daemon = Daemon { child, log, point: scratch.point() };
+        daemon.says("serving the vault");
+        daemon
+    }
+
+    /// Returns the next line of the log, and `None` at its end.
+    fn line(&self) -> Option<String> {
+        match self.log.recv_timeout(PATIENCE) {
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("the mount goes on and logs nothing"),
+            line => line.ok(),
+        }
+    }
+
+    /// Waits until the log says this; returns the lines before.
+    pub fn says(&self, text: &str) -> Vec<String> {
+        let mut before = Vec::new();
+        loop {
+            match self.line() {
+                Some(line) if line.contains(text) => return before,
+                Some(line) => before.push(line),
+                None => panic!("the mount has ended without {text:?}: {before:#?}"),
+            }
+        }
+    }
+
+    /// Waits until the mount has ended; returns the rest of the log.
+    pub fn ended(&mut self) -> Vec<String> {
+        let log: Vec<String> = std::iter::from_fn(|| self.line()).collect();
+        assert!(self.child.wait().unwrap().success(), "{log:#?}");
+        assert!(!is_mounted(&self.point), "{log:#?}");
+        log
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = Command::new(KITHFS).args(["umount", "--lazy"]).arg(&self.point).output();
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn mount(scratch: &Scratch, options: &[&str]) -> Daemon {
+    Daemon::start(scratch.kithfs("mount"), scratch, options)
 }
 
 /// A program that has written to a file of the mount and keeps it open. For each further line of
@@ -69,15 +123,12 @@ fn locking_takes_the_vault_away_and_keeps_what_was_written() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (mut child, log) = mount(&scratch, &[]);
+    let mut daemon = mount(&scratch, &[]);
     let mut writer = Writer::start(&scratch.point());
     assert_eq!(writer.write("more"), "ok");
     let locked = scratch.kithfs("lock").arg(scratch.point()).output().unwrap();
-    let log: Vec<String> = log.map(|line| line.unwrap()).collect();
-    let ended = child.wait().unwrap();
+    let log = daemon.ended();
     assert!(locked.status.success(), "{locked:?}\n{log:#?}");
-    assert!(ended.success(), "{log:#?}");
-    assert!(!is_mounted(&scratch.point()));
     assert_eq!(writer.write("late"), "refused", "the program had the file open");
     let pid = writer.child.id();
     writer.end();
@@ -98,13 +149,77 @@ fn a_vault_that_nobody_uses_is_locked_too() {
     }
     let scratch = Scratch::new(&[]);
     for options in [&[][..], &["--read-only"]] {
-        let (mut child, log) = mount(&scratch, options);
+        let mut daemon = mount(&scratch, options);
         expect_code(scratch.kithfs("lock").arg(scratch.point()), 0);
-        assert!(log.map(|line| line.unwrap()).any(|line| line.contains("its keys are wiped")));
-        assert!(child.wait().unwrap().success() && !is_mounted(&scratch.point()));
+        assert!(daemon.ended().iter().any(|line| line.contains("its keys are wiped")));
     }
     let none = expect_code(scratch.kithfs("lock").arg(scratch.point()), 12);
     assert!(String::from_utf8_lossy(&none.stderr).contains("no vault of yours is mounted there"));
+}
+
+/// Eight programs that append, of which some sync. Each ends at its first error, and notes how many
+/// lines were accepted and synced.
+const APPENDERS: &str = r#"
+import os, sys
+at, dir = int(sys.argv[1]), sys.argv[2]
+file = os.open(f"{dir}/{at}", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+synced = lines = 0
+try:
+    while True:
+        os.write(file, b"%015d\n" % lines)
+        lines += 1
+        if lines == 1:
+            print("began", flush=True)
+        if at % 2 and lines % 50 == 0:
+            os.fsync(file)
+            synced = lines
+except OSError:
+    print(synced, lines, flush=True)
+"#;
+
+/// A program that wrote while the vault was locked could go on for ever: the kernel had fetched the
+/// attributes of its file once more after they were invalidated, and took every write from then on
+/// without asking. Of eight, two or three did, until they were killed.
+#[test]
+fn programs_that_append_get_an_error_and_lose_nothing_synced() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mut daemon = mount(&scratch, &[]);
+    let appender = |at: usize| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", APPENDERS, &at.to_string()]).arg(scratch.point());
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        scopeguard::guard(child, |mut child| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })
+    };
+    let mut appenders: Vec<_> = (0..8).map(appender).collect();
+    let (line, lines) = mpsc::channel();
+    for (at, appender) in appenders.iter_mut().enumerate() {
+        let (line, output) = (line.clone(), BufReader::new(appender.stdout.take().unwrap()));
+        std::thread::spawn(move || {
+            output.lines().try_for_each(|said| line.send((at, said.unwrap())))
+        });
+    }
+    let next = || lines.recv_timeout(PATIENCE).expect("each program begins, and ends");
+    (0..8).for_each(|_| assert_eq!(next().1, "began"));
+    expect_code(scratch.kithfs("lock").arg(scratch.point()), 0);
+    daemon.ended();
+    for _ in 0..8 {
+        let (at, said) = next();
+        let (synced, accepted) = said.split_once(' ').unwrap();
+        let (synced, accepted): (usize, usize) =
+            (synced.parse().unwrap(), accepted.parse().unwrap());
+        let stored = expect_code(scratch.kithfs("cat").arg(scratch.vault()).arg(at.to_string()), 0);
+        let stored = String::from_utf8(stored.stdout).unwrap();
+        let in_order = stored.lines().enumerate().all(|(at, line)| line == format!("{at:015}"));
+        let count = stored.lines().count();
+        assert!(in_order && (synced..=accepted).contains(&count), "{at}: {said}, stored {count}");
+    }
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
 /// An ordinary user cannot end the connection by umount2(2). The kernel has a file for that if

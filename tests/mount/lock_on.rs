@@ -1,15 +1,16 @@
 //! `--lock-on`: events of the session lock the vault. python-dbusmock plays logind and screen
 //! lockers, on buses of the test's own.
 
-use std::io::{BufReader, Lines};
-use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use zbus::{OwnedObjectPath, Variant};
 
-use super::lock::{Writer, start};
+use super::lock::{Daemon, Writer};
 use crate::support::bus::{Bus, Restarted, can_mock};
-use crate::support::mounted::{Scratch, can_mount, expect_code, is_mounted};
+use crate::support::mounted::{Scratch, can_mount, ends_within, expect_code, is_mounted};
 use crate::support::people::wait_until;
 
 const LOGIND: &str = "org.freedesktop.login1";
@@ -19,8 +20,6 @@ const SESSION: &str = "org.freedesktop.login1.Session";
 
 /// A machine with a system bus and a session bus.
 struct Desktop {
-    // Declared before the directory of the buses, so that it is dropped first.
-    mounts: Vec<(Child, std::path::PathBuf)>,
     system: Bus,
     session: Bus,
     scratch: Scratch,
@@ -43,7 +42,7 @@ impl Desktop {
         let scratch = Scratch::new(&[]);
         let system = Bus::start(scratch.path(), "system-bus");
         let session = Bus::start(scratch.path(), "session-bus");
-        Some(Desktop { mounts: Vec::new(), system, session, scratch })
+        Some(Desktop { system, session, scratch })
     }
 
     /// Starts it with logind, two sessions of this user, c1 and c2, and one of another user.
@@ -66,25 +65,12 @@ impl Desktop {
     }
 
     /// Starts a mount in the foreground, from the session `own` if that is not empty.
-    fn mount(&mut self, events: &str, own: &str) -> Log {
+    fn mount(&self, events: &str, own: &str) -> Daemon {
         let mut command = self.kithfs("mount");
         if !own.is_empty() {
             command.env("XDG_SESSION_ID", own);
         }
-        let option = format!("--lock-on={events}");
-        let (child, log) = start(command, &self.scratch, &[&option]);
-        self.mounts.push((child, self.scratch.point()));
-        Log(log)
-    }
-
-    /// Asserts that the mount ends, with this reason in its log.
-    fn is_locked(&mut self, log: Log, why: &str) {
-        let log = log.rest();
-        let reason = format!("locking: {why}");
-        assert!(log.iter().any(|line| line.contains(&reason)), "{reason}: {log:#?}");
-        assert!(log.iter().any(|line| line.contains("its keys are wiped")), "{log:#?}");
-        let (mut child, point) = self.mounts.pop().unwrap();
-        assert!(child.wait().unwrap().success() && !is_mounted(&point));
+        Daemon::start(command, &self.scratch, &[&format!("--lock-on={events}")])
     }
 
     /// Makes logind announce that the machine is about to sleep.
@@ -100,23 +86,11 @@ impl Desktop {
     }
 }
 
-impl Drop for Desktop {
-    fn drop(&mut self) {
-        for (child, point) in &mut self.mounts {
-            let _ = self.scratch.kithfs("umount").arg("--lazy").arg(point).output();
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Returns the log of a mount.
-struct Log(Lines<BufReader<ChildStderr>>);
-
-impl Log {
-    fn rest(self) -> Vec<String> {
-        self.0.map(|line| line.unwrap()).collect()
-    }
+/// Asserts that the mount ends, with this reason in its log.
+fn is_locked(mut daemon: Daemon, why: &str) {
+    daemon.says(&format!("locking: {why}"));
+    let log = daemon.ended();
+    assert!(log.iter().any(|line| line.contains("its keys are wiped")), "{log:#?}");
 }
 
 fn prepare_for_sleep(bus: &Bus, begins: bool) {
@@ -132,8 +106,8 @@ fn inhibitors(bus: &Bus) -> Vec<Inhibitor> {
 
 #[test]
 fn sleep_waits_until_the_vault_is_locked() {
-    let Some(mut desktop) = Desktop::new() else { return };
-    let log = desktop.mount("suspend", "");
+    let Some(desktop) = Desktop::new() else { return };
+    let daemon = desktop.mount("suspend", "");
     let delays = inhibitors(&desktop.system);
     let ("sleep", "kithfs", "delay") = (&*delays[0].0, &*delays[0].1, &*delays[0].3) else {
         panic!("{delays:?}");
@@ -147,7 +121,7 @@ fn sleep_waits_until_the_vault_is_locked() {
     desktop.sleep();
     wait_until("sleep may begin", || inhibitors(&desktop.system).is_empty());
     assert!(!is_mounted(&desktop.scratch.point()), "the machine would sleep with an open vault");
-    desktop.is_locked(log, "the machine is about to sleep");
+    is_locked(daemon, "the machine is about to sleep");
     assert_eq!(writer.write("late"), "refused");
     writer.end();
     let scratch = &desktop.scratch;
@@ -161,59 +135,59 @@ fn the_lock_of_the_screen_locks_the_vault() {
     let Some(mut desktop) = Desktop::new() else { return };
     // Without a desktop that announces it, by `loginctl lock-session`. The session of another user
     // does not count.
-    let log = desktop.mount("screen,suspend", "");
+    let daemon = desktop.mount("screen,suspend", "");
     let _: () = desktop.system.call(LOGIND, &session_path("c3"), SESSION, "Lock", &());
     desktop.sleep();
-    desktop.is_locked(log, "the machine is about to sleep");
-    let log = desktop.mount("screen", "");
+    is_locked(daemon, "the machine is about to sleep");
+    let daemon = desktop.mount("screen", "");
     let _: () = desktop.system.call(LOGIND, &session_path("c2"), SESSION, "Lock", &());
-    desktop.is_locked(log, "the session was locked");
+    is_locked(daemon, "the session was locked");
 
     let (gnome, path) = ("org.gnome.ScreenSaver", "/org/gnome/ScreenSaver");
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
-    let log = desktop.mount("screen", "");
+    let daemon = desktop.mount("screen", "");
     // An unlock does not lock.
     for is_active in [false, true] {
         let _: () = desktop.session.call(gnome, path, gnome, "SetActive", &(is_active,));
     }
-    desktop.is_locked(log, "the screen was locked");
+    is_locked(daemon, "the screen was locked");
     // As KDE and others announce it; this one is started after the mount.
-    let log = desktop.mount("screen", "");
+    let daemon = desktop.mount("screen", "");
     let (other, path) = ("org.freedesktop.ScreenSaver", "/ScreenSaver");
     desktop.session.mock(&["--session", other, path, other], other);
     let active = [Variant::from(true)];
     desktop.session.emit(other, path, (other, "ActiveChanged", "b"), &active);
-    desktop.is_locked(log, "the screen was locked");
+    is_locked(daemon, "the screen was locked");
 }
 
 #[test]
 fn the_end_of_the_session_locks_the_vault() {
-    let Some(mut desktop) = Desktop::new() else { return };
+    let Some(desktop) = Desktop::new() else { return };
     // For a mount from a session, the end of that session counts, and that of another one does not.
-    let log = desktop.mount("logout,suspend", "c1");
+    let daemon = desktop.mount("logout,suspend", "c1");
     desktop.remove("c2");
     desktop.sleep();
-    desktop.is_locked(log, "the machine is about to sleep");
-    let log = desktop.mount("logout", "c1");
+    is_locked(daemon, "the machine is about to sleep");
+    let daemon = desktop.mount("logout", "c1");
     desktop.remove("c1");
-    desktop.is_locked(log, "the session has ended");
+    is_locked(daemon, "the session has ended");
 
     // For a mount from no session, as by a user service, the end of the last session counts, also
     // of a new one.
     let body = |id| (id, "seat0", uid(), "somebody", true);
     let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c1"));
-    let log = desktop.mount("logout,suspend", "");
+    let daemon = desktop.mount("logout,suspend", "");
     let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c4"));
     let path = OwnedObjectPath::try_from(session_path("c4")).unwrap();
     let args = [Variant::from("c4"), Variant::from(path)];
     desktop.system.emit(LOGIND, MAIN, (MANAGER, "SessionNew", "so"), &args);
     desktop.remove("c1");
     desktop.sleep();
-    desktop.is_locked(log, "the machine is about to sleep");
-    let log = desktop.mount("logout", "");
+    is_locked(daemon, "the machine is about to sleep");
+    let daemon = desktop.mount("logout", "");
     desktop.remove("c3");
     desktop.remove("c4");
-    desktop.is_locked(log, "the session has ended");
+    is_locked(daemon, "the session has ended");
 }
 
 /// logind keeps a session for as long as a process is left in it ("logged out, waiting for
@@ -221,29 +195,53 @@ fn the_end_of_the_session_locks_the_vault() {
 /// never announced. So the leader of the session is watched too.
 #[test]
 fn a_session_kept_by_the_mount_itself_ends_with_its_leader() {
-    let Some(mut desktop) = Desktop::new() else { return };
+    let Some(desktop) = Desktop::new() else { return };
     let mut leader = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let properties = std::collections::HashMap::from([("Leader", Variant::from(leader.id()))]);
     let body = (SESSION, properties);
     let path = session_path("c1");
     let _: () = desktop.system.control(LOGIND, &path, "UpdateProperties", &body);
-    let log = desktop.mount("logout", "c1");
+    let daemon = desktop.mount("logout", "c1");
     drop(leader.stdin.take());
     leader.wait().unwrap();
-    desktop.is_locked(log, "the session has ended");
+    is_locked(daemon, "the session has ended");
 }
 
 #[test]
 fn a_bus_that_is_gone_locks_the_vault() {
     let Some(mut desktop) = Desktop::new() else { return };
-    let log = desktop.mount("suspend", "");
+    let daemon = desktop.mount("suspend", "");
     desktop.system.end();
-    desktop.is_locked(log, "events of logind cannot be noticed any more");
+    is_locked(daemon, "events of logind cannot be noticed any more");
     let gnome = "org.gnome.ScreenSaver";
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
-    let log = desktop.mount("screen", "");
+    let daemon = desktop.mount("screen", "");
     desktop.session.end();
-    desktop.is_locked(log, "the lock of the screen cannot be noticed any more");
+    is_locked(daemon, "the lock of the screen cannot be noticed any more");
+}
+
+/// Puts a bus that accepts connections and says nothing in the place of a socket.
+fn hang(socket: &Path) -> UnixListener {
+    let aside = socket.with_extension("hangs");
+    let hanging = UnixListener::bind(&aside).unwrap();
+    fs::rename(aside, socket).unwrap();
+    hanging
+}
+
+/// A bus that accepted a connection and said nothing was waited for: `mount --lock-on` never asked
+/// for the passphrase, and a vault whose bus began to hang was not locked.
+#[test]
+fn a_bus_that_hangs_is_not_waited_for() {
+    let Some(mut desktop) = Desktop::new() else { return };
+    let daemon = desktop.mount("suspend", "");
+    let hanging = hang(&PathBuf::from(desktop.system.address().split_once('=').unwrap().1));
+    desktop.system.end();
+    is_locked(daemon, "events of logind cannot be noticed any more");
+    let mut command = desktop.kithfs("mount");
+    command.arg("--lock-on=suspend").arg(desktop.scratch.vault()).arg(desktop.scratch.point());
+    let said = expect_code(&mut ends_within(30, &command), 1);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("the bus does not answer"), "{said:?}");
+    drop(hanging);
 }
 
 #[test]
@@ -255,18 +253,14 @@ fn a_bus_that_is_restarted_is_connected_to_again() {
     let mut bus = Restarted::start(scratch.path(), "bus", "--system --template logind", LOGIND);
     let mut command = scratch.kithfs("mount");
     command.env("DBUS_SYSTEM_BUS_ADDRESS", bus.address());
-    let (mut child, mut log) = start(command, &scratch, &["--lock-on=suspend"]);
+    let daemon = Daemon::start(command, &scratch, &["--lock-on=suspend"]);
     bus.restart();
-    let again = "the system bus was lost, and is connected to again";
-    assert!(log.any(|line| line.unwrap().contains(again)));
+    daemon.says("the system bus was lost, and is connected to again");
     std::fs::write(scratch.point().join("file"), "written after the restart").unwrap();
     let bus = Bus::at(bus.address());
     assert_eq!(inhibitors(&bus).len(), 1, "sleep waits again");
     prepare_for_sleep(&bus, true);
-    let sleeps = "locking: the machine is about to sleep";
-    assert!(log.any(|line| line.unwrap().contains(sleeps)));
-    assert!(log.any(|line| line.unwrap().contains("its keys are wiped")));
-    assert!(child.wait().unwrap().success() && !is_mounted(&scratch.point()));
+    is_locked(daemon, "the machine is about to sleep");
 }
 
 /// Each is refused before the passphrase is asked for, which without a terminal would be exit code
@@ -300,15 +294,15 @@ fn an_event_that_nothing_would_announce_is_refused() {
         // logind runs, and has no session.
         refused(&desktop, event, &|_| {});
     }
-    let log = desktop.mount("suspend", "");
+    let daemon = desktop.mount("suspend", "");
     desktop.sleep();
-    desktop.is_locked(log, "the machine is about to sleep");
+    is_locked(daemon, "the machine is about to sleep");
 }
 
 /// As a setting of a named vault, which an option of `open` overrides.
 #[test]
 fn a_named_vault_keeps_the_events() {
-    let Some(mut desktop) = Desktop::new() else { return };
+    let Some(desktop) = Desktop::new() else { return };
     let (vault, point) = (desktop.scratch.vault(), desktop.scratch.point());
     expect_code(desktop.kithfs("vaults").args(["add", "photos"]).arg(&vault).arg(&point), 0);
     let set = ["set", "photos", "--lock-on", "suspend,logout"];
@@ -322,16 +316,13 @@ fn a_named_vault_keeps_the_events() {
     ] {
         let mut open = desktop.kithfs("open");
         open.args(["--foreground", "--log-level=info"]).args(over).arg("photos");
-        open.env("XDG_SESSION_ID", "c1").stderr(Stdio::piped());
-        let mut child = open.spawn().unwrap();
-        let mut log = std::io::BufRead::lines(BufReader::new(child.stderr.take().unwrap()));
-        assert!(log.any(|line| line.unwrap().contains("serving the vault")));
-        desktop.mounts.push((child, point.clone()));
+        open.env("XDG_SESSION_ID", "c1");
+        let daemon = Daemon::serving(open, &desktop.scratch);
         desktop.sleep();
         if !over.is_empty() {
             desktop.remove("c1");
         }
-        desktop.is_locked(Log(log), why);
+        is_locked(daemon, why);
     }
 }
 
@@ -339,15 +330,15 @@ fn a_named_vault_keeps_the_events() {
 /// "logind knows no login session of this user". It took the real logind to notice.
 #[test]
 fn a_session_for_a_background_job_counts_for_its_own_mounts() {
-    let Some(mut desktop) = Desktop::new() else { return };
+    let Some(desktop) = Desktop::new() else { return };
     for id in ["c1", "c2"] {
         let class = std::collections::HashMap::from([("Class", Variant::from("background"))]);
         let (path, body) = (session_path(id), (SESSION, class));
         let _: () = desktop.system.control(LOGIND, &path, "UpdateProperties", &body);
     }
-    let log = desktop.mount("logout", "c1");
+    let daemon = desktop.mount("logout", "c1");
     desktop.remove("c1");
-    desktop.is_locked(log, "the session has ended");
+    is_locked(daemon, "the session has ended");
     // It is no session whose end an outsider could wait for.
     let mut command = desktop.kithfs("mount");
     command.arg("--lock-on=logout").arg(desktop.scratch.vault()).arg(desktop.scratch.point());

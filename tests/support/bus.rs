@@ -131,6 +131,14 @@ impl Bus {
         self.call(service, path, MOCK, method, body)
     }
 
+    /// Ends the services, not the bus.
+    pub fn end_services(&mut self) {
+        for mut child in self.children.drain(..).rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// Ends the bus, and with it every connection.
     pub fn end(&mut self) {
         if let Some(mut dbus) = self.dbus.take() {
@@ -142,10 +150,7 @@ impl Bus {
 
 impl Drop for Bus {
     fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.end_services();
         self.end();
     }
 }

@@ -42,6 +42,22 @@ pub fn expect_code(command: &mut Command, code: i32) -> Output {
     output
 }
 
+/// Returns a command that is killed, with exit code 124, after some seconds.
+pub fn ends_within(seconds: u32, command: &Command) -> Command {
+    let mut limited = Command::new("timeout");
+    limited.arg(seconds.to_string()).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        limited.current_dir(dir);
+    }
+    limited
+}
+
 /// Runs a shell script in `dir`; panics with its output if it fails.
 pub fn shell(dir: &Path, script: &str) -> String {
     let output = expect_code(Command::new("bash").args(["-euc", script]).current_dir(dir), 0);

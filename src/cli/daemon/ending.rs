@@ -5,8 +5,9 @@
 //!   as long as that takes: keys in memory are better than lost files.
 //! * A vault inside this mount is locked first, and waited for: its files are written through this
 //!   mount.
-//! * Locking also takes the pages of open files out of the kernel's cache. Otherwise programs could
-//!   go on reading them, and writing to them, without an error.
+//! * Locking also takes the pages and attributes of open files out of the kernel's cache, and lets
+//!   none in again. Otherwise programs could go on reading them, and writing to them, without an
+//!   error.
 //! * Nothing here keeps keys alive: the vault is handed over by [`Ending::release`].
 //! * The log names the programs that lost their files by process and command, never by path.
 
@@ -22,6 +23,7 @@ use super::registry::Registered;
 use super::signals::Signals;
 use crate::cli::exit::Exit;
 use crate::fuse::mounts::{self, Holder};
+use crate::fuse::vaultfs::Closing;
 use crate::fuse::{MountError, Mounted, Notifier, handover};
 use crate::vault::Vault;
 
@@ -31,6 +33,7 @@ pub struct Ending {
     vault: Mutex<Option<Vault>>,
     registered: Mutex<Option<Registered>>,
     kernel: Notifier,
+    closing: Closing,
     /// Locks the vaults that are inside a mount point.
     lock_within: fn(&Path),
     /// The kernel caches what programs write.
@@ -52,6 +55,8 @@ pub struct Of {
     pub registered: Option<Registered>,
     /// Drops pages from the kernel's cache.
     pub kernel: Notifier,
+    /// Refuses what programs ask.
+    pub closing: Closing,
     /// The kernel caches what programs write.
     pub collects: bool,
     /// Shows that the vault was locked.
@@ -84,12 +89,13 @@ fn log_holders(what: &str, holders: &[Holder]) {
 impl Ending {
     /// Makes it for a mount that serves `vault`.
     pub fn new(of: Of, lock_within: fn(&Path), is_service: bool) -> Arc<Ending> {
-        let Of { mounted, vault, registered, kernel, collects, notices } = of;
+        let Of { mounted, vault, registered, kernel, closing, collects, notices } = of;
         Arc::new(Ending {
             mounted,
             vault: Mutex::new(Some(vault)),
             registered: Mutex::new(registered),
             kernel,
+            closing,
             lock_within,
             collects,
             is_service,
@@ -145,6 +151,7 @@ impl Ending {
             tracing::warn!("the kernel keeps what it has collected: {error}");
         }
         self.commit();
+        self.closing.begin();
         self.drop_pages();
         match self.mounted.take_away() {
             Ok(true) => {}

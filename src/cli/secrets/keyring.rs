@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::path::Path;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use zbus::connection::Builder;
@@ -17,6 +17,7 @@ use zbus::export::futures_core::Stream;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, Proxy, Variant, block_on};
 use zeroize::Zeroizing;
 
+use crate::cli::daemon::desktop::bus;
 use crate::cli::error::Error;
 use crate::roster::PublicIdentity;
 
@@ -33,9 +34,7 @@ type Transfer = (OwnedObjectPath, Vec<u8>, Vec<u8>, String);
 
 /// Returns whether there is a session bus, on which there may be a keyring.
 pub fn is_offered() -> bool {
-    std::env::var_os("DBUS_SESSION_BUS_ADDRESS").is_some_and(|address| !address.is_empty())
-        || std::env::var_os("XDG_RUNTIME_DIR")
-            .is_some_and(|dir| Path::new(&dir).join("bus").exists())
+    bus::has_session()
 }
 
 /// Returns the passphrase of an identity, if it was stored. A locked keyring asks its user.
@@ -89,7 +88,8 @@ fn failed(error: zbus::Error) -> Error {
 
 impl Keyring {
     async fn open() -> Result<Keyring, Error> {
-        let bus = Builder::session().method_timeout(PATIENCE).build().await.map_err(failed)?;
+        let bus = bus::connect(Builder::session().method_timeout(PATIENCE), bus::ACCEPTS)
+            .map_err(failed)?;
         let (_, session): (OwnedVariant, OwnedObjectPath) = proxy(&bus, ROOT, "Service")
             .await?
             .call("OpenSession", &("plain", Variant::from("")))
@@ -172,15 +172,21 @@ impl Keyring {
         self.prompt(&prompt).await
     }
 
-    /// Has the keyring ask its user what it has to ask, and waits for the answer.
+    /// Has the keyring ask its user what it has to ask, and waits for the answer, or for the end of
+    /// the keyring.
     async fn prompt(&self, prompt: &OwnedObjectPath) -> Result<(), Error> {
         if prompt.as_str() == "/" {
             return Ok(());
         }
         let prompt = proxy(&self.bus, prompt.as_str(), "Prompt").await?;
         let mut completed = pin!(prompt.receive_signal("Completed").await.map_err(failed)?);
+        let mut ended = pin!(prompt.receive_owner_changed().await.map_err(failed)?);
         prompt.call::<_, _, ()>("Prompt", &("",)).await.map_err(failed)?;
-        let answer = poll_fn(|context| completed.as_mut().poll_next(context)).await;
+        let answer = poll_fn(|context| match completed.as_mut().poll_next(context) {
+            Poll::Pending => ended.as_mut().poll_next(context).map(|_| None),
+            answer => answer,
+        })
+        .await;
         let answer = answer.ok_or(Error::Keyring("it has ended".into()))?;
         let (dismissed, _): (bool, OwnedVariant) = answer.body().deserialize().map_err(failed)?;
         if dismissed { Err(Error::Keyring("its question was declined".into())) } else { Ok(()) }

@@ -9,6 +9,8 @@
 mod listed;
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -33,12 +35,28 @@ pub struct VaultFs {
     view: View,
     listed: Mutex<Listed>,
     usage: Usage,
+    closing: Closing,
+}
+
+/// Refuses every request of a program, except those that write back what it has written.
+///
+/// The kernel serves writes and reads from attributes and pages that it has, also after the
+/// connection has ended. So it must get none between their invalidation and that end.
+#[derive(Clone, Default)]
+pub struct Closing(Arc<AtomicBool>);
+
+impl Closing {
+    /// Refuses from now on.
+    pub fn begin(&self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 impl VaultFs {
     /// Shows `vault` as `view` says.
     pub fn new(vault: Vault, view: View) -> VaultFs {
-        VaultFs { vault, view, listed: Mutex::default(), usage: Usage::default() }
+        let (listed, usage, closing) = Default::default();
+        VaultFs { vault, view, listed, usage, closing }
     }
 
     /// Tells whether something was asked of it by a program.
@@ -46,8 +64,21 @@ impl VaultFs {
         self.usage.clone()
     }
 
-    /// The vault, for what a program asks.
-    fn used(&self) -> &Vault {
+    /// Makes it refuse programs from now on.
+    pub fn closing(&self) -> Closing {
+        self.closing.clone()
+    }
+
+    /// The vault, for what a program asks. `ENOTCONN` while the mount is taken away.
+    fn used(&self) -> Result<&Vault> {
+        if self.closing.0.load(Ordering::Acquire) {
+            return Err(Errno::new(libc::ENOTCONN));
+        }
+        Ok(self.written())
+    }
+
+    /// The vault, for what a program has written already.
+    fn written(&self) -> &Vault {
         self.usage.mark();
         &self.vault
     }
@@ -131,7 +162,7 @@ impl VaultFs {
 
 impl Operations for VaultFs {
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.used().lookup(parent, name)?))
+        Ok(self.show(self.used()?.lookup(parent, name)?))
     }
 
     fn forget(&self, node: NodeId, count: u64) {
@@ -139,25 +170,25 @@ impl Operations for VaultFs {
     }
 
     fn getattr(&self, node: NodeId) -> Result<Attr> {
-        Ok(self.show(self.used().getattr(node)?))
+        Ok(self.show(self.used()?.getattr(node)?))
     }
 
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let set = self.settable(node, set)?;
         let attr = if set == SetAttr::default() {
-            self.used().getattr(node)?
+            self.used()?.getattr(node)?
         } else {
-            self.used().setattr(node, &set)?
+            self.used()?.setattr(node, &set)?
         };
         Ok(self.show(attr))
     }
 
     fn clear_sgid(&self, node: NodeId) -> Result<()> {
-        Ok(self.used().clear_sgid(node)?)
+        Ok(self.used()?.clear_sgid(node)?)
     }
 
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
-        Ok(self.used().readlink(node)?)
+        Ok(self.used()?.readlink(node)?)
     }
 
     fn mknod(
@@ -171,23 +202,23 @@ impl Operations for VaultFs {
         let kind = kind_of_mode(mode)
             .filter(|kind| !matches!(kind, Kind::Dir | Kind::Symlink))
             .ok_or(Errno::EINVAL)?;
-        Ok(self.show(self.used().mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
+        Ok(self.show(self.used()?.mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
     }
 
     fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        Ok(self.show(self.used().mkdir(caller, parent, name, perm)?))
+        Ok(self.show(self.used()?.mkdir(caller, parent, name, perm)?))
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        Ok(self.used().unlink(parent, name)?)
+        Ok(self.used()?.unlink(parent, name)?)
     }
 
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        Ok(self.used().rmdir(parent, name)?)
+        Ok(self.used()?.rmdir(parent, name)?)
     }
 
     fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.used().symlink(caller, parent, name, target)?))
+        Ok(self.show(self.used()?.symlink(caller, parent, name, target)?))
     }
 
     fn rename(
@@ -198,20 +229,21 @@ impl Operations for VaultFs {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        Ok(self.used().rename(parent, name, new_parent, new_name, mode)?)
+        Ok(self.used()?.rename(parent, name, new_parent, new_name, mode)?)
     }
 
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.used().link(node, new_parent, new_name)?))
+        Ok(self.show(self.used()?.link(node, new_parent, new_name)?))
     }
 
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
-        let opened = self.used().open_file(node, self.flags(&request))?;
+        let vault = self.used()?;
+        let opened = vault.open_file(node, self.flags(&request))?;
         if request.kill_suid_sgid
             && let Err(error) =
-                self.used().setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
+                vault.setattr(node, &SetAttr { kill_suid_sgid: true, ..SetAttr::default() })
         {
-            let _ = self.used().release(opened.handle);
+            let _ = vault.release(opened.handle);
             return Err(error.into());
         }
         Ok(opened)
@@ -225,7 +257,7 @@ impl Operations for VaultFs {
         perm: u32,
         request: OpenRequest,
     ) -> Result<(Attr, Opened)> {
-        match self.used().create_file(caller, parent, name, perm, self.flags(&request)) {
+        match self.used()?.create_file(caller, parent, name, perm, self.flags(&request)) {
             Ok((attr, opened)) => Ok((self.show(attr), opened)),
             Err(error) if error.errno() == libc::EEXIST && !request.exclusive => {
                 self.open_existing(parent, name, request)
@@ -235,11 +267,11 @@ impl Operations for VaultFs {
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.used().read(handle, offset, buf)?)
+        Ok(self.used()?.read(handle, offset, buf)?)
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
-        Ok(self.used().write(handle, offset, data, kill_suid_sgid)?)
+        Ok(self.written().write(handle, offset, data, kill_suid_sgid)?)
     }
 
     fn write_pages(
@@ -261,28 +293,29 @@ impl Operations for VaultFs {
     }
 
     fn before_write(&self, handle: Handle) -> Result<bool> {
-        Ok(self.used().before_write(handle)?)
+        Ok(self.written().before_write(handle)?)
     }
 
     fn flush(&self, handle: Handle) -> Result<()> {
-        Ok(self.used().flush(handle)?)
+        Ok(self.written().flush(handle)?)
     }
 
     fn release(&self, handle: Handle) -> Result<()> {
-        Ok(self.used().release(handle)?)
+        Ok(self.written().release(handle)?)
     }
 
     fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
-        Ok(self.used().fsync(handle, data_only)?)
+        Ok(self.written().fsync(handle, data_only)?)
     }
 
     fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
-        let handle = self.used().open_dir(node)?;
-        let with = self.used().names_read_with(handle).ok();
+        let vault = self.used()?;
+        let handle = vault.open_dir(node)?;
+        let with = vault.names_read_with(handle).ok();
         let by_clock = SystemTime::now(); // before the directory is looked at
-        let attr = self.used().getattr(node).ok();
+        let attr = vault.getattr(node).ok();
         let look = attr.as_ref().zip(with).map(|(attr, with)| {
-            let is_old = listed::is_old(attr, by_clock) && self.used().has_our_clock(handle);
+            let is_old = listed::is_old(attr, by_clock) && vault.has_our_clock(handle);
             Look { attr, with, is_old }
         });
         Ok(OpenedDir {
@@ -292,8 +325,9 @@ impl Operations for VaultFs {
     }
 
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>> {
-        let entries = self.used().read_dir(handle, cookie, limit);
-        if self.used().has_unread_names(handle) {
+        let vault = self.used()?;
+        let entries = vault.read_dir(handle, cookie, limit);
+        if vault.has_unread_names(handle) {
             self.listed.lock().unread(handle);
         }
         Ok(entries?)
@@ -303,7 +337,7 @@ impl Operations for VaultFs {
         if !self.listed.lock().hand_out(handle) {
             return Ok(None);
         }
-        Ok(Some(self.show(self.used().lookup_entry(handle, entry)?)))
+        Ok(Some(self.show(self.used()?.lookup_entry(handle, entry)?)))
     }
 
     fn parent(&self, node: NodeId) -> NodeId {
@@ -312,11 +346,11 @@ impl Operations for VaultFs {
 
     fn releasedir(&self, handle: Handle) {
         self.listed.lock().closed(handle);
-        self.used().release_dir(handle);
+        self.vault.release_dir(handle);
     }
 
     fn fsyncdir(&self, handle: Handle, _data_only: bool) -> Result<()> {
-        Ok(self.used().sync_dir(handle)?)
+        Ok(self.used()?.sync_dir(handle)?)
     }
 
     fn statfs(&self) -> Result<Space> {
@@ -332,9 +366,9 @@ impl Operations for VaultFs {
         kill_sgid: bool,
     ) -> Result<()> {
         self.check_acl(name)?;
-        self.used().set_xattr(node, name, value, mode)?;
+        self.used()?.set_xattr(node, name, value, mode)?;
         if kill_sgid {
-            self.used().clear_sgid(node)?;
+            self.used()?.clear_sgid(node)?;
         }
         Ok(())
     }
@@ -346,13 +380,13 @@ impl Operations for VaultFs {
         // the mount (coreutils 9.1), which is one request a file.
         let missing_label =
             |error: &Error| name == SECURITY_LABEL && error.errno() == libc::ENODATA;
-        self.used().get_xattr(node, name).map_err(|error| {
+        self.used()?.get_xattr(node, name).map_err(|error| {
             if missing_label(&error) { Errno::new(libc::EOPNOTSUPP) } else { error.into() }
         })
     }
 
     fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>> {
-        let mut names = self.used().list_xattr(node)?;
+        let mut names = self.used()?.list_xattr(node)?;
         names.retain(|name| {
             (privileged || !name.starts_with(b"trusted.")) && self.check_acl(name).is_ok()
         });
@@ -361,7 +395,7 @@ impl Operations for VaultFs {
 
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         self.check_acl(name)?;
-        Ok(self.used().remove_xattr(node, name)?)
+        Ok(self.used()?.remove_xattr(node, name)?)
     }
 
     fn fallocate(
@@ -373,13 +407,13 @@ impl Operations for VaultFs {
         kill_suid_sgid: bool,
     ) -> Result<()> {
         if kill_suid_sgid {
-            self.used().clear_suid_sgid(handle)?;
+            self.used()?.clear_suid_sgid(handle)?;
         }
-        Ok(self.used().fallocate(handle, offset, len, mode)?)
+        Ok(self.used()?.fallocate(handle, offset, len, mode)?)
     }
 
     fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought> {
-        Ok(self.used().seek_under_cache(handle, offset, what, sent)?)
+        Ok(self.used()?.seek_under_cache(handle, offset, what, sent)?)
     }
 
     fn copy_file_range(
@@ -390,8 +424,8 @@ impl Operations for VaultFs {
         kill_suid_sgid: bool,
     ) -> Result<u64> {
         if kill_suid_sgid {
-            self.used().clear_suid_sgid(to.handle)?;
+            self.used()?.clear_suid_sgid(to.handle)?;
         }
-        Ok(self.used().copy_range(from.handle, from.offset, to.handle, to.offset, len)?)
+        Ok(self.used()?.copy_range(from.handle, from.offset, to.handle, to.offset, len)?)
     }
 }

@@ -351,7 +351,7 @@ impl Service {
             note(format_args!("the mount point is not guarded: {error}"));
         }
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
-        let usage = operations.usage();
+        let (usage, closing) = (operations.usage(), operations.closing());
         let serving = fuse::serve(device, operations, &serve).map_err(|source| {
             // No process serves it, so it is useless. Unmount lazily, as a program may already be
             // blocked in it.
@@ -376,6 +376,7 @@ impl Service {
             vault: open.vault.clone(),
             registered,
             kernel: serving.notifier(),
+            closing,
             collects,
             notices: notices.clone(),
         };

@@ -1,8 +1,13 @@
 //! A connection to a message bus, with the signals that were asked for.
+//!
+//! Rule: nothing waits for ever for a bus that does not answer.
 
 use std::future::poll_fn;
+use std::io;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::pin::pin;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +15,7 @@ use serde::de::DeserializeOwned;
 use zbus::connection::Builder;
 use zbus::export::futures_core::Stream;
 use zbus::message::Type as MessageType;
-use zbus::{Connection, Message, MessageStream, Type};
+use zbus::{Connection, Message, MessageStream, Type, block_on};
 
 /// The name, and the interface, of the bus itself.
 pub const DBUS: &str = "org.freedesktop.DBus";
@@ -22,6 +27,33 @@ const PATIENCE: Duration = Duration::from_secs(25);
 /// answer, and these signals are rare.
 const QUEUE: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
+/// How long a bus may take to accept a connection. A service manager may have to start it.
+pub const ACCEPTS: Duration = Duration::from_secs(10);
+
+/// Returns whether there is a session bus.
+pub fn has_session() -> bool {
+    std::env::var_os("DBUS_SESSION_BUS_ADDRESS").is_some_and(|address| !address.is_empty())
+        || std::env::var_os("XDG_RUNTIME_DIR")
+            .is_some_and(|dir| Path::new(&dir).join("bus").exists())
+}
+
+/// Connects within the time `accepts`. That takes a thread: the time limit of a [`Builder`] is for
+/// calls alone, and a bus that accepts and says nothing would be waited for.
+///
+/// # Errors
+/// There is no bus, it refuses, or it does not answer.
+pub fn connect(to: Builder<'static>, accepts: Duration) -> zbus::Result<Connection> {
+    let (done, connected) = mpsc::channel();
+    let connect = move || {
+        // Nobody is left to hear of it after the time limit.
+        let _ = done.send(block_on(to.build()));
+    };
+    std::thread::Builder::new().name("kithfs-bus".into()).spawn(connect)?;
+    connected.recv_timeout(accepts).unwrap_or_else(|_| {
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the bus does not answer").into())
+    })
+}
+
 /// A connection to a bus, and the messages that arrive on it.
 pub struct Bus {
     connection: Connection,
@@ -32,9 +64,9 @@ impl Bus {
     /// Connects.
     ///
     /// # Errors
-    /// There is no bus, or it refuses.
-    pub async fn connect(to: Builder<'_>) -> zbus::Result<Bus> {
-        let connection = to.method_timeout(PATIENCE).max_queued(QUEUE).build().await?;
+    /// As [`connect()`].
+    pub fn connect(to: Builder<'static>) -> zbus::Result<Bus> {
+        let connection = connect(to.method_timeout(PATIENCE).max_queued(QUEUE), ACCEPTS)?;
         let messages = MessageStream::from(&connection);
         Ok(Bus { connection, messages })
     }

@@ -130,7 +130,7 @@ impl Logind {
     }
 
     async fn connect(on: LockOn, sessions: Arc<Sessions>) -> zbus::Result<Logind> {
-        let bus = Bus::connect(Builder::system()).await?;
+        let bus = Bus::connect(Builder::system())?;
         let of_logind = format!("type='signal',sender='{LOGIND}'");
         let owner = format!(
             "type='signal',sender='{DBUS}',interface='{DBUS}',member='NameOwnerChanged',arg0='{LOGIND}'"

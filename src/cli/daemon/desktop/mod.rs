@@ -3,9 +3,9 @@
 //! * [`lock_on`]: locks the vault when the machine sleeps, the screen is locked, or the session
 //!   ends. [`events`] defines these events; they come from `logind` and `screen`.
 //! * [`notify`]: shows the user what happened to the vault.
-//! * `bus`: a connection to one of the two buses.
+//! * [`bus`]: a connection to one of the two buses.
 
-mod bus;
+pub mod bus;
 pub mod events;
 pub mod lock_on;
 mod logind;

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use zbus::connection::Builder;
 use zbus::{Variant, block_on};
 
+use super::bus;
 use crate::cli::args::Notify;
 use crate::cli::display::{Shown, path as shown};
 use crate::vault::Event;
@@ -155,7 +156,7 @@ fn text(what: &What, vault: Option<&PathBuf>) -> Text {
 }
 
 async fn send(Text(title, body, stays): Text) -> zbus::Result<()> {
-    let bus = Builder::session().method_timeout(PATIENCE).build().await?;
+    let bus = bus::connect(Builder::session().method_timeout(PATIENCE), PATIENCE)?;
     let call =
         async |method: &str| bus.call_method(Some(SERVICE), PATH, Some(SERVICE), method, &()).await;
     let capabilities: Vec<String> = call("GetCapabilities").await?.body().deserialize()?;

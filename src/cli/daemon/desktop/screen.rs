@@ -2,9 +2,8 @@
 
 use zbus::connection::Builder;
 
-use super::bus::Bus;
+use super::bus::{self, Bus};
 use super::events::Happened;
-use crate::cli::secrets::keyring;
 
 /// How the interface of each desktop ends: `org.freedesktop.ScreenSaver`, `org.gnome.ScreenSaver`
 /// and those of the same form.
@@ -21,10 +20,10 @@ impl Screen {
     /// # Errors
     /// There is no session bus.
     pub async fn subscribe() -> zbus::Result<Screen> {
-        if !keyring::is_offered() {
+        if !bus::has_session() {
             return Err(zbus::Error::Address("DBUS_SESSION_BUS_ADDRESS is not set".into()));
         }
-        let bus = Bus::connect(Builder::session()).await?;
+        let bus = Bus::connect(Builder::session())?;
         bus.deliver(&format!("type='signal',member='{SIGNAL}'")).await?;
         Ok(Screen(bus))
     }
