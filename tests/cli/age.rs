@@ -241,6 +241,36 @@ fn a_plugin_wraps_and_unwraps_when_it_is_named() {
     refused(&ann.fails(token, 3), "age-plugin-kithtest");
 }
 
+/// The plugin of one identity ended every attempt, also on the slots of other identities, if it
+/// crashed, spoke another protocol or was not installed.
+#[test]
+fn a_broken_plugin_does_not_keep_another_identity_from_opening() {
+    if !has("python3") {
+        return;
+    }
+    let ann = with_vault();
+    let made = Command::new(Path::new(&plugins()).join("age-plugin-kithtest"))
+        .arg("--generate")
+        .output()
+        .unwrap();
+    ann.write("token", said(&made).trim().split_once('\n').unwrap().1);
+    add(&ann, &native(&ann, "key"), "");
+    let both = ["ls", "vault", "--age-identity", "token", "--age-identity", "key"];
+    for does in ["crash", "babble"] {
+        refused(&with_plugin(&ann, does, &both[..4]), "open age slot");
+        let done = with_plugin(&ann, does, &both);
+        assert_eq!(said(&done), "letters\n", "{does}: {}", stderr(&done));
+    }
+    let done = ann.ok(&both);
+    assert_eq!(said(&done), "letters\n", "the plugin is not installed");
+    assert!(stderr(&done).contains("age-plugin-kithtest"), "{}", stderr(&done));
+    ann.ok(&["ls", "vault", "--age-identity", "missing", "--age-identity", "key"]);
+    refused(
+        &ann.fails(&["ls", "vault", "--age-identity", "missing", "--age-identity", "token"], 3),
+        "note: read age identity missing",
+    );
+}
+
 /// The storage host can put any age file into a slot: one that the user's key also opens, one that
 /// costs an endless stretch, one with many stanzas, and up to 32 of them. None of them unlocks, a
 /// passphrase is asked for once, and the work stays small.

@@ -33,57 +33,81 @@ pub struct AgeIdentities(Vec<Box<dyn age::Identity>>);
 
 impl AgeIdentities {
     /// Reads identities from files: lines of native and plugin identities, an SSH private key, or
-    /// lines that are encrypted with a passphrase. No plugin is started.
+    /// lines that are encrypted with a passphrase. No plugin is started. Each is a fallback for the
+    /// others: one that cannot be used is reported, and only the last one fails.
     ///
     /// # Errors
     /// A file cannot be read or is none of these; the passphrase of one is wrong; a plugin is not
     /// installed.
     pub fn read(files: &[PathBuf]) -> Result<AgeIdentities, Error> {
         let mut all = Vec::new();
+        let mut failed: Option<Error> = None;
         for file in files {
-            let bytes = source::from_file("read age identity", file)?;
-            read_one(&bytes, file, &mut all)?;
+            let read = source::from_file("read age identity", file)
+                .and_then(|bytes| read_one(&bytes, file, &mut all));
+            if let Err(error) = read
+                && let Some(before) = failed.replace(error)
+            {
+                note(before);
+            }
+        }
+        match failed {
+            Some(error) if all.is_empty() => return Err(error),
+            Some(error) => note(error),
+            None => {}
         }
         Ok(AgeIdentities(all))
     }
 
     /// Decrypts an age file. `None` if no identity is a recipient of it, or its contents are not
-    /// those of a slot.
+    /// those of a slot. An identity whose plugin fails does not keep the others from being tried.
     ///
     /// # Errors
-    /// A plugin failed, or the token refused.
+    /// A plugin failed, or the token refused, and no other identity decrypts it.
     pub fn open(&self, file: &[u8]) -> Result<Option<Secret>, Error> {
-        // A file that does not parse was damaged or forged by the storage host.
-        let Ok(sealed) = Decryptor::new_buffered(file) else { return Ok(None) };
-        let mut reader = match sealed.decrypt(self.0.iter().map(|identity| &**identity as _)) {
-            Ok(reader) => reader,
-            // Only a plugin reads and writes here.
-            Err(
-                error @ (age::DecryptError::Plugin(_)
-                | age::DecryptError::PluginResolve(_)
-                | age::DecryptError::Io(_)),
-            ) => {
-                return Err(Error::Age { op: "open age slot", why: error.to_string() });
-            }
-            Err(_) => return Ok(None),
-        };
-        // One byte more, so that longer contents are refused and not truncated.
-        let mut contents = Zeroizing::new([0; 33]);
-        let mut len = 0;
-        while len < contents.len() {
-            match reader.read(&mut contents[len..]) {
-                Ok(0) => break,
-                Ok(read) => len += read,
-                Err(_) => return Ok(None),
+        let mut failed = None;
+        for identity in &self.0 {
+            match open_with(&**identity, file) {
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
+                opened => return opened,
             }
         }
-        if len != 32 {
-            return Ok(None);
-        }
-        let mut secret = Zeroizing::new([0; 32]);
-        secret.copy_from_slice(&contents[..32]);
-        Ok(Some(Secret::Age { file: file.to_vec(), secret }))
+        failed.map_or(Ok(None), Err)
     }
+}
+
+fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>, Error> {
+    // A file that does not parse was damaged or forged by the storage host.
+    let Ok(sealed) = Decryptor::new_buffered(file) else { return Ok(None) };
+    let mut reader = match sealed.decrypt(std::iter::once(identity)) {
+        Ok(reader) => reader,
+        // Only a plugin reads and writes here.
+        Err(
+            error @ (age::DecryptError::Plugin(_)
+            | age::DecryptError::PluginResolve(_)
+            | age::DecryptError::Io(_)),
+        ) => {
+            return Err(Error::Age { op: "open age slot", why: error.to_string() });
+        }
+        Err(_) => return Ok(None),
+    };
+    // One byte more, so that longer contents are refused and not truncated.
+    let mut contents = Zeroizing::new([0; 33]);
+    let mut len = 0;
+    while len < contents.len() {
+        match reader.read(&mut contents[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(_) => return Ok(None),
+        }
+    }
+    if len != 32 {
+        return Ok(None);
+    }
+    let mut secret = Zeroizing::new([0; 32]);
+    secret.copy_from_slice(&contents[..32]);
+    Ok(Some(Secret::Age { file: file.to_vec(), secret }))
 }
 
 fn read_one(
