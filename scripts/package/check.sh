@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the Debian package and tries it as a user would: lintian, then in a fresh Debian root made by mmdebstrap it is installed, an
+# Builds the packages and tries the Debian one as a user would: lintian (and rpmlint for the other), then in a fresh Debian root made by mmdebstrap it is installed, an
 # ordinary user runs the main job with it, an upgrade keeps a vault usable, and a removal leaves nothing behind.
 #
 #     scripts/package/check.sh [--install] [--program FILE]
 #
-#   --install        installs lintian, dpkg-dev and mmdebstrap where they are missing
+#   --install        installs lintian, dpkg-dev, mmdebstrap, rpm and rpmlint where they are missing
 #   --program FILE   packs this program instead of building one
 #
 # As root, with /dev/fuse and a Debian mirror (or the variable MIRROR).
@@ -13,18 +13,20 @@ case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; e
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [ "${1-}" = --install ]; then
     shift
-    "$here/tools.sh" lintian:lintian mmdebstrap:mmdebstrap dpkg-shlibdeps:dpkg-dev
+    "$here/tools.sh" lintian:lintian mmdebstrap:mmdebstrap dpkg-shlibdeps:dpkg-dev rpmbuild:rpm rpmlint:rpmlint
 fi
 case $#:${1-} in 0: | 2:--program) ;; *) echo "usage: check.sh [--install] [--program FILE]" >&2; exit 1 ;; esac
 
 "$here/package.sh" "$@" deb
 "$here/package.sh" "$@" --revision 2 deb
+"$here/package.sh" "$@" rpm
 packages=$here/../target/package
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../Cargo.toml")
 deb=$(echo "$packages/kithfs_$version-1"_*.deb) newer=$(echo "$packages/kithfs_$version-2"_*.deb)
 
 # The changelog names no bug, because there was no earlier package.
 lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$deb"
+rpmlint --config "$here/package/rpmlint.toml" "$packages/kithfs-$version-1".*.rpm
 
 root=$(mktemp -d)
 mounted=()
