@@ -161,8 +161,9 @@ impl Roster {
 
     /// Sorts manifests in any order, as a directory lists them. It verifies each once, drops those
     /// that the pin excludes (if there is one), and finds the heads that are not settled. A pin
-    /// excludes its own history and what former admins signed beside it. A manifest settles its second parent if its signer was an admin *there* too;
-    /// otherwise a removed admin could undo the removal by settling.
+    /// excludes its own history and what former admins signed beside it. A manifest settles its
+    /// second parent if its signer was an admin *there* too; otherwise a removed admin could undo
+    /// the removal by settling.
     ///
     /// # Errors
     /// [`Empty`](RosterError::Empty) if none is valid; [`RolledBack`](RosterError::RolledBack) or

@@ -201,29 +201,7 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
     if chunks == 0 {
         return Ok(plan); // the small form has no tree
     }
-    let mut changed: BTreeMap<u64, Hash> = BTreeMap::new();
-    for (&k, table) in tables.range(..chunks) {
-        let hash = if table.is_hole() {
-            HOLE
-        } else {
-            let bytes = table.encode(layout);
-            let hash = table_hash(&bytes);
-            let old = tree.hash(0, k)?;
-            let table = tree.table_at_hand(k);
-            debug_assert!(
-                old == HOLE || table.as_ref().is_none_or(|table| table_hash(table) == old),
-                "the cache has another table"
-            );
-            plan.blocks.push(PlannedBlock::new(
-                layout.table_offset(k),
-                bytes,
-                old != HOLE,
-                table.as_deref(),
-            ));
-            hash
-        };
-        changed.insert(k, hash);
-    }
+    let mut changed = plan_tables(tree, tables.range(..chunks), &mut plan)?;
     let (old_levels, new_levels) = (Layout::levels(tree.root.chunks), Layout::levels(chunks));
     let shorter = chunks < tree.root.chunks;
     let mut width = chunks; // nodes of the present level
@@ -276,6 +254,39 @@ pub(crate) fn plan(tree: &Tree, chunks: u64, tables: &BTreeMap<u64, &Table>) -> 
         None => tree.hash(new_levels, 0)?,
     };
     Ok(plan)
+}
+
+/// Adds the tables of changed chunks to the plan, and returns their hashes.
+fn plan_tables<'a>(
+    tree: &Tree,
+    tables: impl Iterator<Item = (&'a u64, &'a &'a Table)>,
+    plan: &mut Plan,
+) -> Inner<BTreeMap<u64, Hash>> {
+    let layout = &tree.layout;
+    let mut changed: BTreeMap<u64, Hash> = BTreeMap::new();
+    for (&k, table) in tables {
+        let hash = if table.is_hole() {
+            HOLE
+        } else {
+            let bytes = table.encode(layout);
+            let hash = table_hash(&bytes);
+            let old = tree.hash(0, k)?;
+            let table = tree.table_at_hand(k);
+            debug_assert!(
+                old == HOLE || table.as_ref().is_none_or(|table| table_hash(table) == old),
+                "the cache has another table"
+            );
+            plan.blocks.push(PlannedBlock::new(
+                layout.table_offset(k),
+                bytes,
+                old != HOLE,
+                table.as_deref(),
+            ));
+            hash
+        };
+        changed.insert(k, hash);
+    }
+    Ok(changed)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::salvage::Salvaged;
 use crate::cli::display::{self, JsonPath, Shown};
+use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
@@ -186,24 +187,28 @@ impl Fault {
         if let Some(to) = &self.salvaged_to {
             out.text(format_args!("  salvaged to {}\n", Shown(&bytes(to))))?;
         }
-        match (&self.outcome, &self.moved_to) {
-            (Some(outcome), Some(to)) => out.text(format_args!(
-                "  {}: moved to {}\n",
-                Shown(outcome.as_bytes()),
-                Shown(&bytes(to))
-            ))?,
-            (Some(outcome), None) => out.text(format_args!("  {}\n", Shown(outcome.as_bytes())))?,
-            (None, _) if repairs => out.text(format_args!(
-                "  would: {}\n",
-                self.remedy.unwrap_or("nothing, there is no remedy")
-            ))?,
-            _ => {}
-        }
+        self.print_outcome(out, repairs)?;
         if self.list_missing && self.remedy.is_none() {
             let advice = "a sync may still deliver it; fsck --repair --forget-missing-attributes removes the reference";
             out.text(format_args!("  hint: {advice}\n"))?;
         }
         Ok(())
+    }
+
+    fn print_outcome(&self, out: &mut Out, repairs: bool) -> Result<(), Error> {
+        match (&self.outcome, &self.moved_to) {
+            (Some(outcome), Some(to)) => out.text(format_args!(
+                "  {}: moved to {}\n",
+                Shown(outcome.as_bytes()),
+                Shown(to.0.as_os_str().as_encoded_bytes())
+            )),
+            (Some(outcome), None) => out.text(format_args!("  {}\n", Shown(outcome.as_bytes()))),
+            (None, _) if repairs => out.text(format_args!(
+                "  would: {}\n",
+                self.remedy.unwrap_or("nothing, there is no remedy")
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

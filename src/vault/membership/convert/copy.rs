@@ -118,6 +118,24 @@ impl Copy<'_> {
         self.to.rmdir(parent, name)
     }
 
+    fn symlink(
+        &self,
+        to_parent: NodeId,
+        name: &[u8],
+        attr: &Attr,
+        there: Option<Attr>,
+    ) -> Inner<Attr> {
+        let target = self.from.readlink(attr.node)?;
+        if let Some(there) = there {
+            if self.to.readlink(there.node)? == target {
+                return Ok(there);
+            }
+            self.to.nodes.forget(there.node, 1);
+            self.to.unlink(to_parent, name)?;
+        }
+        self.to.symlink(&caller(attr), to_parent, name, &target)
+    }
+
     fn entry(
         &mut self,
         from_parent: NodeId,
@@ -178,16 +196,7 @@ impl Copy<'_> {
             }
             Kind::File => self.file(to_parent, name, attr, there, is_known)?,
             Kind::Symlink => {
-                let target = self.from.readlink(attr.node)?;
-                let made = match there {
-                    Some(there) if self.to.readlink(there.node)? == target => there,
-                    Some(there) => {
-                        self.to.nodes.forget(there.node, 1);
-                        self.to.unlink(to_parent, name)?;
-                        self.to.symlink(&caller(attr), to_parent, name, &target)?
-                    }
-                    None => self.to.symlink(&caller(attr), to_parent, name, &target)?,
-                };
+                let made = self.symlink(to_parent, name, attr, there)?;
                 self.attributes(attr.node, made.node, attr)?;
                 made.node
             }

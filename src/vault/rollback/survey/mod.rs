@@ -638,22 +638,15 @@ impl<'a> Survey<'a> {
         let accepted = self.options.accepts(&plain);
         let ours = self.memory.is_ours(&here.place, &present.name);
         if thing.id == NOTHING && thing.kind != OTHER {
-            return match row {
-                Some(row) if accepted => self.absent(key, row, here),
-                Some(row) if !ours => {
-                    self.pending.push(Pending {
-                        key,
-                        name,
-                        plain,
-                        ours,
-                        row: Some(row),
-                        thing: None,
-                        why: Why::NotCompared,
-                    });
-                    Ok(())
-                }
-                _ => Ok(()),
-            };
+            let Some(row) = row else { return Ok(()) };
+            if accepted {
+                return self.absent(key, row, here);
+            }
+            if !ours {
+                let (row, why) = (Some(row), Why::NotCompared);
+                self.pending.push(Pending { key, name, plain, ours, row, thing: None, why });
+            }
+            return Ok(());
         }
         let same = row.as_ref().filter(|row| row.kind == thing.kind && row.id == thing.id);
         if let Some(row) = same.filter(|row| {
@@ -669,40 +662,7 @@ impl<'a> Survey<'a> {
             return Ok(());
         }
         let is_kept = same.is_some_and(|row| thing.version >= row.version);
-        if thing.kind != OTHER {
-            let seen = self.seen.entry(thing.id).or_default();
-            seen.version = seen.version.max(thing.version);
-            seen.kept = seen.kept.max(is_kept.then_some(thing.version));
-        }
-        if let Some(of) = present.copy_of.as_ref().filter(|_| thing.kind == FILE) {
-            let copy = self.copies.entry((thing.id, self.memory.tag(&here.place, of))).or_default();
-            *copy = (*copy).max(thing.version);
-        }
-        if let Some(tag) = &present.inside {
-            for hash in self.hashes_before(tag)? {
-                self.seen.entry(hash).or_default();
-            }
-        }
-        if let Some(tag) = present.inside {
-            let place = self.memory.place(&here.place, &present.name, &thing.id);
-            let child = Child {
-                parent: here.clone(),
-                stored: present.stored.clone(),
-                name: present.name.clone().into(),
-                tag,
-                hash: thing.id,
-                place,
-            };
-            if is_kept { self.known.push(child) } else { self.fresh.push(child) }
-        } else if present.is_share {
-            // The contents of the folder are in the share.
-            let place = self.memory.place(&here.place, &present.name, &thing.id);
-            self.vacated.entry(thing.id).or_default().push(Vacated {
-                hash: thing.id,
-                place,
-                pending: None,
-            });
-        }
+        self.count(&present, here, is_kept)?;
         let other = row.clone().filter(|_| same.is_none());
         if let Some(row) = &other
             && row.kind == DIRECTORY
@@ -726,10 +686,80 @@ impl<'a> Survey<'a> {
         if accepted {
             return self.learn_accepted(key, row.as_ref(), thing, &present.name, here);
         }
+        let (why, mark) = self.suspicion(&present, here, same, other.as_ref(), ours)?;
+        if let Some(why) = why {
+            self.pending.push(Pending { key, name, plain, ours, row, thing: Some(thing), why });
+            return Ok(());
+        }
+        let is_news = thing.kind == FILE && mark.is_none_or(|mark| mark < thing.version);
+        self.news |= is_news && !ours && !self.memory.is_committed(&thing.id);
+        self.put(key, row.as_ref(), thing, &present.name)?;
+        if let Some(row) = other.filter(|row| row.kind == FILE) {
+            let by_us = ours || self.memory.is_touched(&here.place);
+            self.leaves(&row, here, &present.name, by_us);
+            if !self.whole
+                && !ours
+                && let Some(file) = self.file(&thing.id)?
+            {
+                self.changes.files.insert(thing.id, Some(FileRow { after: head(&row.id), ..file }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts an entry, and what is in it, as seen. `is_kept`: it is not older than it was.
+    fn count(&mut self, present: &Present, here: &Arc<Here>, is_kept: bool) -> Inner<()> {
+        let thing = present.thing;
+        if thing.kind != OTHER {
+            let seen = self.seen.entry(thing.id).or_default();
+            seen.version = seen.version.max(thing.version);
+            seen.kept = seen.kept.max(is_kept.then_some(thing.version));
+        }
+        if let Some(of) = present.copy_of.as_ref().filter(|_| thing.kind == FILE) {
+            let copy = self.copies.entry((thing.id, self.memory.tag(&here.place, of))).or_default();
+            *copy = (*copy).max(thing.version);
+        }
+        if let Some(tag) = &present.inside {
+            for hash in self.hashes_before(tag)? {
+                self.seen.entry(hash).or_default();
+            }
+            let place = self.memory.place(&here.place, &present.name, &thing.id);
+            let child = Child {
+                parent: here.clone(),
+                stored: present.stored.clone(),
+                name: present.name.clone().into(),
+                tag: tag.clone(),
+                hash: thing.id,
+                place,
+            };
+            if is_kept { self.known.push(child) } else { self.fresh.push(child) }
+        } else if present.is_share {
+            // The contents of the folder are in the share.
+            let place = self.memory.place(&here.place, &present.name, &thing.id);
+            self.vacated.entry(thing.id).or_default().push(Vacated {
+                hash: thing.id,
+                place,
+                pending: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns what is suspicious about an entry, and the highest version of it that was ever seen.
+    /// `same` is its row if the entry was there before, `other` the row of what was in its place.
+    fn suspicion(
+        &self,
+        present: &Present,
+        here: &Here,
+        same: Option<&Row>,
+        other: Option<&Row>,
+        ours: bool,
+    ) -> Inner<(Option<Why>, Option<u64>)> {
+        let thing = present.thing;
         let known = if thing.kind == FILE { self.file(&thing.id)? } else { None };
         let removed = if thing.kind == FILE { self.removed(&thing.id)? } else { None };
         let was_beside = known.as_ref().is_some_and(|known| known.beside == thing.version);
-        let displaced = other.as_ref().is_some_and(|row| row.kind == FILE);
+        let displaced = other.is_some_and(|row| row.kind == FILE);
         let floor = same.map(|row| row.version).or(known.as_ref().map(|known| known.version));
         // The highest version ever seen.
         let mark = floor
@@ -760,26 +790,8 @@ impl<'a> Survey<'a> {
             )
         };
         let is_new = thing.kind == FILE
-            && (mark.is_none() || other.as_ref().is_some_and(is_successor) || is_new_here()?);
-        let why = why.or((displaced && !ours && !is_new).then_some(Why::Replaced));
-        if let Some(why) = why {
-            self.pending.push(Pending { key, name, plain, ours, row, thing: Some(thing), why });
-            return Ok(());
-        }
-        let is_news = thing.kind == FILE && mark.is_none_or(|mark| mark < thing.version);
-        self.news |= is_news && !ours && !self.memory.is_committed(&thing.id);
-        self.put(key, row.as_ref(), thing, &present.name)?;
-        if let Some(row) = other.filter(|row| row.kind == FILE) {
-            let by_us = ours || self.memory.is_touched(&here.place);
-            self.leaves(&row, here, &present.name, by_us);
-            if !self.whole
-                && !ours
-                && let Some(file) = self.file(&thing.id)?
-            {
-                self.changes.files.insert(thing.id, Some(FileRow { after: head(&row.id), ..file }));
-            }
-        }
-        Ok(())
+            && (mark.is_none() || other.is_some_and(is_successor) || is_new_here()?);
+        Ok((why.or((displaced && !ours && !is_new).then_some(Why::Replaced)), mark))
     }
 
     /// Compares an entry that is missing.
