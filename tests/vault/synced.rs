@@ -45,7 +45,9 @@ fn journals_of_a_synced_vault_stay_on_the_machine() {
         let name = name.escape_ascii().to_string();
         assert!(!name.starts_with("+journal") && !name.starts_with("+created"), "{name}");
         let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        assert!(!name.contains(&machine), "{name} names the machine");
+        // The sealed name of a file contains a short machine name by chance.
+        let is_control = name.starts_with('+');
+        assert!(!is_control || name.split('-').all(|part| part != machine), "{name}");
         let size = store.root().stat(name.as_bytes()).unwrap().size;
         assert!(!name.starts_with('+') || size > 0, "{name} is empty");
     }
