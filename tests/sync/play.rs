@@ -722,9 +722,11 @@ impl Player {
     /// those that SPEC.md gives an entry which cannot have such a name.
     fn has_a_name(&self, path: &str, all: &[String]) -> bool {
         let shown = tool::name_of(path);
-        // Another entry has the name.
+        // Another entry has the name. Or a program of this machine has taken the name from one while
+        // others, of names under several keys, claimed it: then it is free until the next mount.
         if let Some(plain) = without_mark(path) {
-            return all.iter().any(|other| other == plain) && self.has_a_name(plain, all);
+            let is_taken = self.rekeyed || all.iter().any(|other| other == plain);
+            return is_taken && self.has_a_name(plain, all);
         }
         // With the suffix of its conflict a long name has more than 255 bytes.
         if let Some(suffix) = shown.strip_prefix('=').and_then(|rest| rest.get(43..)) {
