@@ -11,6 +11,7 @@ mod crash;
 mod deferred;
 mod failing_random;
 mod faults;
+mod flush_ahead;
 mod journal;
 mod power_cut;
 mod power_cut_random;

@@ -65,6 +65,9 @@ fn single_segments_all_over_a_tree_of_several_levels() {
             for (round, segment) in [3, 130, 4, 170, 3, 0, 127].into_iter().enumerate() {
                 s.write_on(handle, b"file", 4096 * segment, &pattern(10 + round as u64, 4096));
                 s.fsync(handle, b"file");
+                if round % 2 == 1 {
+                    s.flush();
+                }
             }
             s.vault.release(handle).unwrap();
         });

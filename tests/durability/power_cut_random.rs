@@ -43,6 +43,8 @@ enum Step {
     },
     Fsync,
     Commit,
+    /// The background's flushes, while files are open.
+    Flush,
     Truncate {
         file: usize,
         size: usize,
@@ -104,6 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (file.clone(), offset.clone(), len.clone()).prop_map(|(file, offset, len)| Step::Write { file, offset, len }),
         3 => Just(Step::Fsync),
         2 => Just(Step::Commit),
+        2 => Just(Step::Flush),
         3 => (file.clone(), size.clone()).prop_map(|(file, size)| Step::Truncate { file, size }),
         2 => (file.clone(), FAR..FAR + 60_000, len.clone()).prop_map(|(file, offset, len)| Step::Far { file, offset, len }),
         1 => (file.clone(), size, proptest::option::of(0..20_000usize)).prop_map(|(file, size, zero)| Step::Extend { file, size, zero }),
@@ -146,6 +149,7 @@ fn run(s: &mut Session, store: &MemStore, steps: &[Step]) {
                 }
             }
             Step::Commit => s.commit(),
+            Step::Flush => s.flush(),
             Step::Far { file, offset, len } => {
                 s.overwrite(NAMES[file], offset, &pattern(seed, len))
             }

@@ -210,6 +210,11 @@ impl Session {
         self.vault.commit_due(std::time::Duration::ZERO);
     }
 
+    /// What the background thread does while commits continue.
+    pub fn flush(&self) {
+        self.vault.flush_due(std::time::Duration::ZERO);
+    }
+
     /// What the background thread does for a file that stays open and is committed completely.
     pub fn made_durable(&mut self, path: &[u8]) {
         self.vault.flush_due(std::time::Duration::ZERO);

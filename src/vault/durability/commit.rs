@@ -451,7 +451,7 @@ impl Committer<'_> {
             }
             match &applied {
                 Ok(()) => self.journal.applied(ticket),
-                Err(_) => self.journal.not_applied(ticket, open.inode()),
+                Err(_) => self.journal.not_applied(ticket),
             }
             applied
         });

@@ -1,10 +1,9 @@
 //! What is done in the background while a vault is open.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use super::nested::Shares;
 use crate::vault::core::Core;
@@ -26,36 +25,61 @@ const JOURNAL_IDLE: Duration = Duration::from_secs(1);
 
 /// The threads that look after an open vault.
 pub(super) struct Background {
-    pub stop: Arc<(Mutex<bool>, Condvar)>,
+    /// Ends them, once they are unparked.
+    pub stop: Arc<AtomicBool>,
     pub threads: Vec<JoinHandle<()>>,
 }
 
 pub(super) fn background(shares: &Arc<Shares>) -> Background {
-    let stop = Arc::new((Mutex::new(false), Condvar::new()));
+    let stop = Arc::new(AtomicBool::new(false));
     let tick = if shares.root.mode.synced { TICK_SYNCED } else { TICK };
-    let every_tick = |name: &str, task: fn(&Core, &Trust)| {
-        let (shares, signal) = (shares.clone(), stop.clone());
-        let run = move || {
-            let (stop, changed) = &*signal;
-            let mut stopped = stop.lock();
-            while !*stopped {
-                changed.wait_for(&mut stopped, tick);
-                if *stopped {
-                    break;
-                }
-                MutexGuard::unlocked(&mut stopped, || {
-                    shares.cores().iter().for_each(|core| task(core, shares.trust()))
-                });
-            }
-        };
-        std::thread::Builder::new().name(name.into()).spawn(run).ok()
+    let start = |name: &str, run: fn(&Shares, &AtomicBool, Duration)| {
+        let (shares, stop) = (shares.clone(), stop.clone());
+        std::thread::Builder::new().name(name.into()).spawn(move || run(&shares, &stop, tick)).ok()
     };
     // Flushes to a slow disk take long: no commit may wait for them, so they have their own thread.
-    let threads = [
-        every_tick("kithfs-commit", look_after),
-        every_tick("kithfs-flush", |core, _| core.flush_due(COMMIT_AFTER)),
-    ];
+    let threads = [start("kithfs-commit", commit), start("kithfs-flush", flush)];
     Background { stop, threads: threads.into_iter().flatten().collect() }
+}
+
+/// Looks after the shares at each tick.
+fn commit(shares: &Shares, stop: &AtomicBool, tick: Duration) {
+    loop {
+        std::thread::park_timeout(tick);
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        shares.cores().iter().for_each(|core| look_after(core, shares.trust()));
+    }
+}
+
+/// Flushes files at each tick, and the files of a journal also when it asks for it.
+fn flush(shares: &Shares, stop: &AtomicBool, tick: Duration) {
+    let mut next = Instant::now() + tick;
+    loop {
+        std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let is_tick = Instant::now() >= next;
+        for core in shares.cores() {
+            core.journal.flusher.get_or_init(std::thread::current);
+            flush_ahead(&core, COMMIT_AFTER);
+            if is_tick {
+                core.flush_due(COMMIT_AFTER);
+            }
+        }
+        if is_tick {
+            next = Instant::now() + tick;
+        }
+    }
+}
+
+/// See [`Journal::flush_ahead`](crate::vault::durability::journal::Journal::flush_ahead).
+pub(super) fn flush_ahead(core: &Core, age: Duration) {
+    if let Err(fault) = core.journal.flush_ahead(age) {
+        tracing::error!(errno = fault.errno(), "journal checkpoint failed");
+    }
 }
 
 /// Runs the background work of a share, at each tick.

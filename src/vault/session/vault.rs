@@ -228,6 +228,7 @@ impl Vault {
     /// as the background does twice a second.
     pub fn flush_due(&self, age: Duration) {
         for core in self.shares().cores() {
+            background::flush_ahead(&core, age);
             core.flush_due(age);
         }
     }
@@ -385,8 +386,8 @@ impl Inside {
     fn close(&self) -> Result<()> {
         let threads = {
             let mut background = self.background.lock();
-            *background.stop.0.lock() = true;
-            background.stop.1.notify_all();
+            background.stop.store(true, Ordering::Release);
+            background.threads.iter().for_each(|thread| thread.thread().unpark());
             std::mem::take(&mut background.threads)
         };
         for thread in threads {

@@ -2,14 +2,56 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::Journal;
-use super::state::Inode;
+use super::state::{Inode, Running, Tracked};
+use super::{FLUSH_AHEAD, Journal, LIMIT};
 use crate::store::{File, Seek};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::mtime::set_mtime;
 
 impl Journal {
+    /// Flushes the files whose records have waited for `age` or are large, so that the checkpoint,
+    /// for which all commits wait, finds little left to flush. If the journal is half full by then,
+    /// or a flush has failed, the checkpoint follows at once.
+    ///
+    /// # Errors
+    /// Those of the checkpoint. A file that cannot be flushed is noted like in a checkpoint.
+    pub fn flush_ahead(&self, age: Duration) -> Inner<()> {
+        let is_late =
+            |tracked: &Tracked| tracked.unflushed >= FLUSH_AHEAD || tracked.since.elapsed() >= age;
+        if self.flush_tracked(is_late) {
+            // What was written during the first flush, which took longer than this one will.
+            self.flush_tracked(|_| true);
+            self.checkpoint_locked(&mut self.state.lock())?;
+        }
+        Ok(())
+    }
+
+    /// Flushes the files with records for which `is_late` is true, while commits continue. Returns
+    /// whether a checkpoint is due.
+    fn flush_tracked(&self, is_late: impl Fn(&Tracked) -> bool) -> bool {
+        let mut state = self.state.lock();
+        // Carried records are there until their files can be written.
+        let is_long = |r: &Running| r.tail > LIMIT / 2 && r.sequence > r.carried;
+        let mut is_due = state.running.as_ref().is_some_and(is_long);
+        let late = state.unflushed.iter_mut().filter(|(_, t)| t.unflushed > 0 && is_late(t));
+        let late: Vec<_> = late
+            .map(|(inode, tracked)| {
+                tracked.unflushed = 0;
+                (*inode, tracked.file.clone())
+            })
+            .collect();
+        drop(state);
+        for (inode, file) in late {
+            if let Err(e) = self.flush(inode, &file, || file.sync_data()) {
+                tracing::error!("a file of the journal could not be flushed: {e}");
+                is_due = true;
+            }
+        }
+        is_due
+    }
+
     /// Flushes a file by `flush`. If that fails, everything written to it since, with a record or
     /// without, may be lost.
     pub fn flush(

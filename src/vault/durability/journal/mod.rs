@@ -5,7 +5,8 @@
 //! * A record is acknowledged only after the `fdatasync` that covers it; commits of many files
 //!   share one.
 //! * Space becomes free only after every file with a record in it was flushed (the checkpoint), and
-//!   never while a record has been appended but not applied.
+//!   never while a record has been appended but not applied. The background flushes files ahead of
+//!   it, while commits continue: that shortens the checkpoint and replaces no part of it.
 //! * There is one journal at a time. A failed flush is never retried: the journal is abandoned, and
 //!   the callers waiting for it fail. Before the next append, its acknowledged records are flushed
 //!   or carried into the next journal, and its file is removed.
@@ -35,9 +36,9 @@ mod replay;
 mod state;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -66,6 +67,8 @@ const LIMIT: u64 = 32 << 20;
 const LARGE: u64 = 1 << 20;
 /// Number of files with records, and so of open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
+/// Size in bytes of the records of a file from which the background flushes the file.
+const FLUSH_AHEAD: u64 = 4 << 20;
 
 /// The journal of one share.
 pub(crate) struct Journal {
@@ -90,6 +93,8 @@ pub(crate) struct Journal {
     others_wait: AtomicBool,
     /// Files for which the store has refused a write.
     pub refused: Refused,
+    /// The background thread that calls [`Journal::flush_ahead`], if there is one.
+    pub flusher: OnceLock<Thread>,
 }
 
 /// Where the journals of a share are.
@@ -119,7 +124,9 @@ pub(crate) struct Found {
 
 /// Proof of an appended record; it must be reported as applied or not applied.
 #[must_use]
-pub(crate) struct Ticket;
+pub(crate) struct Ticket {
+    inode: Inode,
+}
 
 impl Journal {
     pub fn new(
@@ -165,6 +172,7 @@ impl Journal {
             writers,
             others_wait: AtomicBool::new(false),
             refused: Refused::default(),
+            flusher: OnceLock::new(),
         }
     }
 
@@ -301,11 +309,8 @@ impl Journal {
         state.last_append = Instant::now();
         let (mine, failures) = (state.appended, state.failures);
         state.unapplied += 1;
-        let tracked = Tracked { file: file.clone(), file_id: record.file_id, paths: Vec::new() };
-        let tracked = state.unflushed.entry(inode).or_insert(tracked);
-        if !tracked.paths.contains(&record.path) {
-            tracked.paths.push(record.path.clone());
-        }
+        let new = || Tracked::new(file.clone(), record.file_id);
+        state.unflushed.entry(inode).or_insert_with(new).add(&record.path, len);
         while state.synced < mine && state.failures == failures {
             if state.syncing {
                 self.changed.wait(&mut state);
@@ -335,18 +340,26 @@ impl Journal {
             self.changed.notify_all();
             return Err(Fault::Os(libc::EIO));
         }
-        Ok(Ticket)
+        Ok(Ticket { inode })
     }
 
     /// Reports that the record of `ticket` has been applied in place.
-    pub fn applied(&self, _ticket: Ticket) {
-        self.state.lock().unapplied -= 1;
+    pub fn applied(&self, ticket: Ticket) {
+        let mut state = self.state.lock();
+        state.unapplied -= 1;
+        let is_behind =
+            state.unflushed.get(&ticket.inode).is_some_and(|t| t.unflushed >= FLUSH_AHEAD);
+        drop(state);
         self.changed.notify_all();
+        if is_behind && let Some(flusher) = self.flusher.get() {
+            flusher.unpark();
+        }
     }
 
     /// Reports that the record of `ticket` was not, or only partly, applied. The record is durable
     /// and is the better copy: the file is broken until it can be written.
-    pub fn not_applied(&self, _ticket: Ticket, inode: Inode) {
+    pub fn not_applied(&self, ticket: Ticket) {
+        let Ticket { inode } = ticket;
         let mut state = self.state.lock();
         state.unapplied -= 1;
         if let Some(tracked) = state.unflushed.remove(&inode) {

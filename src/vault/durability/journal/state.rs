@@ -67,6 +67,27 @@ pub(super) struct Tracked {
     pub(super) file_id: [u8; 32],
     /// The paths that the records name.
     pub(super) paths: Vec<Vec<u8>>,
+    /// Size of the records since the last flush of the file was begun.
+    pub(super) unflushed: u64,
+    /// When the first of these records was appended.
+    pub(super) since: Instant,
+}
+
+impl Tracked {
+    pub(super) fn new(file: Arc<dyn File>, file_id: [u8; 32]) -> Self {
+        Tracked { file, file_id, paths: Vec::new(), unflushed: 0, since: Instant::now() }
+    }
+
+    /// Notes a record of `len` bytes.
+    pub(super) fn add(&mut self, path: &[u8], len: u64) {
+        if !self.paths.iter().any(|known| known == path) {
+            self.paths.push(path.to_vec());
+        }
+        if self.unflushed == 0 {
+            self.since = Instant::now();
+        }
+        self.unflushed += len;
+    }
 }
 
 /// How a broken file was found.
@@ -146,7 +167,7 @@ impl State {
 
     pub(super) fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
         if self.broken_at(inode, None).is_none() {
-            let Tracked { file, file_id, paths } = tracked;
+            let Tracked { file, file_id, paths, .. } = tracked;
             self.broken.push(Broken {
                 origin: Origin::Open(inode, file),
                 file_id,
