@@ -68,7 +68,7 @@ const LARGE: u64 = 1 << 20;
 /// Number of files with records, and so of open handles, beyond which a journal is checkpointed.
 const FILES_MAX: usize = 256;
 /// Size in bytes of the records of a file from which the background flushes the file.
-const FLUSH_AHEAD: u64 = 4 << 20;
+const FLUSH_AHEAD: u64 = 8 << 20;
 
 /// The journal of one share.
 pub(crate) struct Journal {
