@@ -439,7 +439,7 @@ fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
 /// member's mount got EROFS until the rest arrived, which plain files would not give. What is not
 /// marked as synced has no such tool: there a missing key is one that somebody has taken away.
 #[test]
-fn a_synced_share_is_written_under_the_known_key_until_the_new_one_arrives() {
+fn the_known_key_is_used_until_the_new_one_arrives() {
     for synced in [true, false] {
         let (store, ann, _) = with_bob();
         let root = store.root();
