@@ -24,7 +24,8 @@ pub struct Profile {
     /// Two machines change one file before a sync, and create the same names.
     pub conflicts: bool,
     /// In every fourth session each machine is that of another member of a share. The first one is
-    /// an admin's, which changes the folder key, and in some sessions removes the last one.
+    /// an admin's, which changes the folder key, and in some sessions removes the last one. Names are exchanged
+    /// in these sessions.
     pub members: bool,
 }
 
@@ -65,7 +66,7 @@ pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir:
     let mut generator = Generator {
         plain: Side::new(System::Plain, (machines, tool), dir, dir),
         random,
-        profile: profile.clone(),
+        profile: Profile { members, ..profile.clone() },
         machines,
         record: 0,
         handle: 0,
@@ -265,8 +266,8 @@ impl Generator {
             }
             45..52 => self.save(machine),
             52..58 => self.database(machine),
-            58..67 => self.rename(machine, false),
-            67 => self.exchange(machine),
+            67 if self.profile.members => self.exchange(machine),
+            58..68 => self.rename(machine, false),
             68..76 if self.profile.directories => self.rename(machine, true),
             76..80 => {
                 let Some(path) = self.existing(machine, false) else { return };
