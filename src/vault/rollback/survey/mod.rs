@@ -728,7 +728,7 @@ impl<'a> Survey<'a> {
                 parent: here.clone(),
                 stored: present.stored.clone(),
                 name: present.name.clone().into(),
-                tag: tag.clone(),
+                tag: *tag,
                 hash: thing.id,
                 place,
             };
