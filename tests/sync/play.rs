@@ -686,6 +686,8 @@ impl Player {
                 && view.names.iter().all(|path| self.has_a_name(path, &view.names))
                 && view.failed.is_empty()
                 && view.wrong.is_empty()
+                // The machine may not have noticed the removal that has just arrived.
+                && view.records.is_disjoint(&self.late)
         });
         for piece in view.records.intersection(&self.late) {
             view.wrong.push(format!("a file of a removed member: {}", piece.1));
