@@ -286,6 +286,9 @@ impl View {
     }
 }
 
+/// Length of the mark ` (moved XXXXXXXX)`.
+const MARK: usize = 17;
+
 /// A trace on its way.
 pub struct Player {
     plain: Side,
@@ -730,10 +733,16 @@ impl Player {
             let is_taken = self.rekeyed || all.iter().any(|other| other == plain);
             return is_taken && self.has_a_name(plain, all);
         }
-        // With the suffix of its conflict a long name has more than 255 bytes.
+        // With the suffix of its conflict, or the mark of a name that another entry has, a long name
+        // has more than 255 bytes.
         if let Some(suffix) = shown.strip_prefix('=').and_then(|rest| rest.get(43..)) {
-            return is_conflict(suffix)
-                && self.used.iter().any(|name| name.len() + suffix.len() > 255);
+            let dir = &path[..path.len() - shown.len()];
+            let is_taken = |name: &String| {
+                name.len() + MARK > 255 && all.iter().any(|other| *other == format!("{dir}{name}"))
+            };
+            return (suffix.is_empty() && self.used.iter().any(is_taken))
+                || is_conflict(suffix)
+                    && self.used.iter().any(|name| name.len() + suffix.len() > 255);
         }
         self.used.contains(shown)
             || self.used.iter().any(|name| {
