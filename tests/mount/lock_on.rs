@@ -139,17 +139,16 @@ fn the_lock_of_the_screen_locks_the_vault() {
     let _: () = desktop.system.call(LOGIND, &session_path("c3"), SESSION, "Lock", &());
     desktop.sleep();
     is_locked(daemon, "the machine is about to sleep");
-    let daemon = desktop.mount("screen", "");
+    // Nor does the end of sleep.
+    let daemon = desktop.mount("screen,suspend", "");
+    prepare_for_sleep(&desktop.system, false);
     let _: () = desktop.system.call(LOGIND, &session_path("c2"), SESSION, "Lock", &());
     is_locked(daemon, "the session was locked");
 
     let (gnome, path) = ("org.gnome.ScreenSaver", "/org/gnome/ScreenSaver");
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
     let daemon = desktop.mount("screen", "");
-    // An unlock does not lock.
-    for is_active in [false, true] {
-        let _: () = desktop.session.call(gnome, path, gnome, "SetActive", &(is_active,));
-    }
+    let _: () = desktop.session.call(gnome, path, gnome, "SetActive", &(true,));
     is_locked(daemon, "the screen was locked");
     // As KDE and others announce it; this one is started after the mount.
     let daemon = desktop.mount("screen", "");
@@ -178,14 +177,17 @@ fn the_end_of_the_session_locks_the_vault() {
     let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c1"));
     let daemon = desktop.mount("logout,suspend", "");
     let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c4"));
+    let other = ("c5", "seat0", 4321, "somebody", true);
+    let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &other);
     let path = OwnedObjectPath::try_from(session_path("c4")).unwrap();
     let args = [Variant::from("c4"), Variant::from(path)];
     desktop.system.emit(LOGIND, MAIN, (MANAGER, "SessionNew", "so"), &args);
     desktop.remove("c1");
+    desktop.remove("c5");
     desktop.sleep();
     is_locked(daemon, "the machine is about to sleep");
+    // c3, of another user, is still there.
     let daemon = desktop.mount("logout", "");
-    desktop.remove("c3");
     desktop.remove("c4");
     is_locked(daemon, "the session has ended");
 }
@@ -216,6 +218,10 @@ fn a_bus_that_is_gone_locks_the_vault() {
     let gnome = "org.gnome.ScreenSaver";
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
     let daemon = desktop.mount("screen", "");
+    // An unlock does not lock: the reason below would be another one.
+    let path = "/org/gnome/ScreenSaver";
+    let inactive = [Variant::from(false)];
+    desktop.session.emit(gnome, path, (gnome, "ActiveChanged", "b"), &inactive);
     desktop.session.end();
     is_locked(daemon, "the lock of the screen cannot be noticed any more");
 }
