@@ -62,7 +62,7 @@ pub struct CheckFault {
     /// Residue of a crash: no synced data is damaged by it, and its remedy loses nothing.
     pub residue: bool,
     /// The ciphertext has no byte, or none but zeros. A crash leaves that of a file that was never
-    /// synced, and the storage host can make it of any file. See [`CheckFault::was_whole`].
+    /// synced, and the storage host can make it of any file.
     pub emptied: bool,
 }
 
