@@ -575,7 +575,11 @@ def tampered(kind: str, path: bytes, random: Random):
         os.setxattr(path, "user.kithfs", flipped(value, random, False))
         what = "the attribute"
     else:
-        moved = os.path.join(above, flipped(os.path.basename(path), random, True))
+        name = changed = os.path.basename(path)
+        # An entry with the name of a control file is ignored, and missed no more than one that was removed.
+        while changed == name or changed[:1] in b"-_+" and name[:1] not in b"-_+":
+            changed = flipped(name, random, True)
+        moved = os.path.join(above, changed)
         os.rename(path, moved)
         what = f"the name, to {os.fsdecode(os.path.basename(moved))}"
     os.utime(moved, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
