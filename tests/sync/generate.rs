@@ -23,9 +23,9 @@ pub struct Profile {
     pub handles: bool,
     /// Two machines change one file before a sync, and create the same names.
     pub conflicts: bool,
-    /// In every fourth session each machine is that of another member of a share. The first one is
-    /// an admin's, which changes the folder key, and in some sessions removes the last one. Names are exchanged
-    /// in these sessions.
+    /// In every fourth session each machine is that of another member of a share. The first machine
+    /// is an admin's. It changes the folder key, and in some sessions it removes the last member.
+    /// Names are exchanged in these sessions alone.
     pub members: bool,
 }
 
