@@ -1,5 +1,5 @@
-//! Unmounts a mount that was not used for a while, so that a vault does not stay open on an
-//! unattended machine.
+//! Unmounts a mount after a time without use, so that a vault does not stay open on an unattended
+//! machine.
 //!
 //! Rules that hold here
 //! * The kernel decides: a mount in which a program has an open file or its working directory is
@@ -93,14 +93,15 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Returns whether it was this thread that has unmounted. Asked once the mount is served no
-    /// more.
+    /// Returns whether this thread has unmounted the mount. The answer is final once the mount has
+    /// ended.
     pub fn has_unmounted(&self) -> bool {
         self.has_unmounted.load(Ordering::Acquire)
     }
 }
 
-/// Unmounts `mounted` once there was no request, and `is_working` has returned false, for `after`.
+/// Starts a thread that unmounts `mounted` after a time of `after` in which there was no request
+/// and `is_working` never returned true.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -123,7 +124,7 @@ pub fn start(
             if !watch.is_due(now(), was_used | is_working()) {
                 continue;
             }
-            // Before the mount ends, as its end is when it is read.
+            // Set before the unmount, because the flag is read as soon as the mount has ended.
             unmounts.store(true, Ordering::Release);
             let unmounted = mounted.unmount(false);
             unmounts.store(unmounted.is_ok(), Ordering::Release);

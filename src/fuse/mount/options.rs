@@ -2,9 +2,9 @@
 //!
 //! Rules that hold here
 //! * An option that is not known is an error, never passed on.
-//! * The list is separated by commas; `\,` and `\\` stand for a comma and a backslash in a value. A
-//!   value never becomes an option: for `mount(2)` the name of the source is an argument of its
-//!   own, for `fusermount3` both characters are escaped again.
+//! * Commas separate the options. In a value, a comma is written `\,` and a backslash `\\`.
+//! * A value never becomes an option: `mount(2)` takes the source as a separate argument, and for
+//!   `fusermount3` commas and backslashes are escaped again.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::fuse::settings::Permissions;
 /// Type that the mount shows in `/proc/mounts` after `fuse.`.
 pub const SUBTYPE: &str = "kithfs";
 
-/// How owners and modes are shown, whatever the store says.
+/// Owners and permission bits that are shown instead of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Show this user as the owner of everything.
@@ -27,19 +27,19 @@ pub struct View {
 }
 
 impl View {
-    /// True where everything is shown as it is.
+    /// Returns whether everything is shown as it is stored.
     pub fn is_plain(&self) -> bool {
         *self == View::default()
     }
 }
 
-/// An option that cannot be taken.
+/// An unknown or invalid mount option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// No such option.
     #[error("unknown mount option {0:?}")]
     Unknown(String),
-    /// The option exists, but not like this.
+    /// The option exists, but its value or the combination is not allowed.
     #[error("mount option {option:?}: {why}")]
     Bad {
         /// As it was given.
@@ -56,14 +56,14 @@ pub struct MountOptions {
     pub fsname: String,
     /// Type that `/proc/mounts` shows, after `fuse.`.
     pub subtype: String,
-    /// Users other than the one that mounts may use it.
+    /// Users other than the mounting one may use the mount.
     pub allow_other: bool,
-    /// Also where another user owns the store, or may write to it.
+    /// `allow_other` is permitted even if another user owns the store or may write to it.
     pub allow_foreign_store: bool,
-    /// Whether the kernel checks permissions; `None` where it is not said: see
-    /// [`MountOptions::permissions`].
+    /// Whether the kernel checks permissions; `None` if no option sets it (see
+    /// [`MountOptions::permissions`]).
     pub default_permissions: Option<bool>,
-    /// No changes.
+    /// The mount allows no changes.
     pub read_only: bool,
     /// suid and sgid bits work.
     pub suid: bool,
@@ -75,22 +75,22 @@ pub struct MountOptions {
     pub sync: bool,
     /// Directory changes go to the disk at once.
     pub dirsync: bool,
-    /// Access times of files are not changed by reading. FUSE leaves them to the daemon, and they
-    /// are those of the store.
+    /// Reading does not change access times of files. FUSE leaves access times to the daemon, which
+    /// shows those of the store.
     pub noatime: bool,
-    /// For the kernel; what FUSE does anyway.
+    /// Passed on to the kernel, and without effect: FUSE leaves access times to the daemon.
     pub nodiratime: bool,
     /// The mount point may have entries, which the mount hides.
     pub nonempty: bool,
-    /// Others have the vault mounted for writing at the same time.
+    /// Other daemons may have the vault mounted for writing at the same time.
     pub shared: bool,
     /// How owners and modes are shown.
     pub view: View,
     /// Largest READ in bytes.
     pub max_read: u32,
-    /// Requests are to come over io_uring where the kernel offers it.
+    /// Requests come over io_uring if the kernel offers it.
     pub uring: bool,
-    /// Then: the most memory for requests under way, in MiB.
+    /// With `uring`: the limit on memory for requests in progress, in MiB.
     pub uring_memory: Option<u32>,
     /// How long the mount may be unused before it is unmounted.
     pub idle: Option<Duration>,
@@ -123,8 +123,8 @@ impl Default for MountOptions {
     }
 }
 
-/// Splits a list at its commas and takes the escapes away. A backslash before anything else stands
-/// for itself.
+/// Splits a list at its commas and removes the escapes. A backslash before any other character is
+/// kept.
 fn split(list: &str) -> Vec<String> {
     let mut options = vec![String::new()];
     let mut chars = list.chars().peekable();
@@ -142,7 +142,7 @@ fn split(list: &str) -> Vec<String> {
     options
 }
 
-/// Puts a backslash before each comma and backslash, as `fusermount3` wants it.
+/// Puts a backslash before each comma and backslash, as `fusermount3` expects.
 fn escape(value: &str) -> String {
     value
         .chars()
@@ -150,10 +150,11 @@ fn escape(value: &str) -> String {
         .collect()
 }
 
-/// A time such as `10m` or `1h 30m`, or a number of seconds; `None` for 0, which means never.
+/// Parses a time such as `10m` or `1h 30m`, or a number of seconds. Returns `None` for 0, which
+/// means never.
 ///
 /// # Errors
-/// It is no such time, or less than a second.
+/// The text is no such time, or the time is shorter than a second.
 pub fn parse_idle(text: &str) -> Result<Option<Duration>, &'static str> {
     let parsed = text.parse().map(Duration::from_secs).or_else(|_| humantime::parse_duration(text));
     match parsed {
@@ -165,16 +166,16 @@ pub fn parse_idle(text: &str) -> Result<Option<Duration>, &'static str> {
 }
 
 impl MountOptions {
-    /// Takes the options of one `-o`; later ones win over earlier ones.
+    /// Applies the options of one `-o`. A later option overrides an earlier one.
     pub fn parse(&mut self, list: &str) -> Result<(), OptionError> {
         split(list).iter().try_for_each(|option| self.set(option))
     }
 
-    /// Checks that the options fit together. The kernel alone decides whether a device may be
-    /// opened: if it leaves permissions to the daemon, every user who reaches a device can open it.
+    /// Checks that the options may be combined. The kernel opens devices without asking the daemon.
+    /// If it leaves permission checks to the daemon, every user who can reach a device can open it.
     ///
     /// # Errors
-    /// `dev` in a mount that others may enter and where the daemon decides.
+    /// `dev` is set in a mount with `allow_other` in which the daemon checks permissions.
     pub fn check(&self) -> Result<(), OptionError> {
         if self.dev && self.allow_other && !self.kernel_decides() {
             let why =
@@ -254,24 +255,24 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether the kernel checks permissions, rather than the daemon. Where nobody may enter but
-    /// root, there is nothing to refuse.
+    /// Returns whether the kernel checks permissions, and not the daemon. By default the daemon
+    /// does so in a mount that only root may enter: there is nothing to refuse.
     fn kernel_decides(&self) -> bool {
         self.default_permissions
             .unwrap_or(self.allow_other || !rustix::process::geteuid().is_root())
     }
 
-    /// Whether the kernel or the daemon checks permissions.
+    /// Returns whether the kernel or the daemon checks permissions.
     pub fn permissions(&self) -> Permissions {
         if self.kernel_decides() { Permissions::Kernel } else { Permissions::Daemon }
     }
 
-    /// Type for mount(2).
+    /// Returns the filesystem type for mount(2).
     pub fn fstype(&self) -> String {
         format!("fuse.{}", self.subtype)
     }
 
-    /// Flags for mount(2).
+    /// Returns the flags for mount(2).
     pub fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::empty();
         flags.set(MountFlags::RDONLY, self.read_only);
@@ -285,7 +286,7 @@ impl MountOptions {
         flags
     }
 
-    /// The data string for mount(2). No value in it comes from the user but numbers.
+    /// Returns the data string for mount(2). Numbers are the only values of the user in it.
     pub fn data(&self, fd: i32, root_mode: u32, uid: u32, gid: u32) -> String {
         let mut data = format!(
             "fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid},max_read={}",
@@ -302,7 +303,7 @@ impl MountOptions {
         data
     }
 
-    /// The list for `fusermount3 -o`.
+    /// Returns the list for `fusermount3 -o`.
     pub fn for_fusermount(&self) -> String {
         let mut list = format!(
             "fsname={},subtype={},max_read={}",
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn who_decides_hangs_on_who_may_enter_unless_it_is_said() {
+    fn the_kernel_checks_permissions_unless_only_root_may_enter() {
         let is_root = rustix::process::geteuid().is_root();
         for (list, kernel) in [
             ("", !is_root),
@@ -381,9 +382,9 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_not_for_everybody() {
-        // The kernel does not ask the daemon about them: without `default_permissions` every user
-        // who reached a device of mode 0600 could open it.
+    fn dev_with_allow_other_requires_the_kernels_checks() {
+        // The kernel opens devices without asking the daemon. Without `default_permissions` every
+        // user who can reach a device of mode 0600 could open it.
         for (list, fits) in [
             ("allow_other,no_default_permissions,dev", false),
             ("allow_other,no_default_permissions,dev,nodev", true),
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_is_our_own_business() {
+    fn io_uring_options_are_not_passed_to_the_kernel() {
         let options = parsed("uring,uring_memory=16").unwrap();
         assert!(options.uring && options.uring_memory == Some(16));
         assert!(
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_it_may_be_idle() {
+    fn idle_takes_a_time_or_a_number_of_seconds() {
         for (list, idle) in
             [("idle=10m", 600), ("idle=1h30m", 5400), ("idle=90", 90), ("idle=5m,idle=2h", 7200)]
         {
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_by_name() {
+    fn unknown_and_malformed_options_are_refused() {
         assert_eq!(parsed("ro,user_xyz").unwrap_err(), OptionError::Unknown("user_xyz".into()));
         assert_eq!(parsed("fd=3").unwrap_err(), OptionError::Unknown("fd=3".into()));
         assert_eq!(parsed("ro=1").unwrap_err(), OptionError::Unknown("ro=1".into()));
@@ -446,8 +447,8 @@ mod tests {
         }
     }
 
-    /// fuser 0.18 hands `fsname` on as it is, so that `FSName("x,allow_other,suid")` set two more
-    /// options.
+    /// fuser 0.18 passes `fsname` on without escaping it, so `FSName("x,allow_other,suid")` set two
+    /// more options.
     #[test]
     fn a_comma_in_the_name_of_the_source_adds_no_option() {
         let options = parsed(r"fsname=/v\,allow_other\,suid\\,default_permissions").unwrap();

@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * The caller has checked the names (a single component, or `.` for the directory itself).
-//! * A symbolic link as the last component is never followed, in either way.
+//! * Neither the newer calls nor the older ones follow a symbolic link in the last component.
 //! * Only `ENOSYS` means that a call is missing. The result is cached, so a missing call is tried
 //!   once.
 
@@ -48,8 +48,8 @@ pub(crate) fn open(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) 
     )
 }
 
-/// Opens an `O_PATH` descriptor of the object `name`, whatever its type and mode; a link is opened
-/// itself.
+/// Opens an `O_PATH` descriptor of the object `name`, whatever its type and mode. A symbolic link
+/// is opened, not followed.
 pub(crate) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     open(dir, name, OFlags::PATH, Mode::empty())
 }
@@ -191,8 +191,8 @@ fn with_names<T>(
     name.into_with_c_str(|name| key.into_with_c_str(|key| call(name, key)))
 }
 
-// The numbers of the calls that libc does not name yet. Since Linux 5.0 new calls have one number
-// on all of these architectures; the others use the older way.
+// The numbers of the calls that libc does not name yet. Since Linux 5.0 a new call has the same
+// number on all of these architectures. On other architectures the older calls are used.
 const XATTRAT_NUMBERS_KNOWN: bool = cfg!(any(
     all(target_arch = "x86_64", target_pointer_width = "64"),
     target_arch = "x86",

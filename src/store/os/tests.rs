@@ -35,8 +35,8 @@ fn the_root_may_be_reached_through_a_link_and_nothing_else_may() {
     assert!(OsDir::open(&temp.path().join("none")).is_err());
 }
 
-/// Runs `test` as an ordinary user who owns the given directory, in a separate thread whose
-/// effective user root changes (the raw system call changes one thread's).
+/// Runs `test` as an ordinary user who owns the given directory. If root runs the tests, a separate
+/// thread changes its effective user; the raw system call affects that thread alone.
 fn as_ordinary_user(test: impl FnOnce(&Path) + Send) {
     let temp = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
@@ -58,8 +58,8 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-// A user could not commit to a vault of theirs that contains a read-only tree (a Go module cache,
-// an unpacked archive), or change its keys.
+// Users could not commit to their own vault if it contained a read-only tree (a Go module cache, an
+// unpacked archive), and could not change the vault's keys.
 #[test]
 fn the_owner_bypasses_modes_and_restores_them() {
     as_ordinary_user(|path| {
@@ -103,8 +103,8 @@ fn the_owner_bypasses_modes_and_restores_them() {
             // A failure leaves the mode as it was, too.
             assert_eq!(dir.mkdir(b"sub", 0o755).unwrap_err().raw_os_error(), Some(libc::EEXIST));
             assert_eq!(mode(&path.join("d")), perm);
-            // `fsck --repair` of an ordinary user could not move a directory to which they may not
-            // write: another parent is a change of it.
+            // Moving a directory to another parent changes the directory (its `..`). So `fsck
+            // --repair` of an ordinary user could not move a directory without write permission.
             root.mkdir(b"moved", 0o555).unwrap();
             root.rename(b"moved", &*dir, b"moved", RenameMode::NoReplace).unwrap();
             dir.rename(b"moved", &*root, b"sub", RenameMode::NoReplace).unwrap();
@@ -260,8 +260,8 @@ fn no_replace_holds_on_stores_without_rename_flags() {
 #[test]
 fn on_exfat_a_rename_into_a_directory_keeps_its_identity() {
     // The kernel's exFAT (6.1) changes a directory's birth time with each rename into it. The
-    // daemon took it for another directory, and programs that worked in it got ESTALE until they
-    // left it. `scripts/stores-vm.sh kernel-exfat` tests on the real one.
+    // daemon took the directory for another one, and programs that worked in it got ESTALE until
+    // they left it. `scripts/stores-vm.sh kernel-exfat` tests a real exFAT.
     let temp = tempfile::tempdir().unwrap();
     let dir =
         OsDir::from_fd(fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), Quirks::of(EXFAT));

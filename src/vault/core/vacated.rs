@@ -1,12 +1,13 @@
-//! Names that this daemon removed from an entry while another entry claimed them too. For example,
-//! a sync tool's conflict copy whose name with its suffix equals the name of another file.
+//! Vacated names: this daemon removed such a name from its entry while another entry claimed it
+//! too. For example, the other entry is a sync tool's conflict copy, and the name with the tool's
+//! suffix equals the removed name.
 //!
 //! Rules that hold here
-//! * Until the vault is closed such a name is free for a new entry, and goes to none of the entries
-//!   that claimed it. Programs rename a file and then write another one under its name; they would
-//!   write into the copy.
-//! * A name dropped because there are too many is treated as after a new opening of the vault: the
-//!   next claim has it.
+//! * Until the vault is closed a vacated name is reserved for a new entry; no entry that claims it
+//!   gets it. A program may rename a file and then write another one under the old name. Otherwise
+//!   it would write into the conflict copy.
+//! * At most [`NAMES_MAX`] names are kept. A name that is dropped goes to the next entry that claims
+//!   it, as after a new opening of the vault.
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ const NAMES_MAX: usize = 1 << 14;
 /// A name in a directory.
 type Name = (Tag, Box<[u8]>);
 
-/// The names that are free for new entries only.
+/// The vacated names.
 pub(crate) struct Vacated(Mutex<LruCache<Name, ()>>);
 
 impl Vacated {
@@ -27,13 +28,14 @@ impl Vacated {
         Vacated(Mutex::new(LruCache::unbounded())) // a bounded one allocates all its memory at once
     }
 
-    /// Returns whether `name` in `directory` is free for a new entry only.
+    /// Returns whether `name` in `directory` is reserved for a new entry.
     pub fn has(&self, directory: &Tag, name: &[u8]) -> bool {
         let mut names = self.0.lock();
         !names.is_empty() && names.get(&(*directory, name.into())).is_some()
     }
 
-    /// Notes that `name` was created or renamed to here: its entry keeps it whatever else happens.
+    /// Notes that this daemon gave `name` to an entry, by creating or renaming it: the name is no
+    /// longer vacated.
     pub fn take(&self, directory: &Tag, name: &[u8]) {
         let mut names = self.0.lock();
         if !names.is_empty() {
@@ -41,7 +43,8 @@ impl Vacated {
         }
     }
 
-    /// Notes that a directory was renamed: what is noted of it holds at its new place too.
+    /// Notes that a directory was renamed: the names vacated in it are vacated under its new tag
+    /// too.
     pub fn follow(&self, from: &Tag, to: &Tag) {
         let mut names = self.0.lock();
         let moved: Vec<Name> = names

@@ -1,14 +1,14 @@
 //! Changes of the membership of a share: adding, removing, changing roles, settling a fork.
 //!
 //! Rules that hold here
-//! * Entries that a former writer had signed stay valid through an inventory: a list, taken just
-//!   before, of the entries that were verified then. The share is walked again until nothing new is
-//!   found, because names may move meanwhile, but only a limited number of times.
-//! * A change of the roster locks out other changes in the same store, from the look at the head
-//!   on. Afterwards it verifies that the change counts, because locks do not reach everywhere. A
-//!   change that does not count is not reported as done.
+//! * Entries that a former writer had signed stay valid through an inventory: a list of those
+//!   entries, taken and verified just before the change. Names may move during a walk, so the share
+//!   is walked again until nothing new is found, up to [`ROUNDS`] times.
+//! * A change of the roster holds a lock against other changes in the same store, from before the
+//!   head is read. Afterwards the heads are read again, because a lock does not reach every client.
+//!   A change that does not count is reported as an error.
 //! * A removed member who was an admin is removed from the nested shares first, unless those are
-//!   isolated. The caller is told of the shares from which removal failed.
+//!   isolated. An error lists the nested shares from which the removal failed.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -30,16 +30,16 @@ use crate::vault::share::enter::{Entered, Head};
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{NodeId, ROOT};
 
-/// Maximum number of walks for an inventory. Beyond it the call fails because the share is busy.
+/// Maximum number of walks for an inventory. It lacks what is signed after the last walk.
 const ROUNDS: usize = 8;
 /// How long a change of the roster waits for another client's change.
 const ALONE_TAKES: Duration = Duration::from_secs(10);
 
 impl Share {
-    /// Keeps other clients of this store from changing the roster as long as the returned file
-    /// lives: two changes from one head would make a fork. A change is also made without the lock.
-    /// Not every store has locks, and any reader of the store can hold this one; they must not be
-    /// able to prevent their removal.
+    /// Locks the roster against changes by other clients of this store until the returned file is
+    /// dropped: two changes from one head would make a fork. Returns `None` if the lock cannot be
+    /// taken; the change is made all the same. Not every store has locks, and any reader of the
+    /// store can hold this one: members must not be able to prevent their removal.
     fn alone(&self) -> Option<Arc<dyn File>> {
         let locked = (|| {
             let file = open_to_lock(&*self.core.root, enter::DESCRIPTOR)?;
@@ -103,7 +103,7 @@ impl Share {
             Err(Error::NoAccess { .. }) if self.is_head(&made)? => return Ok(made),
             other => other?,
         };
-        // Another client, which the lock did not reach, may have changed them at the same time.
+        // A client that the lock does not reach may have changed the members at the same time.
         if forked {
             return Err(Self::error(RosterError::Forked(heads.len().max(2))));
         }
@@ -166,8 +166,8 @@ impl Share {
         removed.ok_or_else(|| Self::error(RosterError::NoSuchMember))
     }
 
-    /// As [`Share::remove`]; `None` if none of them was a member here. Adds to `left` the nested
-    /// shares in which they still are members.
+    /// Removes members as [`Share::remove`] does. Returns `None` if none of them was a member here.
+    /// Adds to `left` the nested shares in which some still are members.
     fn remove_below(
         &self,
         signs: &[[u8; 32]],
@@ -187,7 +187,7 @@ impl Share {
         };
         let go_on = present.is_empty() && !former.is_empty() && former.iter().all(was_admin);
         if !go_on || !head.roster.is_admin(&self.core.keys.signing.own()) {
-            // A change that will be refused is refused before anything is changed below.
+            // A change that would be refused fails here, before any nested share is changed.
             let named = if former.is_empty() || go_on { &present[..] } else { signs };
             self.draft(head, |head, acting| head.roster.remove_members(acting, named, None))?;
         }
@@ -218,8 +218,8 @@ impl Share {
             let outside = self.vault.shares().outside(self.number, place);
             let junction = self.core.junction_at(place).ok().flatten();
             let shown = self.stored(place);
-            // Uses the descriptor, which the share's id binds: the junction may be signed by a
-            // member who is to be removed.
+            // Whether the share is isolated is taken from its descriptor, to which the share's id
+            // is bound: a member who is to be removed may have signed the junction.
             let descriptor =
                 self.core.dir(place).ok().and_then(|dir| enter::descriptor(&*dir, &shown).ok());
             let is_isolated = junction
@@ -249,7 +249,7 @@ impl Share {
                         || head.roster.history().any(|(manifest, _)| manifest.admins.contains(sign))
                 };
                 let there: Vec<[u8; 32]> = admins.iter().filter(is_or_was).copied().collect();
-                // One call for each: one may be removed from it already while another is not.
+                // One call for each admin: some may already be removed from this share.
                 there.iter().try_fold(None, |before, sign| {
                     Ok(child.remove_below(&[*sign], progress, left)?.or(before))
                 })
@@ -289,14 +289,14 @@ impl Share {
         progress: &mut dyn FnMut(&ShareProgress),
     ) -> Result<Pin> {
         let before = self.enter()?.heads[0].members.get(sign).map(|member| member.role);
-        // An admin who becomes a writer has signed junctions, which need an admin.
+        // An admin who becomes a writer may have signed junctions, which only an admin may sign.
         let inventory = match before.is_some_and(|before| before > role) {
             true => self.take_inventory(&[*sign], Vec::new(), progress)?,
             false => None,
         };
         self.change(|head, acting| {
-            // A member who was made an admin meanwhile may have signed entries that the inventory
-            // would have kept.
+            // The inventory was decided by the role that the member had before. A member who was
+            // made an admin meanwhile may have signed entries that belong in an inventory.
             let is_as_before = head.members.get(sign).map(|member| member.role) == before;
             if is_as_before {
                 head.roster.set_role(acting, sign, role, inventory)
@@ -326,8 +326,7 @@ impl Share {
                 .ok_or_else(|| Self::error(RosterError::NoFork))?;
             let winner = heads.swap_remove(at);
             let Some(loser) = heads.first() else {
-                // A head that cannot be opened cannot be settled, and must not be reported as
-                // settled.
+                // If a head cannot be opened the fork remains, so success must not be reported.
                 return if forked {
                     Err(Self::error(RosterError::UnopenedHead))
                 } else {
@@ -339,7 +338,7 @@ impl Share {
                     winner.roster.settle(acting, &loser.roster, &loser.keys, gone, inventory)
                 })
             };
-            settle(None)?; // a change that will be refused is refused before anything is written
+            settle(None)?; // fails before anything is written if the change would be refused
             let stays = |sign: &[u8; 32], role| {
                 winner.members.get(sign).is_some_and(|m| m.role >= role) && !gone.contains(sign)
             };
@@ -349,7 +348,8 @@ impl Share {
                 .iter()
                 .chain(loser.members.all())
                 .filter(|member| member.role >= Role::Writer);
-            // An admin who is a writer afterwards has signed junctions, which need an admin.
+            // Includes admins who become writers: they may have signed junctions, which only an
+            // admin may sign.
             let mut lost: Vec<[u8; 32]> = could_write
                 .filter(|m| !stays(&m.public.sign, m.role))
                 .map(|m| m.public.sign)
@@ -389,7 +389,7 @@ impl Share {
             enter::put_change(&*self.core.root, &change)
                 .map_err(|fault| self.core.explain("settle", ROOT, fault))?;
             self.core.refresh(self.vault.shares().trust())?;
-            gone = &[]; // they are out by now
+            gone = &[]; // they were removed by the change above
         }
     }
 
@@ -420,8 +420,8 @@ impl Share {
         progress: &mut dyn FnMut(&ShareProgress),
     ) -> Result<Option<Inventory>> {
         self.core.refresh(self.vault.shares().trust())?;
-        // All of it was valid when it was verified, so all of it stays: a member must not be able
-        // to prevent their removal by writing on.
+        // What an earlier walk has found stays in the list, because it was valid when it was
+        // verified. Otherwise members could prevent their removal by continuing to write.
         let mut all: HashSet<[u8; 32]> = more.into_iter().collect();
         for round in 1..=ROUNDS {
             let found = self.walk(signs, progress)?;
@@ -471,7 +471,7 @@ impl Share {
         Ok(Inventory { root, file })
     }
 
-    /// Makes the control file durable if it holds these bytes.
+    /// Makes the control file durable. Fails if it does not hold these bytes.
     fn is_there(&self, name: &str, bytes: &[u8]) -> Inner<()> {
         let there = read_control(&*self.core.root, name.as_bytes(), bytes.len())?;
         if there.is_none_or(|there| there != bytes) {

@@ -1,4 +1,4 @@
-//! The tables of [`super`] against the kernel's header, where the system has it.
+//! Compares the tables of [`super`] with the kernel's header, if the system has it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -115,7 +115,8 @@ const FLAGS: &[(&str, u64)] = &[
     ("FOPEN_CACHE_DIR", FOPEN_CACHE_DIR as u64),
 ];
 
-/// The kernel's header, without comments; `None` (and a word) where the system has none.
+/// Returns the kernel's header without its comments. If the system has none, prints a line and
+/// returns `None`.
 fn header() -> Option<String> {
     let Ok(text) = fs::read_to_string("/usr/include/linux/fuse.h") else {
         println!("skipped: there is no /usr/include/linux/fuse.h (package linux-libc-dev)");
@@ -130,7 +131,8 @@ fn header() -> Option<String> {
     Some(plain + rest)
 }
 
-/// Lengths of the fields of each structure that has plain numbers only, in their order.
+/// Returns the fields of each structure that consists of plain numbers, in order, with their
+/// lengths in bytes.
 fn structures(header: &str) -> HashMap<&str, Vec<(String, usize)>> {
     let mut found = HashMap::new();
     for part in header.split("\nstruct ").skip(1) {
@@ -157,7 +159,7 @@ fn structures(header: &str) -> HashMap<&str, Vec<(String, usize)>> {
     found
 }
 
-/// What `#define NAME (1 << N)`, `(1ULL << N)` or an enumerator `NAME = N` gives.
+/// Returns the value of `#define NAME (1 << N)`, `(1ULL << N)` or an enumerator `NAME = N`.
 fn number(header: &str, name: &str) -> Option<u64> {
     header.lines().find_map(|line| {
         let mut words = line.split_whitespace().map(|word| word.trim_matches(['(', ')', ',']));
@@ -203,7 +205,7 @@ fn numbers_are_those_of_the_kernel() {
 }
 
 #[test]
-fn what_io_uring_brings_apart_fits_its_area() {
+fn fixed_parts_of_requests_fit_the_header_of_a_ring_entry() {
     assert_eq!(
         (in_header::LEN, init_in::LEN, init_out::LEN, statfs_out::LEN, ring_in_out::LEN),
         (40, 64, 64, 80, 32)

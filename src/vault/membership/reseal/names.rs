@@ -1,8 +1,11 @@
-//! Names of entries.
+//! Reseals names of entries.
 //!
-//! A name is not signed; every holder of the epoch's key can create one. It counts as the name that
-//! is shown, under whichever epoch, and is moved only if its new stored name is free. It keeps its
-//! tag: an entry that is in another directory than its name says is marked as before.
+//! Rules that hold here
+//! * Names are not signed: every holder of an epoch's key can create one. The pass seals the name
+//!   that is shown, whichever epoch it comes from.
+//! * An entry is renamed only if its new stored name is free.
+//! * The tag in the name stays the same. An entry with the tag of another directory is shown with a
+//!   mark, as before.
 
 use crate::format::name::StoredName;
 use crate::store::{Dir, Kind};
@@ -17,7 +20,8 @@ use crate::vault::types::NodeId;
 pub(super) enum Standing {
     Current(Vec<u8>),
     Older(Vec<u8>, Sealed),
-    /// Another entry has its place, or it is a sync tool's copy of one.
+    /// It cannot be renamed: another entry has the new stored name, or it is a sync tool's conflict
+    /// copy.
     Conflict(Vec<u8>),
 }
 
@@ -32,7 +36,8 @@ pub(super) fn keeping_time<T>(dir: &dyn Dir, act: impl FnOnce() -> Inner<T>) -> 
 }
 
 impl Folder<'_> {
-    /// See [`Standing`]; `None` if it is not a name of this directory.
+    /// Returns the epoch and the shown name of the entry `stored`; `None` if it has no name in this
+    /// directory.
     pub(super) fn standing(&self, stored: &[u8]) -> Inner<Option<Standing>> {
         let Some(meaning) = self.core.read_name(stored)? else { return Ok(None) };
         let Some(name) = self.shown(stored, &meaning)? else { return Ok(None) };
@@ -77,7 +82,7 @@ impl Core {
         let stat = dir.stat(stored)?;
         let new = folder.resealed(sealed)?;
         if dir.stat(new.entry()).is_ok() {
-            return Ok(name.to_vec()); // it was created meanwhile: a conflict now
+            return Ok(name.to_vec()); // created meanwhile: this entry is now in conflict with it
         }
         self.namespace.young_lists.forget_all(); // its conflict copies are not moved
         let shown = keeping_time(dir, || {
