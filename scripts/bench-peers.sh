@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# kithfs beside other encrypted filesystems and the plain disk, in one run on one machine.
+# Compares the speed of kithfs with other encrypted filesystems and the plain disk, in one run on one machine.
 #
 #     scripts/bench-peers.sh [--quick] [--runs N] [--dir DIR] [--with LIST] [--tree DIR] [--entries N] [--drop-caches] [--cpus LIST]
 #                            [--out FILE] [--chart FILE] [--install]
 #
 #   --quick        small files, few of them, one run: to see that it works, not to quote
 #   --runs N       medians of N runs (default 3); within each run the filesystems take turns
-#   --dir DIR      where plain and ciphered files lie, all on this one filesystem (default: a directory in $TMPDIR or /tmp)
-#   --with LIST    which, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring, kithfs-synced
-#                  (default: all that are there but the last, which is a vault that is marked as synced; kithfs-uring is kithfs over
-#                  io_uring, where the fuse module allows that, which root switches on for the run)
-#   --tree DIR     the tree that is packed and then unpacked (default: a made one of 2,000 files)
-#   --entries N    files in the one directory that is listed (default 20,000); after --quick, which sets it too. A million takes some
-#                  minutes for each filesystem
+#   --dir DIR      directory for the plain and the encrypted files (default: a directory in $TMPDIR or /tmp)
+#   --with LIST    filesystems, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring, kithfs-synced
+#                  (default: all that are installed, without kithfs-synced). kithfs-uring is kithfs over io_uring, which the script
+#                  switches on in the fuse module for the run, as root. kithfs-synced is a vault that is marked as synced
+#   --tree DIR     tree that is packed and then unpacked (default: a generated one of 2,000 files)
+#   --entries N    number of files in the large directory that is listed (default 20,000). Give it after --quick, which sets it too. With
+#                  a million each filesystem takes some minutes
 #   --drop-caches  as root: empty the kernel's caches before each cold measurement, so that the disk is measured too
-#   --cpus LIST    bind all programs and daemons to these processors, as taskset -c takes them: with one alone nobody waits for another
-#                  processor to wake up, and what counts is the work that each filesystem makes
+#   --cpus LIST    bind all programs and daemons to these processors (as for taskset -c). With a single one no process waits for another
+#                  processor to wake up, so the figures show the work of each filesystem alone
 #   --out FILE     write the table to FILE as well
 #   --chart FILE   draw eight lines of it to FILE, as SVG (scripts/bench-chart.sh; needs gnuplot)
-#   --install      install Debian's packages of the others first (as root)
+#   --install      install Debian's packages of the other filesystems first (as root)
 #
-# The jobs of fio are benches/fio/*.fio and can be run by hand. "cold" means mounted anew: nothing is in the cache of the mount,
-# while the ciphertext may still be in the cache of the disk. The plain disk has no mount, so its cold is warm without --drop-caches.
-# Each filesystem is mounted by this script, which unmounts it and ends its process, however the script ends.
+# The jobs of fio are benches/fio/*.fio and can be run by hand. "cold" means mounted again: nothing is in the cache of the mount, but the
+# ciphertext may still be in the cache of the disk. The plain disk has no mount, so without --drop-caches its cold figures are warm ones.
+# The script unmounts each filesystem that it has mounted, and ends its process, however the script ends.
 set -euo pipefail
 
 . "$(dirname -- "${BASH_SOURCE[0]}")/peers.sh"
@@ -55,7 +55,7 @@ if [ -n "$cpus" ]; then taskset -cp "$cpus" $$ >/dev/null || die "--cpus $cpus: 
 choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring kithfs-synced
 begin_peers "$base"
 
-# Empties the cache of the mount by mounting anew.
+# Empties the cache of the mount by mounting again.
 cold() {
     if [ "$1" != native ]; then
         end_mount "$1"
@@ -65,17 +65,17 @@ cold() {
     if [ "$1" != native ]; then start_mount "$1"; fi
 }
 
-# Measures with a command of this script and keeps what it prints.
+# Runs a command that measures, and stores what it prints as a result.
 note() { # filesystem, measurement, command...
     local fs=$1 what=$2 value
     shift 2
-    # An assignment of its own: only so does a failure in the command end the script.
+    # Not part of the `local` line: there a failure of the command would not end the script.
     value=$("$@")
     [ -n "$value" ] || die "$fs: $what gave no result"
     echo "$value" >>"$work/$fs/result.$what"
 }
 
-# Runs one job of fio. Field 7 and 8 of fio's terse output are KiB/s and IOPS of reading, 48 and 49 of writing.
+# Runs one job of fio. In fio's terse output fields 7 and 8 are KiB/s and IOPS of reads, fields 48 and 49 those of writes.
 fio_job() { # filesystem, job, MB/s | IOPS, size in MiB
     local line value
     sync -f "$work"
@@ -90,10 +90,10 @@ fio_job() { # filesystem, job, MB/s | IOPS, size in MiB
 
 micros() { local now=$EPOCHREALTIME; echo $((${now%[.,]*} * 1000000 + 10#${now#*[.,]})); }
 
-# Measures a command; prints how often a second `count` things were done.
-# The most memory that the daemon of $1 has held since it was started, in MiB.
+# Prints the most memory that the daemon of $1 has used since its start, in MiB.
 memory() { awk '/^VmHWM/ { printf "%.0f", $2 / 1024 }' "/proc/${daemon[$1]}/status"; }
 
+# Runs a command that does `count` things, and prints the number of things per second.
 rate() { # count, command...
     local count=$1 from to
     shift
@@ -103,7 +103,7 @@ rate() { # count, command...
     awk -v n="$count" -v us="$((to - from))" 'BEGIN { printf "%.1f", n * 1e6 / (us > 0 ? us : 1) }'
 }
 
-loop() { # what, directory: one process that does it for each of the files
+loop() { # operation, directory, [count]: one process that performs the operation on each file
     perl -e '
         use strict;
         my ($what, $dir, $n) = @ARGV;
@@ -185,7 +185,7 @@ one_run() {
     cold "$fs"
     note "$fs" rm-tree rate "$tree_files" rm -r "$at/tree"
 
-    # Made in the first run only: it is the listing that is measured.
+    # Created in the first run only, because only the listing is measured.
     if [ ! -d "$at/many" ]; then
         mkdir "$at/many"
         loop entry "$at/many" "$entries"
@@ -211,7 +211,7 @@ version() {
     esac
 }
 
-# Middle, least and greatest of the numbers in a file.
+# Prints half of the spread of the numbers in a file, in percent of their median.
 spread() { sort -n "$1" | awk -v m="$(median "$1")" '{ v[NR] = $1 } END { if (NR && m > 0) printf "%.0f", 100 * (v[NR] - v[1]) / (2 * m); else printf "-" }'; }
 
 rows() {

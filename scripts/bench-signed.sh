@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# What it costs that files are signed: a vault with members beside one without, in one run on one machine.
+# Measures the cost of signed files: compares a vault made with --signed with one made without it, in one run on one machine.
 #
 #     scripts/bench-signed.sh [--quick] [--runs N] [--dir DIR] [--out FILE]
 #
 #   --quick      small and short: to see that it works, not to quote
 #   --runs N     medians of N runs (default 7); within each run the two vaults take turns
-#   --dir DIR    where the ciphertext lies (default: a directory in /dev/shm, so that no disk hides the difference)
+#   --dir DIR    directory for the ciphertext (default: a directory in /dev/shm, so that no disk hides the difference)
 #   --out FILE   write the table to FILE as well
 #
 # Loads, in files of 2 MiB and one of 256 MiB:
-#   create       files made, written and closed: us a file
+#   create       files created, written and closed: us a file
 #   open         files opened, their first 4 KiB read, and closed, in a fresh mount: us a file, the median
 #   open again   the same once more
 #   write        a file written from its beginning to its end in 1 MiB and closed: MB/s
 #   overwrite    the same over what is there: MB/s
 #   read         the same read in a fresh mount: MB/s
-# For the opens daemon and program have one processor, since waking each other across two takes longer than what is to be measured, and
-# differs from mount to mount; and no rollback database, whose comparison with the vault verifies signatures in the background.
-# The difference is hashing of ciphertext, the signatures, and tables of twice the size. `cargo bench --bench parts -- signed` has the first two alone.
+# The opens are measured with daemon and program on one processor: waking a process on another processor takes longer than an open, and
+# its time differs from mount to mount. They are also measured without a rollback database, which verifies signatures in the background.
+# A signed vault hashes the ciphertext, has signatures, and has tables of twice the size. `cargo bench --bench parts -- signed` measures
+# the hashes and the signatures alone.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Foreign test suites on a real mount: pjdfstest (what POSIX says of names, modes, owners and errors) and fsx (what a file holds after
-# any mixture of reads, writes, mappings, holes and lengths). See docs/conformance.md.
+# Runs two public test suites on a real mount: pjdfstest (the rules of POSIX for names, modes, owners and errors) and fsx (the contents of
+# a file after any mixture of reads, writes, mappings, holes and truncations). See docs/conformance.md.
 #
 #     scripts/conformance.sh [--full] [--chunk SIZE] [--seed N] [pjdfstest] [fsx]
 #
 #   --full           fsx with 1,000,000 operations instead of 20,000, on a release build; takes an hour or more
-#   --chunk, --seed  of fsx only the part with these chunks (4K or 256K) or this seed (1 to 4), to run it in pieces
+#   --chunk, --seed  run only the part of fsx with this chunk size (4K or 256K) or this seed (1 to 4)
 #
-# The program is $KITHFS, else it is built. Needs root, because pjdfstest changes users and because `allow_other`, `suid` and `dev` are root's to give. Both suites come from
-# crates.io in the versions below and are built once, into target/conformance. Without /dev/fuse it says so and succeeds.
+# The program is $KITHFS; without it the script builds one. Needs root: pjdfstest changes users, and only root may mount with
+# `allow_other`, `suid` and `dev`. Both suites come from crates.io in the versions below and are built once, into target/conformance.
+# Without /dev/fuse the script prints that it is skipped, and succeeds.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -45,7 +46,7 @@ install_suite() {
     local stamp=$tools/$1-$2.installed
     [ ! -e "$stamp" ] || return 0
     say "building $1 $2"
-    # Outside the project, whose lint flags and lock file are not meant for it.
+    # Built outside the project, because the project's lint flags and lock file do not apply to the suite.
     (cd / && RUSTFLAGS='' cargo install --quiet --locked --force --version "=$2" --root "$tools" --target-dir "$tools/build" "$1")
     : > "$stamp"
 }
@@ -67,7 +68,7 @@ mkdir "$point" "$scratch/other"
 echo 'a passphrase for a test' > "$scratch/passphrase"
 export KITHFS_PASSPHRASE_FILE=$scratch/passphrase
 
-# What looks at every mount of the machine, as df does, keeps one busy for a moment.
+# Tries several times: a program that looks at every mount of the machine, such as df, keeps this one busy for a moment.
 unmount() {
     local try
     for try in 1 2 3 4 5 6 7 8; do
@@ -84,12 +85,13 @@ tidy() {
 }
 trap tidy EXIT
 
-# vault NAME CHUNK-SIZE: a new one, with the cheapest key stretching.
+# vault NAME CHUNK-SIZE: makes a vault with the cheapest key stretching.
 vault() {
     "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 --chunk-size "$2" "$scratch/$1" >/dev/null 2>&1
-    chmod 755 "$scratch/$1" # its mode is that of the mount's root
+    chmod 755 "$scratch/$1" # the mount's root shows this mode
 }
-# mount_vault NAME [WHO DECIDES]: who may do what, the kernel (default_permissions,dev) or the daemon (no_default_permissions).
+# mount_vault NAME [OPTIONS]: mounts a vault. OPTIONS let the kernel (default_permissions,dev) or the daemon (no_default_permissions) check
+# permissions.
 mount_vault() { "$kithfs" mount -o "allow_other,suid,${2:-default_permissions,dev}" "$scratch/$1" "$point"; }
 
 run_pjdfstest() {
@@ -104,8 +106,8 @@ pjdfstest_with() {
     mount_vault pjdfstest "$1"
     mkdir "$point/tests"
     mountpoint -q "$scratch/other" || mount -t tmpfs -o size=1m none "$scratch/other" # what EXDEV needs
-    # The cases that remount read-only and back with mount(8) come by themselves: a file that another case left open for writing would
-    # forbid it. mount(8) looks for a helper; it gets ours in a mount namespace of its own, without a change to the machine.
+    # The cases that remount the mount read-only with mount(8) run separately: they would fail if another case had left a file open for
+    # writing. mount(8) looks for a helper in /sbin. A mount namespace contains ours, so the machine is not changed.
     local log=$scratch/pjdfstest.log remount=$scratch/pjdfstest-remount.log
     local conf=scripts/conformance/pjdfstest.toml
     "$tools/bin/pjdfstest" -c "$conf" -s "$scratch/other" -p "$point/tests" > "$log" 2>&1 || true
@@ -118,7 +120,7 @@ pjdfstest_with() {
         mount -t overlay -o "lowerdir=$1/sbin:$sbin" overlay "$sbin"
         exec "$2" -c "$1/remount.toml" -p "$1/mnt/tests" erofs
     ' run "$scratch" "$tools/bin/pjdfstest" > "$remount" 2>&1 || true
-    # Every case that has not passed must stand in the list of exclusions, and the other way round.
+    # The cases that have not passed must be exactly those in the list of exclusions.
     local ended
     for ended in "$log" "$remount"; do
         grep -q '^Summary:' "$ended" || { tail -n 60 "$ended"; die "pjdfstest did not run to its end"; }

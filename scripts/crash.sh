@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Kills, copied disks and power cuts in numbers that CI has no time for.
+# Runs more kills, copies of disks in use and power cuts than CI has time for.
 #
 #     scripts/crash.sh [--full] [--rounds N] [--cuts N] [--seed N]
 #
@@ -8,7 +8,7 @@
 #   --cuts N     power cuts in memory (default 100000)
 #   --seed N     other moments and other workloads
 #
-# As root with /dev/fuse, mkfs.xfs and sqlite3 nothing is skipped; what is skipped says so. The numbers are printed at the end.
+# Nothing is skipped as root with /dev/fuse, mkfs.xfs and sqlite3. A test that is skipped prints why. The totals are printed at the end.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 

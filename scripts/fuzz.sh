@@ -1,11 +1,11 @@
 #!/bin/sh
 # Runs the fuzz targets under libFuzzer, which follows coverage: stable Rust, no nightly.
 #
-#   scripts/fuzz.sh [SECONDS] [TARGET...]      60 seconds for each of all targets, unless told otherwise
+#   scripts/fuzz.sh [SECONDS] [TARGET...]      runs each target (default: all) for SECONDS (default: 60)
 #   scripts/fuzz.sh list                       names of the targets
 #
-# As many targets run at a time as there are processors; KITHFS_FUZZ_JOBS says otherwise. A failing input is printed.
-# Interesting inputs are kept in target/fuzz-corpus/TARGET, failing ones in target/fuzz-failures/TARGET. To run one input again:
+# One target runs on each processor at a time; KITHFS_FUZZ_JOBS sets another number of targets. A failing input is printed.
+# Inputs that reach new code are kept in target/fuzz-corpus/TARGET, failing ones in target/fuzz-failures/TARGET. To run one input again:
 #   KITHFS_FUZZ_INPUT=FILE scripts/fuzz.sh 0 TARGET
 # Exit status: 0 if every target held, 1 if one did not, 2 if the fuzzer could not be built.
 set -u
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.." || exit 2
 
 top="${CARGO_TARGET_DIR:-target}"
 
-# One target with the fuzzer that was built: what the script calls itself for, several times at once.
+# Runs one target with the built fuzzer. The script calls itself with --one for this, several times concurrently.
 one() {
     fuzzer=$1 seconds=$2 name=$3
     corpus="$top/fuzz-corpus/$name"
@@ -25,9 +25,9 @@ one() {
         return
     fi
     log="$failures/log"
-    # Inputs that failed in an earlier run are older than this.
+    # Failing inputs of earlier runs are older than this file.
     : > "$failures/begun"
-    # A target that takes longer than 10 seconds for one input hangs; the memory of a run is bounded in the target itself.
+    # A target counts as hanging if one input takes longer than 10 seconds. The target itself checks its memory.
     if KITHFS_FUZZ_TARGET=$name KITHFS_FUZZ_CORPUS=$corpus "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
         -max_len=65536 -use_value_profile=1 -print_final_stats=1 -artifact_prefix="$failures/" "$corpus" > "$log" 2>&1; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
@@ -35,7 +35,7 @@ one() {
         echo "$name: held, $runs runs in $seconds s, $covered places reached, $(ls "$corpus" | wc -l) inputs kept"
         return
     fi
-    # In one piece, since another target may print at the same time.
+    # Printed in one piece, because another target may print at the same time.
     report=$(
         echo "$name: FAILED, see $log"
         grep -v '^#' "$log" | tail -n 40
@@ -55,7 +55,7 @@ if [ "${1-}" = --one ]; then
     exit
 fi
 
-# The counters of libFuzzer, from the pass that LLVM has built in. They cost speed, so they get a target directory of their own.
+# libFuzzer's counters, from LLVM's built-in coverage pass. They make the program slow, so it has a target directory of its own.
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
 flags="$flags -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -76,7 +76,7 @@ case "${1-}" in
 esac
 [ $# -gt 0 ] || set -- $(KITHFS_FUZZ_TARGET=list "$fuzzer" 2> /dev/null)
 
-# xargs gives 123 where a target failed, and goes on with the others.
+# If a target fails, xargs continues with the others and returns 123.
 if printf '%s\n' "$@" | xargs -n 1 -P "${KITHFS_FUZZ_JOBS:-$(nproc)}" scripts/fuzz.sh --one "$fuzzer" "$seconds"; then
     echo "fuzz.sh: all targets held"
 else

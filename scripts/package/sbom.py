@@ -74,7 +74,7 @@ def main():
     order = sorted(used, key=spdx_id)
     relations = [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": spdx_id(top)}]
     for user, crate, kind in sorted(links, key=lambda link: (spdx_id(link[0]), spdx_id(link[1]), link[2])):
-        # A build dependency is stated from its own side.
+        # SPDX states a build dependency in the other direction: from the dependency to its user.
         source, target = (user, crate) if kind == "DEPENDS_ON" else (crate, user)
         relations.append({"spdxElementId": spdx_id(source), "relationshipType": kind, "relatedSpdxElement": spdx_id(target)})
     digest = hashlib.sha256(json.dumps([described(package) for package in order]).encode()).hexdigest()

@@ -37,7 +37,8 @@ fn image(dir: &dyn Dir) -> Image {
     all
 }
 
-/// Makes a store equal to an image, as a tool does that compares files: the deepest first.
+/// Makes a store equal to an image, as a sync tool does that compares files. Removes the deepest
+/// paths first.
 fn bring(root: &Arc<dyn Dir>, wanted: &Image) {
     let there = image(&**root);
     for path in there.keys().rev().filter(|path| !wanted.contains_key(*path)) {
@@ -89,9 +90,9 @@ impl Machines {
         vault.close().unwrap();
     }
 
-    /// Syncs both ways as Syncthing does: what one machine changed or removed goes to the other. If
-    /// both changed a file, the second one's version becomes a conflict copy. A file that one
-    /// changed and the other removed stays.
+    /// Syncs both ways as Syncthing does. A change or removal on one machine is made on the other.
+    /// If both machines changed a file, the second one's version becomes a conflict copy. A file
+    /// that one machine changed and the other removed is kept.
     fn sync(&mut self) {
         let now = [0, 1].map(|machine| image(&*self.stores[machine].root()));
         let mut merged = Image::new();
@@ -168,8 +169,8 @@ fn a_file_made_in_a_directory_renamed_elsewhere_is_reachable() {
     assert_eq!(machines.contents(), contents([(b"b/two", b"2"), (b"c/three", b"3")]));
 }
 
-/// Two machines renamed two directories to one name: the entries of one had another id than the
-/// directory, and could not be read.
+/// Two machines renamed two directories to one name. The entries of one of them were then in a
+/// directory with another id, and could not be read.
 #[test]
 fn two_directories_renamed_to_one_name_are_merged() {
     let mut machines = Machines::new(|vault| {
@@ -195,8 +196,8 @@ fn two_directories_renamed_to_one_name_are_merged() {
     assert_eq!((all.len(), same), (4, BTreeSet::from([&b"a"[..], b"b"])), "one has a mark");
 }
 
-/// One machine renamed a directory to the name under which the other created one with a file in it;
-/// and entries of a renamed directory arrived before their evidence.
+/// One machine renamed a directory, and the other created a directory of that name with a file in
+/// it. Entries of the renamed directory arrived before the evidence of the rename.
 #[test]
 fn a_directory_renamed_onto_a_new_one_hides_nothing() {
     let mut machines = Machines::new(|vault| {
@@ -217,7 +218,7 @@ fn a_directory_renamed_onto_a_new_one_hides_nothing() {
     let early = machines.contents();
     assert_eq!(early.len(), 2, "{early:?}");
     assert!(early.values().any(|bytes| bytes == b"1"), "marked, and reachable");
-    // A file that is created meanwhile does not depend on it.
+    // A file that is created meanwhile does not depend on the evidence.
     machines.on(1, |vault| put(vault, b"x/three", b"3").unwrap());
     machines.on(0, |_| raw::write(&**dir, file, &bytes));
     machines.sync();
@@ -225,8 +226,8 @@ fn a_directory_renamed_onto_a_new_one_hides_nothing() {
     assert_eq!(machines.contents(), expected);
 }
 
-/// A long name lost its sidecar when one machine removed the file and the other changed it.
-/// Everything in a long-named directory then failed.
+/// A long name lost its separate name file when one machine removed the entry and the other changed
+/// it. All operations in a directory with such a name then failed.
 #[test]
 fn a_long_name_removed_here_and_changed_there_is_kept() {
     let (file, dir) = ([b'f'; 200], [b'd'; 200]);
@@ -253,8 +254,8 @@ fn a_long_name_removed_here_and_changed_there_is_kept() {
     );
 }
 
-/// Both machines created one long name: the sidecars differed, became conflict copies, and were
-/// reported as faults.
+/// Both machines created an entry with the same long name. The separate name files differed, became
+/// conflict copies, and were reported as faults.
 #[test]
 fn a_long_name_created_on_both_machines_is_one() {
     let long = [b'l'; 200];
@@ -296,8 +297,8 @@ fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
     assert_eq!(get(&vault, &[b'n'; 170]).unwrap(), b"");
 }
 
-/// An empty directory was renamed without evidence. Entries that another machine had put into it
-/// before were delivered into the renamed directory, and stayed marked.
+/// An empty directory was renamed without evidence. Another machine had created entries in it
+/// before; they arrived in the renamed directory, and kept their marks.
 #[test]
 fn an_empty_renamed_directory_explains_late_entries() {
     for is_synced in [false, true] {

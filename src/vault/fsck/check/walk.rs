@@ -6,8 +6,8 @@
 //!   that have no name.
 //! * A fault whose remedy moves a directory comes after the faults inside it; all other faults come
 //!   before.
-//! * Memory is bounded: part of a directory's listing, and [`FAULTS_MAX`] faults of each kind. The
-//!   storage host controls how many there are of both.
+//! * Memory is bounded, because the storage host controls the number of entries and of faults. The
+//!   walk holds a part of each listing, and at most [`FAULTS_MAX`] faults of each kind.
 //! * An entry that vanishes between the listing and its check was removed by another process: no
 //!   fault.
 
@@ -58,7 +58,8 @@ const ROOT_CONTROLS: [&[u8]; 12] = [
     b"+attr-",
     b"+inventory-",
 ];
-/// An attribute that does not exist, to learn whether this process can see attributes of this kind.
+/// An attribute that does not exist. Removing it shows whether this process can see attributes of
+/// this kind.
 const PROBE: &[u8] = b"trusted.kithfs-probe";
 /// Maximum number of files open at a time, and of plain bytes that wait for verification.
 const OPEN_MAX: usize = 128;
@@ -72,13 +73,13 @@ const FAULTS_MAX: u64 = 10_000;
 /// Maximum depth of directories that are entered. The storage host could nest them deeper than the
 /// stack allows, and make paths of faults longer than memory.
 const DEPTH_MAX: usize = 1024;
-/// Description of deeper directories.
+/// What is reported of a directory at that depth.
 pub(super) const TOO_DEEP: &str = "is nested too deep to be checked from here";
 
 /// A directory on the walk.
 pub(super) struct Place {
     dir: Arc<dyn Dir>,
-    /// If its name is unknown, the tag of its entries.
+    /// The directory's tag. If its name is unknown: the likely tag of its entries.
     tag: Tag,
     plain: Vec<u8>,
     cipher: Vec<u8>,
@@ -101,9 +102,9 @@ pub(super) struct Walk<'a> {
     core: &'a Core,
     pub seen: CheckProgress,
     pub faults: Vec<CheckFault>,
-    /// Faults that are only counted.
+    /// Numbers of faults that are counted and not listed.
     pub more: More,
-    /// Faults that are in the list.
+    /// Numbers of faults that are listed.
     told: More,
     /// Entries that are marked or conflict copies.
     pub notes: Vec<CheckNote>,
@@ -113,7 +114,7 @@ pub(super) struct Walk<'a> {
     jobs: Vec<Job>,
     waiting: Vec<Waiting>,
     bytes: u64,
-    /// Entries of directories are not checked.
+    /// One entry is checked, without the entries in it.
     single: bool,
     /// Depth of the directory that the walk is in.
     depth: usize,
@@ -127,8 +128,8 @@ pub(super) struct Walk<'a> {
     sees_special: OnceCell<bool>,
 }
 
-/// Returns `remedy` if the object is damaged: after a mere read error of the store, or without
-/// permission, it may be intact.
+/// Returns `remedy` if the object is damaged. After a read error of the store, or without
+/// permission, the object may be intact, so there is no remedy.
 fn of_damage(fault: &Fault, remedy: Remedy) -> Option<Remedy> {
     matches!(fault, Fault::Format(_) | Fault::Corrupt(_)).then_some(remedy)
 }
@@ -209,8 +210,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks the root's attributes: the root is not an entry of a directory whose walk would do
-    /// it.
+    /// Checks the attributes of the root, which is no entry of any directory.
     fn root_attributes(&mut self) {
         let root = self.core.root.clone();
         self.attributes(&*root, b"", Kind::Dir, (b"", b""), b"root");
@@ -251,7 +251,8 @@ impl<'a> Walk<'a> {
         let dir = parent.dir.open_dir(stored)?;
         let (plain, cipher) =
             (join(&parent.plain, name.unwrap_or(b"?")), join(&parent.cipher, stored));
-        // If its name is unknown, so is its junction; but no name inside belongs to this share.
+        // Without the name, no junction for this place can be found. If the directory is a nested
+        // share's, the names in it do not open with this share's keys.
         let folder = self.folder(parent);
         let place = folder.place_name(stored, name.unwrap_or(b""))?;
         folder.check_boundary(&*dir, place.as_deref())?;
@@ -311,7 +312,7 @@ impl<'a> Walk<'a> {
         };
         let name = match name {
             Some(name) => name,
-            // A second try: the store may have failed to read a long name.
+            // Decodes again to learn the error: the store may have failed to read a long name.
             None => match self.folder(place).decode(stored) {
                 Ok(Some(name)) => name,
                 Err(Fault::Io(e)) => {
@@ -331,8 +332,8 @@ impl<'a> Walk<'a> {
         }
         let inside = (stat.kind == Kind::Dir).then(|| self.enter(place, stored, Some(&name)));
         if let Some(Err(Fault::Boundary)) = inside {
-            // It is checked when the share is entered, including its attributes, which are sealed
-            // under its own keys.
+            // The nested share is checked when it is entered. So are its attributes, which are
+            // sealed under its own keys.
             return self.shares.push((plain, cipher));
         }
         if !self.attributes(&*place.dir, stored, stat.kind, (&plain, &cipher), &name) {
@@ -386,8 +387,8 @@ impl<'a> Walk<'a> {
                 dir.get_xattr(stored, key)
             }?)
         };
-        // A process that cannot see attributes of this kind is told that there are none. Removing
-        // an absent attribute succeeds only with the permission to see them.
+        // To a process that may not see attributes of this kind, the kernel reports that there are
+        // none. Removing an absent attribute succeeds only with the permission to see them.
         let sees =
             || *self.sees_special.get_or_init(|| self.core.root.remove_xattr_self(PROBE).is_ok());
         match self.core.read_list(&get) {
@@ -406,7 +407,7 @@ impl<'a> Walk<'a> {
             {
                 self.used.unlooked += 1
             }
-            // A sync tool may still deliver it.
+            // A sync tool may still deliver the list, so there is no remedy.
             Err(fault @ Fault::Corrupt(Corruption::ListMissing)) => {
                 let fault = CheckFault::new(paths.0, paths.1, describe(&fault), None);
                 self.tell(CheckFault { list_missing: true, ..fault });
@@ -578,7 +579,7 @@ impl<'a> Walk<'a> {
             self.used.unlooked += 1;
             return self.fault(&place.plain, name, describe(&fault), None);
         }
-        // Told one by one: any number of files may be there.
+        // Each fault is reported at once: the storage host can put any number of files there.
         let looked = core.each_file(name, |dir, group, file| {
             let is_valid = || {
                 let dir = dir?;
@@ -621,7 +622,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reports what is in the place of the directory `name` at the root, or of a directory in it.
+    /// Reports each object that is in the place of the directory `name` at the root, or of a
+    /// directory in it.
     fn only_directories(&mut self, place: &Place, name: &[u8]) -> Inner<()> {
         let mut report = |cipher: &[u8]| {
             let keep = Action::Keep { name: b"unnamed file".to_vec(), entries: None };
@@ -652,7 +654,8 @@ impl<'a> Walk<'a> {
     fn file(&mut self, place: &Place, stored: &[u8], stat: &Stat, waiting: Waiting) {
         self.seen.files += 1;
         let opened = self.open(place, stored, stat);
-        // Only if its name decodes: a file under another name was not created by this program.
+        // A blank file is residue only if its name decodes (`otherwise` is none): a file of another
+        // name was not created by this program.
         if let Err(Fault::Format(_) | Fault::Corrupt(Corruption::NeverCommitted)) = opened
             && waiting.otherwise.is_none()
             && self.is_blank(place, stored)
@@ -683,13 +686,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns whether the file in the store has no byte, or none but zeros.
+    /// Returns whether the file in the store is empty or contains only zeros.
     fn is_blank(&self, place: &Place, stored: &[u8]) -> bool {
         let file = place.dir.open_file(stored, Access::Read).map_err(Fault::from);
         file.and_then(|file| content::is_blank(&*self.core.journal.overlay(file)?)).unwrap_or(false)
     }
 
-    /// Reports a file that a crash has left without its bytes, or the storage host has emptied.
+    /// Reports an empty file, or one of zeros: a crash or the storage host has removed its bytes.
     fn emptied(&mut self, waiting: Waiting, what: Corruption) {
         let Waiting { plain, cipher, keep: Remedy(keep), .. } = waiting;
         let remedy = Action::Void { keep: Box::new(keep) };

@@ -1,8 +1,8 @@
 //! The comparison of a vault with the rollback database.
 //!
 //! Rules that hold here
-//! * Only authentic data counts, on both sides. Unreadable data is a matter for the check; if it is
-//!   remembered, it gets a notice as not compared.
+//! * Only authentic data counts, in the vault and in the database. The check (`fsck`) reports
+//!   unreadable data. If a remembered object is unreadable, a notice says that it was not compared.
 //! * Local changes are not deviations: names that this client has changed are recorded as they are.
 //! * Deviations are not recorded, so the notice stays until the user accepts it or the state is as
 //!   before.
@@ -54,7 +54,7 @@ const OPEN_MAX: usize = 32;
 const TRIES: usize = 3;
 /// Seconds after which an unchanged row is written again, to update its time.
 const REFRESH: i64 = 86_400;
-/// Maximum number of settle times before a persistent notice is shown although the store keeps
+/// Number of settle times after which a notice that persists is shown even if the store keeps
 /// changing.
 const PATIENCE: i64 = 12;
 
@@ -96,11 +96,11 @@ struct Present {
 struct Seen {
     /// The highest version.
     version: u64,
-    /// The highest version under a name that is remembered for the file with no higher version.
+    /// The highest version under a name at which no higher version of the file is remembered.
     kept: Option<u64>,
 }
 
-/// A file that is not at a name any more.
+/// A file that has left one of its names.
 struct Left {
     name: NameTag,
     id: [u8; 32],
@@ -126,13 +126,17 @@ pub(super) struct Survey<'a> {
     changes: Changes,
     /// Deviations that cannot be classified before the whole vault was read.
     pending: Vec<Pending>,
-    /// Files, and directories by the hashes of their tags and of those that evidence explains.
+    /// What was seen in this comparison: files by their ids, directories by the hashes of their
+    /// tags and of the tags that they had before renames.
     seen: HashMap<[u8; 32], Seen>,
-    /// The highest version of a file that a conflict copy of a name shows.
+    /// The highest version of each file that was seen in a conflict copy, by file and by the name
+    /// without the suffix.
     copies: HashMap<([u8; 32], NameTag), u64>,
-    /// Some file was authentic and new, and not written here: another client has changed the vault.
+    /// An authentic new file was seen that this client did not write: another client has changed
+    /// the vault.
     news: bool,
-    /// Other clients of the vault. Before it was first compared, everything in it is new.
+    /// What is known of other clients. Until the first comparison has ended every file is new, so
+    /// `news` proves nothing.
     others: Others,
     /// When the store last changed, by its times.
     latest: i64,
@@ -295,8 +299,9 @@ impl<'a> Survey<'a> {
         self.db.set_others(self.others)
     }
 
-    /// After an interrupted session what it has written itself counts as well: nothing tells the two
-    /// apart, and the other machine may never be heard of again.
+    /// Records that another client has changed the vault, if a new file shows it. After an
+    /// interrupted session, files that the session wrote count too: they cannot be told from
+    /// another client's, which may never write again.
     fn learn_of_others(&mut self) {
         self.others.changed |= self.news && self.others.compared;
     }
@@ -331,8 +336,9 @@ impl<'a> Survey<'a> {
         Here { open: None, tag, place, cipher: Vec::new(), plain: Vec::new() }
     }
 
-    /// Returns the next directory to read. Directories not known at their places come last: the
-    /// rows of a renamed directory are then known to be unclaimed, and move with it.
+    /// Returns the next directory to read. Directories that are new at their places come last. By
+    /// then it is known which directories have left their places, and the rows of a renamed
+    /// directory are moved to its new place.
     fn next_child(&mut self) -> Inner<Option<Child>> {
         if let Some(child) = self.known.pop() {
             return Ok(Some(child));
@@ -506,8 +512,8 @@ impl<'a> Survey<'a> {
         if !here.plain.is_empty() && !is_touched {
             self.latest = self.latest.max(dir.stat_self()?.ctime.secs);
         }
-        // The existing entries, by a part of their keys, which cannot be chosen without the vault's
-        // keys.
+        // The entries that exist, by a part of their database keys. An attacker cannot choose
+        // these parts, which depend on the vault's keys.
         let mut there: Vec<u64> = Vec::new();
         let listing = dir.reopen()?;
         let mut cookie = 0;
@@ -654,8 +660,8 @@ impl<'a> Survey<'a> {
                 && thing.version <= row.version
                 && self.memory.has_left(&here.place, &present.name)
         }) {
-            // It was removed or renamed here and is back. It is not known under this name any more;
-            // the next comparison reports that.
+            // This client removed or renamed the file, and it is back under the name. The name is
+            // forgotten here, so the next comparison reports the file as put back.
             let row = row.clone();
             self.leaves(&row, here, &present.name, true);
             self.set(key, None)?;
@@ -707,7 +713,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Counts an entry, and what is in it, as seen. `is_kept`: it is not older than it was.
+    /// Counts an entry as seen, and queues a directory. `is_kept`: the name is remembered with the
+    /// same object, and the object is not older than remembered.
     fn count(&mut self, present: &Present, here: &Arc<Here>, is_kept: bool) -> Inner<()> {
         let thing = present.thing;
         if thing.kind != OTHER {
@@ -866,11 +873,11 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Records files as removed that are not at their names any more, unless they are elsewhere.
+    /// Records as removed the files that have left a name and were not seen elsewhere.
     fn retire(&mut self) -> Inner<()> {
         for Left { name, id, version, here } in std::mem::take(&mut self.left) {
             let file = self.file(&id)?;
-            // If only part of the vault is read, it may be at a remembered name.
+            // If only part of the vault is read, the file may be at a remembered name elsewhere.
             let is_remembered = || file.as_ref().is_some_and(|file| file.names > 0);
             if self.seen.get(&id).is_some_and(|seen| seen.version >= version)
                 || !self.whole && is_remembered()

@@ -128,8 +128,8 @@ impl Random for Seeded {
     }
 }
 
-/// "Randomness" that returns the same bytes again: to seal something under the nonce of a hostile
-/// input.
+/// Returns given bytes in place of random ones, so that a target can seal under the nonce of a
+/// hostile input.
 struct Repeat<'a>(&'a [u8]);
 
 impl Random for Repeat<'_> {

@@ -1,4 +1,4 @@
-//! Structures of signed shares alone: signed headers, junctions, inventories.
+//! Structures that only signed shares have: signed headers, junctions, inventories.
 
 use std::sync::LazyLock;
 
@@ -54,8 +54,8 @@ static HEADERS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     [seal(Some(9), 9, b"some data"), seal(None, 5000, b"")]
 });
 
-/// The header of a file in a signed share, changed without the key: a header that opens was sealed
-/// and signed unchanged. What follows it is residue.
+/// The header of a file in a signed share, changed without the key. A header that opens must be one
+/// that was sealed and signed. Bytes after it are residue.
 pub fn signed_header(data: &[u8]) {
     if let Ok((_, _, signed)) = Header::open(&context(), data) {
         assert_eq!(signed, Some(by()));
@@ -120,7 +120,7 @@ pub fn junction_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// An inventory: an accepted one is sorted, and everything in it is found.
+/// An inventory. An accepted one is sorted, and a search finds each of its hashes.
 pub fn inventory_list(data: &[u8]) {
     if let Ok(list) = InventoryList::decode(data) {
         assert_eq!(list.encode(), data);
