@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# HCTR2-AES-256 of names beside the Go module github.com/ericlagergren/hctr2, one call each, with a tweak that is new.
+# Compares HCTR2-AES-256 of single names with the Go module github.com/ericlagergren/hctr2. Each call has a new tweak.
 #
 #     scripts/bench-hctr2-go.sh [--checkouts DIR]
 #
-#   --checkouts DIR   checkouts of the module and of the two that it needs, in DIR/hctr2, DIR/polyval and DIR/subtle, for where no module
-#                     proxy offers them
+#   --checkouts DIR   use the checkouts DIR/hctr2, DIR/polyval and DIR/subtle: the module and the two that it needs. For use without a
+#                     module proxy that offers them
 #
-# Needs a Go toolchain, and Cargo for ours and the crate hctr2-rs (`cargo bench --bench hctr2`). The Go program, under target, first seals
-# and opens a name of each length. Ends with 77 where Go or the module is missing.
+# Needs a Go toolchain. Cargo measures kithfs and the crate hctr2-rs (`cargo bench --bench hctr2`). The Go program, in a folder below target,
+# first seals and opens a name of each length. Exit status 77 if Go or the module is missing.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 die() { echo "bench-hctr2-go: $*" >&2; exit 1; }
@@ -74,9 +74,9 @@ GO
             [ -e "$checkouts/$module/go.mod" ] || die "$checkouts/$module is no checkout of the module"
             go mod edit -replace "github.com/ericlagergren/$module=$checkouts/$module"
         done
-        go mod tidy >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; skip "what the module needs besides is not to be had"; }
+        go mod tidy >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; skip "the modules that it needs cannot be downloaded"; }
     else
-        go get github.com/ericlagergren/hctr2@latest >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; skip "the module is not to be had (see --checkouts)"; }
+        go get github.com/ericlagergren/hctr2@latest >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; skip "the module cannot be downloaded (see --checkouts)"; }
     fi
     go test -bench . -benchtime 300ms -count 5 >"$work/go.txt" || die "the Go program failed: $work/go.txt"
 )

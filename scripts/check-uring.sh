@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests that mount over FUSE-over-io_uring: those of the adapter, of the program and of what is particular to the transport.
+# Runs mount tests over FUSE-over-io_uring: the tests of the adapter, of the program and of this transport.
 #
-#     scripts/check-uring.sh                    # skips with a word where the kernel does not offer it
+#     scripts/check-uring.sh                    # prints that it is skipped if the kernel does not offer io_uring for FUSE
 #     scripts/check-uring.sh --stress SECONDS   # random I/O with writeback and fsync, in a control group with little memory (root)
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
@@ -28,12 +28,12 @@ trap finish EXIT
 
 if [ "${1:-}" = --stress ]; then
     [ $# -eq 2 ] || { echo "usage: check-uring.sh [--stress SECONDS]" >&2; exit 1; }
-    # Not by cargo, which takes 50 MiB itself.
+    # The test binary is run without cargo, which takes 50 MiB itself.
     test=$(cargo test --locked --test mount --no-run --message-format=json | sed -n 's/.*"executable":"\([^"]*mount-[^"]*\)".*/\1/p')
     [ -x "$test" ] || { echo "check-uring: the test was not built" >&2; exit 1; }
-    # The test and the daemon that it starts share 288 MiB. Some 230 are their own once all memory for requests was used, which takes half
-    # an hour (with 224 the daemon was killed for want of memory after 39 minutes); what is left is too little to keep 48 MiB of files both
-    # in the mount and in the store.
+    # The test and the daemon that it starts share 288 MiB. Once all memory for requests was used, after half an hour, they need some 230 MiB
+    # themselves: with a limit of 224 MiB the daemon was killed after 39 minutes. The rest is too small to cache 48 MiB of files both in the
+    # mount and in the store.
     limit=$((288 << 20))
     if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
         group=/sys/fs/cgroup/kithfs-stress file=memory.max

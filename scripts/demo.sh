@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The main job, from end to end, in a temporary directory: a vault is made and mounted, real files are copied in, it is mounted
-# anew, and they are compared and copied out again.
+# Shows the main use from end to end in a temporary directory: makes and mounts a vault, copies real files in, mounts it again, and
+# compares the files and copies them out.
 #
-#     scripts/demo.sh [DIR]        DIR is what is copied in; default: the sources of this project
+#     scripts/demo.sh [DIR]        copies the files of DIR; default: the sources of this project
 #
-# Uses target/release/kithfs, or what the variable KITHFS names. Leaves nothing behind, however it ends.
+# Uses target/release/kithfs, or the program that the variable KITHFS names. Leaves nothing behind, however it ends.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 
@@ -19,7 +19,7 @@ step() { printf '\n-- %s\n' "$*"; }
 work=$(mktemp -d "${TMPDIR:-/tmp}/kithfs-demo.XXXXXX")
 vault=$work/vault plain=$work/plain
 
-# Only the mount of this script is ended, and with it its daemon.
+# Unmounts the mount of this script only, which ends its daemon too.
 cleanup() {
     local status=$?
     trap - EXIT INT TERM HUP
@@ -39,7 +39,7 @@ trap 'exit 143' TERM HUP
 
 mount_vault() { "$kithfs" mount --passphrase-file "$work/passphrase" "$vault" "$plain"; }
 
-# Kind, mode, owner, size, time and link of everything below $1; a directory's size is the filesystem's own affair.
+# Prints kind, mode, owner, size, time and link target of everything below $1. Omits sizes of directories, which differ between filesystems.
 metadata() {
     (cd "$1" && find . -mindepth 1 \( -type d -printf '%p %y %m %U:%G %T@\n' -o -printf '%p %y %m %U:%G %n %s %T@ %l\n' \) | sort)
 }
@@ -67,12 +67,12 @@ step "kithfs mount, and $(find "$work/source" -type f | wc -l) files copied in"
 mount_vault
 cp -a -- "$work/source/." "$plain/"
 compare "$work/source" "$plain"
-step "kithfs umount, and what whoever stores the vault sees"
+step "kithfs umount, and what the storage host sees"
 "$kithfs" umount "$plain"
 find "$vault" -mindepth 1 -maxdepth 1 -printf '%f\n' | sort | head -n 8
 if grep -rqF -e 'five megabytes' -e 'kithfs: an encrypted filesystem' "$vault"; then die "the vault shows a name or a text"; fi
 
-step "mounted anew, compared, and copied out"
+step "kithfs mount again, compare, and copy out"
 mount_vault
 compare "$work/source" "$plain"
 cp -a -- "$plain" "$work/copy"
@@ -82,4 +82,4 @@ compare "$work/source" "$work/copy"
 step "kithfs fsck: every byte verified"
 "$kithfs" fsck --passphrase-file "$work/passphrase" "$vault"
 
-step "done: what came out is what went in"
+step "done: the files that came out are the same as those that went in"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The daemon's memory and handles under scale: a tree of many files read through, one very large file read through, a huge directory listed;
-# and that of commands where somebody has put very many foreign entries into the vault's directory.
+# Checks the memory of the daemon with a tree of many files (tree), a very large file (large) and a huge directory (many), and that of
+# commands on a vault whose directory contains very many foreign entries (foreign). Prints the number of open handles too.
 #
-#     scripts/memory.sh [--full] [tree] [large] [many] [foreign]      all four of them where none is named
+#     scripts/memory.sh [--full] [tree] [large] [many] [foreign]      default: all four
 #
-#   --full    100,000 files, 20 GiB, 1,000,000 entries (needs 26 GiB of disk and about half an hour); else 10,000 files, 1 GiB, 50,000 entries
+#   --full    100,000 files, 20 GiB, 1,000,000 entries (needs 26 GiB of disk and about half an hour). Otherwise 10,000 files, 1 GiB, 50,000
+#             entries
 #
-# The limit: the caches' stated 64 MiB, and 64 MiB for threads, buffers and the program itself; nodes that the kernel holds are counted at
-# 512 bytes each. Exit status 0 if it was never passed, and if the daemon gives nodes back when the kernel forgets them.
+# The limit is 64 MiB for the caches, as documented, 64 MiB for threads, buffers and the program itself, and 512 bytes for each node that the
+# kernel holds. Exit status 0 if the memory never exceeds the limit, also after the kernel has forgotten nodes.
 set -euo pipefail
 . "$(dirname -- "$0")/scratch.sh"
 need python3
@@ -25,7 +26,7 @@ memory() { awk '/^VmRSS/ { print $2 }' "/proc/$daemon/status"; }
 handles() { find "/proc/$daemon/fd" -mindepth 1 -maxdepth 1 | wc -l; }
 check() { # WHAT NODES
     local limit=$((128 * 1024 + $2 / 2)) now tries
-    # What the kernel forgets it tells one by one, which takes a while for a million.
+    # The kernel sends a request for each node that it forgets, which takes a while for a million.
     for tries in {1..50}; do
         now=$(memory)
         [ "$now" -gt $limit ] || break
@@ -56,7 +57,7 @@ PY
 }
 
 large() {
-    # Written with noise that compresses to nothing but costs nothing to make: the same MiB, over and over.
+    # One MiB of random bytes, repeated: new random bytes for the whole file would take too long.
     head -c 1048576 /dev/urandom >"$work/block"
     sum=$(for _ in $(seq $((bytes >> 20))); do cat "$work/block"; done | tee "$plain/large" | cksum)
     check "$((bytes >> 30)) GiB written" 0

@@ -47,7 +47,7 @@ pub enum Exit {
     RolledBack = 22,
     /// `fsck` found nothing but the residue of a crash.
     Residue = 23,
-    /// The command was interrupted by a signal, and said how to continue.
+    /// A signal interrupted the command, which has printed how to continue.
     Interrupted = 130,
 }
 

@@ -45,7 +45,7 @@ labels! {
     /// Key that seals the member list of a slot block.
     MEMBERS = "members";
 
-    // From a folder key of the first epoch, for ever.
+    // From the folder key of the first epoch, for all epochs.
 
     /// Key that the tags of directories come from.
     DIRECTORIES = "directories";
@@ -60,7 +60,7 @@ labels! {
     TAG = "tag";
     /// Tag of a directory with a long name, from the hash in its stored name.
     LONG_TAG = "long tag";
-    /// Keys of a client's own memory of a share.
+    /// Keys of a client's rollback database of a share.
     ROLLBACK_MEMORY = "rollback memory";
     /// Hash of a place in a directory, by which its junction is found.
     PLACE = "place";
@@ -79,7 +79,7 @@ labels! {
     IDENTITY_JOURNAL = "identity journal";
     /// Mark by which the owner of a journal knows it.
     JOURNAL_OWNER = "journal owner";
-    /// What tells machines of one name apart in the names of journals.
+    /// Distinguishes machines with the same host name in the names of journals.
     MACHINE = "machine";
     /// Associated data of the slots of an identity.
     IDENTITY_SLOT = "identity slot";

@@ -135,7 +135,7 @@ fn the_keyring_follows_a_change_of_the_passphrase() {
         assert!(done.status.success(), "{}", stderr(&done));
         stderr(&done)
     };
-    // Nothing is stored that was not asked for.
+    // Without `remember` nothing is stored.
     let change = |from, to| {
         passphrase(&["change", "vault", "--passphrase-file", from, "--new-passphrase-file", to])
     };
@@ -145,13 +145,13 @@ fn the_keyring_follows_a_change_of_the_passphrase() {
     let told = change("second", "third");
     assert!(told.contains("the keyring of your session has the new passphrase"), "{told}");
     assert!(bus.lists(&ann));
-    // Another passphrase is changed: the stored one still opens, and stays.
+    // The user changes another passphrase. The stored one still opens the vault, and is kept.
     let add = ["add", "vault", "--passphrase-file", "third", "--new-passphrase-file", "second"];
     passphrase(&add);
     let told = change("second", "passphrase");
     assert!(!told.contains("keyring"), "{told}");
     assert!(bus.lists(&ann));
-    // The slot that it opens is removed.
+    // The slot of the stored passphrase is removed.
     let list = said(&bus.kithfs(&ann, &["passphrase", "list", "vault", "--json"]));
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     let is_passphrase = |slot: &&serde_json::Value| slot["kind"] == "passphrase";
@@ -187,8 +187,8 @@ fn without_a_keyring_everything_works_as_before() {
     refused(&told, "the keyring of the session");
 }
 
-/// A session bus that accepted a connection and said nothing was waited for: each command without
-/// another source of the passphrase hung, and so did the end of a mount that notifies.
+/// kithfs waited for a session bus that accepted a connection and never answered. Each command
+/// without another source of the passphrase hung, and so did the end of a mount with notifications.
 #[test]
 fn a_bus_that_hangs_is_not_waited_for() {
     let ann = with_vault();
@@ -212,7 +212,7 @@ fn a_bus_that_hangs_is_not_waited_for() {
     drop(mounted);
 }
 
-/// A keyring that ended while it asked its user was waited for.
+/// kithfs waited without end for a keyring that had ended while it asked its user.
 #[test]
 fn a_keyring_that_ends_at_its_question_is_not_waited_for() {
     if !can_mock() {

@@ -1,5 +1,5 @@
-//! A vault that a sync tool keeps equal on several machines: the property, and journals that stay
-//! on the machine.
+//! A vault that a sync tool keeps equal on several machines: the mark `+synced`, and journals that
+//! stay on each machine.
 
 use kithfs::crypto::Suite;
 use kithfs::store::mem::MemStore;
@@ -32,7 +32,7 @@ fn below(dir: &dyn Dir, prefix: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn journals_of_a_synced_vault_stay_on_the_machine() {
-    // A sync tool carried them to other machines, which then refused to mount the vault.
+    // A sync tool copied journals to other machines, which then refused to mount the vault.
     let (store, state) = synced();
     let vault = open_on(&store, Some(&state)).unwrap();
     assert!(vault.is_synced());
@@ -45,7 +45,7 @@ fn journals_of_a_synced_vault_stay_on_the_machine() {
         let name = name.escape_ascii().to_string();
         assert!(!name.starts_with("+journal") && !name.starts_with("+created"), "{name}");
         let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        // The sealed name of a file contains a short machine name by chance.
+        // The sealed name of a file can contain a short machine name by chance.
         let is_control = name.starts_with('+');
         assert!(!is_control || name.split('-').all(|part| part != machine), "{name}");
         let size = store.root().stat(name.as_bytes()).unwrap().size;
@@ -67,8 +67,8 @@ fn journals_of_a_synced_vault_stay_on_the_machine() {
 
 #[test]
 fn a_machine_keeps_to_the_property_once_seen() {
-    // An "off" that arrives late would be unsafe, so there is none: a mark that disappears comes
-    // back.
+    // The mark cannot be switched off, because that would be unsafe while another machine does not
+    // know it yet. So a machine restores a mark that has disappeared.
     let (store, state) = synced();
     open_on(&store, Some(&state)).unwrap().close().unwrap();
     store.root().unlink(b"+synced").unwrap();

@@ -63,12 +63,13 @@ pub struct Locked {
 pub struct Unlocked {
     /// The one that opens the vault.
     pub identity: Identity,
-    /// The person to whom the vault was handed over, if that is another one.
+    /// The identity of the person to whom the vault was handed over, if it was.
     pub person: Option<Identity>,
 }
 
 impl Place {
-    /// Returns the place of the own identity of the vault at `path`; `store` is its open directory.
+    /// Returns the place of the identity inside the vault at `path`, whose open directory is
+    /// `store`.
     pub fn in_vault(store: &Arc<dyn Dir>, path: &Path) -> Place {
         Place { dir: store.clone(), name: IDENTITY_FILE.into(), path: path.join(IDENTITY_FILE) }
     }
@@ -79,7 +80,7 @@ impl Place {
     /// Those of resolving the path; the file is not a regular file.
     pub fn named(given: &Path) -> Result<Place, Error> {
         let open = || -> io::Result<Place> {
-            // Also if the path is that of a descriptor, such as a pipe, which has no name in any
+            // Checked before the path is resolved: `/dev/fd/N` of a pipe has no name in any
             // directory.
             if !given.metadata()?.is_file() {
                 return Err(not_a_file());
@@ -159,7 +160,7 @@ pub fn find(choice: Choice<'_>, store: &Arc<dyn Dir>, vault: &Path) -> Result<Lo
                 Ok(users) if own.is_linked_to(&users) => {
                     Ok(Locked { linked: Some(Box::new(own)), ..users })
                 }
-                // A user's identity that cannot be read is no reason against the vault's own.
+                // Also if the user's identity cannot be read.
                 _ => Ok(own),
             },
             (Some(own), None) => Ok(own),
@@ -187,8 +188,8 @@ pub fn link_label(public: &PublicIdentity) -> String {
     format!("opened by {}", public.fingerprint())
 }
 
-/// Reads the own identity of the vault at `vault`, whose open directory is `store`. `None` if it
-/// has none; a symlink or a FIFO of that name does not count.
+/// Reads the identity inside the vault at `vault`, whose open directory is `store`. Returns `None`
+/// if there is none; a symlink or a FIFO of that name does not count.
 ///
 /// # Errors
 /// It cannot be read.
@@ -211,8 +212,8 @@ pub fn opens(path: &Path) -> Opens {
 }
 
 impl Locked {
-    /// Gets the secret that unlocks it; a prompt names it as `opens`. The keyring and tokens are
-    /// asked later, when it is unlocked: both may start threads.
+    /// Gets the secret that unlocks the identity; a prompt names the identity as `opens`. The
+    /// keyring and tokens may start threads, so they are used later, by [`Locked::unlock`].
     ///
     /// # Errors
     /// Those of [`Source::read`] and of [`kdf::allow`], before anything is stretched.
@@ -336,10 +337,10 @@ impl Locked {
         self.file.slots().filter(|slot| slot.kind == SlotKind::Age).count()
     }
 
-    /// Decrypts the age slots one after the other until one of them unlocks the identity. A slot
-    /// that fails does not keep the others from being tried.
+    /// Decrypts the age slots one after the other until one of them unlocks the identity. If a slot
+    /// fails, the next one is tried.
     fn unlock_by_age(&self, identities: &AgeIdentities) -> Result<(Identity, u16), Failure> {
-        // A token may wait for its owner.
+        // Ctrl-C must work while a token waits for its owner.
         let _unblocked = signals::unblocked();
         let path = &self.place.path;
         let mut failed = match self.age_slots() {
@@ -385,18 +386,19 @@ impl Locked {
 enum By {
     Secret(Given),
     Age(AgeIdentities),
-    /// What the keyring has, or else what is typed at the prompt.
+    /// The passphrase in the keyring, or, if there is none that matches, the one typed at the
+    /// prompt.
     Keyring(Prompt),
 }
 
-/// What will unlock an identity, and what becomes of it.
+/// The secret that will unlock an identity, and whether it is stored in the keyring.
 pub struct Asked {
     by: By,
     /// Whether the passphrase goes into the keyring, and how it is named there.
     remember: Option<Opens>,
 }
 
-/// Returns the given secret in each way that it can be interpreted.
+/// A given secret, in each way in which it can be interpreted.
 struct Candidates {
     secrets: Vec<Secret>,
     mistyped: Option<RecoveryTextError>,

@@ -80,11 +80,11 @@ impl Default for Argon2Params {
     }
 }
 
-/// Stretches a passphrase with a salt of 16 to 64 random bytes. Takes time and memory as `params`
-/// say, once they are validated.
+/// Stretches a passphrase with a salt of 16 to 64 random bytes. Validates `params` first, then uses
+/// the time and memory that they state.
 ///
 /// # Errors
-/// [`PasswordError`] when `params` or the salt are out of bounds, or the memory cannot be had.
+/// [`PasswordError`] if `params` or the salt are out of bounds, or the memory cannot be allocated.
 pub fn stretch(
     params: &Argon2Params,
     salt: &[u8],

@@ -1,10 +1,10 @@
-//! What one listing of a directory shows of its names: kept, because it is asked about for many of
-//! them.
+//! The census of a directory: what one listing shows of its junctions, tags and entries that may
+//! need a mark. It is cached, because lookups of many names need it.
 //!
 //! Rules that hold here
-//! * It is valid as long as the directory's times show no change.
-//! * Entries that have their plain names anyway are not kept: a directory may be larger than
-//!   memory.
+//! * A census is valid as long as the directory's times show no change.
+//! * Entries that are certain to be shown under their plain names are not in it, because a directory
+//!   may be larger than memory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::vault::error::Inner;
 use crate::vault::share::control_files::LISTED;
 
 impl Folder<'_> {
-    /// Returns the census of the directory, taken now if it has changed.
+    /// Returns the cached census of the directory. If the directory has changed, takes a new one.
     pub(in crate::vault) fn census(&self) -> Inner<Arc<Census>> {
         let Core { namespace, mode, keys, .. } = self.core;
         let stat = self.dir.stat_self()?;

@@ -8,8 +8,9 @@
 //! * A record that this process may not read counts as withheld: entries that need it are marked.
 //!   After any other error of the store it is unknown what belongs to the directory, and the
 //!   operation fails.
-//! * It is read only if an entry with another tag is met or a name is not found, and read again
-//!   after at most [`TRUSTED`], or some time longer if that took long.
+//! * Evidence is read only if a listing or lookup meets an entry with another tag, or if a name is
+//!   not found. It counts as current for [`TRUSTED`], or for longer if reading it took long. After
+//!   that it is read again if the times of its directories have changed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -108,7 +109,8 @@ impl Core {
             }
         }
         let Found { tags, asked, is_whole } = self.read_evidence(&*all, to)?;
-        // A permission that is given back changes no time of the directories.
+        // If a record could not be read, the times are no proof: granting the permission later
+        // changes no time of the directories.
         let before = known.as_ref().map(|(_, fresh)| fresh).filter(|_| is_whole);
         let fresh = Freshness::new(asked, before, now);
         let mut closures = evidence.closures.lock();
@@ -195,7 +197,7 @@ impl Core {
     }
 
     /// Calls `act` with each file in the sub-directories of a control directory at the root: the
-    /// sub-directory, its name, and the name of the file. What is no directory is passed over. A
+    /// sub-directory, its name, and the name of the file. Skips objects that are not directories. A
     /// sub-directory that cannot be opened is passed as an error, with its name.
     pub fn each_file(
         &self,

@@ -22,8 +22,8 @@ pub(crate) enum Phase {
     /// The committed header may survive a crash, so the places it refers to are overwritten only by
     /// way of a record.
     Durable,
-    /// It is durable that the file has no name any more: no crash shows it, and commits write in
-    /// place.
+    /// The removal of the file's last name is durable. No crash brings the file back, so commits
+    /// write in place.
     Nameless,
 }
 
@@ -71,7 +71,8 @@ pub(crate) struct Committed {
     pub len: u64,
     /// Size of the contents that it contains.
     pub size: u64,
-    /// A commit has begun to write the next header and has not ended: part of that may be in place.
+    /// A commit has begun to write the next header and has not ended: part of the new header may be
+    /// in place.
     pub is_being_replaced: bool,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct Changes {
 pub(crate) struct Pending {
     /// Size of all pending segments.
     pub bytes: usize,
-    /// Size of those of them whose place is fresh.
+    /// Size of the pending segments that will be written to fresh places.
     pub riding: usize,
     /// The commit will free places to which the committed header refers.
     pub frees: bool,
@@ -122,28 +123,28 @@ pub(crate) struct Unflushed {
 /// Bytes of the store beyond the end of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tail {
-    /// There are none, but what a commit in progress has written.
+    /// There are none, except those that a commit in progress has written.
     #[default]
     Empty,
     /// The store has refused a write: unreferenced bytes may be stored there.
     Surplus,
-    /// A refused record may be in the journal all the same, and rely on places that count as fresh:
-    /// as with [`Context::others_wait`](super::Context::others_wait).
+    /// A record that failed may be in the journal all the same, and rely on places that count as
+    /// fresh, as with [`Context::others_wait`](super::Context::others_wait).
     ReliedOn,
 }
 
 /// What the kernel knows of a file, where that can differ from its state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KernelView {
-    /// The kernel may hold pages, or a size, that differ from the state: the end of the file as the
-    /// kernel has it. See `space.rs`.
+    /// The end of the file according to the kernel, if the kernel may hold pages or a size that
+    /// differ from this state. See `space.rs`.
     pub astray: Option<u64>,
     /// Dirty pages of the kernel were refused for lack of space: the errno, and the offset of the
     /// first of them. Pages before it may still arrive.
     pub refused: Option<(i32, u64)>,
     /// The file has grown since it was opened.
     pub grew: bool,
-    /// A program has written past the page cache, so the kernel does not know the time of the
+    /// A program has written without the page cache, so the kernel does not know the time of the
     /// write.
     pub lacks_time: bool,
     /// Second of the modification time that the file had when it was opened.

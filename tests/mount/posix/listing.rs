@@ -1,4 +1,4 @@
-//! Listings that the kernel keeps: they show what exists.
+//! Listings that the kernel caches must show the entries that exist.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ fn names(dir: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// A listing may be kept once the directory was seen unchanged for some seconds, for which there is
-/// no event; reading it then makes the kernel keep it.
+/// Makes the kernel cache listings. The daemon allows that once a directory was unchanged for some
+/// seconds. No event shows that moment, so this waits. The next reading is then cached.
 fn keep<const N: usize>(dirs: [&Path; N]) -> [BTreeSet<String>; N] {
     let (first, begun) = (dirs.map(names), Instant::now());
     while begun.elapsed() < Duration::from_secs(4) {
@@ -68,7 +68,7 @@ fn a_kept_listing_shows_what_is_there() {
     assert_eq!(names(&changed), made);
     assert!(names(&streams).contains("moved"));
 
-    // And each change in the store by others, such as a sync tool.
+    // So is each change that another program, such as a sync tool, makes in the store.
     let victim = made.first().unwrap();
     let inode = fs::metadata(store.join(victim)).unwrap().ino();
     let found = shell(&posix.scratch.vault(), &format!("find \"$PWD\" -inum {inode}"));
@@ -96,7 +96,7 @@ fn a_kept_listing_does_not_hide_a_long_name_that_comes_later() {
     let sealed = fs::read(sidecar).unwrap();
     assert!(!sealed.is_empty());
     fs::write(sidecar, b"").unwrap();
-    // A daemon remembers the names that it has written.
+    // Remounts, because a daemon remembers the names that it has written.
     posix.remount();
     let [hash] = keep([&dir]);
     assert!(hash.len() == 1 && !hash.contains(&name), "{hash:?}");

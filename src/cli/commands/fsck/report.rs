@@ -22,7 +22,7 @@ pub(super) struct Report {
     others: u64,
     bytes: u64,
     faults: Vec<Fault>,
-    /// Number of things moved by earlier repairs.
+    /// Objects that earlier repairs have moved.
     kept: Vec<Fault>,
     /// Files that changed all the time.
     changing: Vec<JsonPath>,
@@ -40,7 +40,7 @@ pub(super) struct Report {
     /// Unreferenced control files, if they could be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     unused: Option<Unused>,
-    /// Those that were removed.
+    /// The unreferenced control files that were removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pruned: Option<Pruned>,
     /// Entries whose attributes could not be examined.
@@ -49,7 +49,7 @@ pub(super) struct Report {
     /// Files that are not part of the vault and were ignored.
     #[serde(skip_serializing_if = "is_zero")]
     strangers: u64,
-    /// Faults that were only counted, before a repair or after it.
+    /// Numbers of faults that are not listed: those after a repair, or without one those found.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<More>,
     #[serde(skip)]
@@ -250,7 +250,7 @@ impl Report {
         }
     }
 
-    /// Adds what was removed of the unused control files.
+    /// Adds the unused control files that were removed.
     pub fn pruned(&mut self, pruned: Option<Pruned>) {
         if let (Some(unused), Some(pruned)) = (&mut self.unused, &pruned) {
             unused.files = unused.files.saturating_sub(pruned.files);
@@ -294,7 +294,8 @@ impl Report {
         (self.unused, self.unlooked, self.more) = (unused, unlooked, more);
     }
 
-    /// Returns the exit code: by the faults left after a repair, else by the faults found.
+    /// Returns the exit code for the faults that are left after a repair, or without a repair for
+    /// those that were found.
     pub fn exit(&self) -> Exit {
         let left = self.left.as_ref().unwrap_or(&self.faults);
         match left.iter().map(|fault| fault.residue).reduce(|all, residue| all && residue) {
@@ -358,7 +359,7 @@ impl Report {
             ),
             None => {}
         }
-        // What could not be moved is still in its place.
+        // Objects that could not be moved are still in their places.
         let has_moved = self.faults.iter().any(|fault| fault.moved_to.is_some());
         if let Some(kept_in) = self.kept_in.as_ref().filter(|_| has_moved) {
             note(format_args!(

@@ -136,7 +136,7 @@ impl<'a> Export<'a, '_> {
         Ok(())
     }
 
-    /// Starts with a directory, whose entries are copied into the current one of the target.
+    /// Lists a directory whose entries are to be copied into the current directory of the target.
     fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
         let (mut names, more) = names_and_more(self.vault, node.id())?;
         if more {

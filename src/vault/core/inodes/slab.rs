@@ -1,10 +1,10 @@
 //! The nodes themselves, without gaps, and two indexes: by number and by key.
 //!
 //! Rules that hold here
-//! * Nodes are in one piece of memory, and the last one replaces a removed one. So the memory of a
-//!   million nodes can be returned when most are gone. With single allocations all over the heap it
-//!   could not: the daemon's memory is locked (`mlockall`), and the allocator's way of returning
-//!   memory between allocations (`MADV_DONTNEED`) is refused for locked memory.
+//! * Nodes are in one piece of memory, and the last one takes the place of a removed one. So the
+//!   memory of a million nodes can be returned to the system when most are gone. Separate
+//!   allocations would prevent that. The daemon's memory is locked (`mlockall`), and the kernel
+//!   refuses `MADV_DONTNEED`, by which the allocator returns free memory, for locked memory.
 //! * Numbers are unique, and so are the keys of nodes that can be found by key.
 
 use std::collections::hash_map::RandomState;
@@ -97,7 +97,7 @@ impl Slab {
             if let Some(place) = self.by_id.find_mut(self.hasher.hash_one(moved.id), is_last) {
                 *place = at as u32;
             }
-            // It is not found by its key if another object has taken its place.
+            // The moved node is not in this index if it has lost its key to another node.
             if let Some(place) = self.by_key.find_mut(self.hasher.hash_one(moved.key), is_last) {
                 *place = at as u32;
             }
