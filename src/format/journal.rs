@@ -3,10 +3,10 @@
 //!
 //! Rules that hold here
 //! * A record is a set of byte patches for one ciphertext file. Applying it again changes nothing.
-//! * It names the path, the file's id, the hash of the header that it applies to and that of the
-//!   header which it leaves, and applies to no other.
-//! * It begins with its kind. A reader refuses a kind that it does not know, and leaves the journal
-//!   as it is: the record is authentic, so it is no end of the journal.
+//! * It contains the file's path and id, and the hashes of the header before and after it. It
+//!   applies only to a file with that id and one of these headers.
+//! * It begins with its kind. A reader refuses an unknown kind and leaves the journal unchanged: an
+//!   authentic record does not mark the end of the journal.
 //! * It is sealed under the journal key of the mounting identity, bound to journal, generation and
 //!   sequence number.
 //!

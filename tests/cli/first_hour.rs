@@ -43,9 +43,8 @@ fn run(person: &Person, line: &str, code: i32) -> String {
     all
 }
 
-/// What users do first, with their mistakes: the command, its exit code, and required parts of the
-/// message. Everything that is refused here is refused without a passphrase, because the given one
-/// is wrong.
+/// Mistakes that new users make: the command, its exit code, and required parts of the message. The
+/// given passphrase file is missing, so these commands must fail before they ask for a passphrase.
 const REFUSED_BEFORE_A_QUESTION: &[(&str, i32, &[&str])] = &[
     (
         "init a/b/vault",
@@ -131,8 +130,8 @@ fn ordinary_user() -> Option<Person> {
     Some(person)
 }
 
-/// What works in a vault, and the messages where it does not: run in order with the right
-/// passphrase.
+/// Commands with the right passphrase, run in order: the command, its exit code, and required parts
+/// of the output.
 const WITH_A_VAULT: &[(&str, i32, &[&str])] = &[
     ("init vault", 0, &["it belongs to your identity (Ann)", "mount it: kithfs mount vault plain"]),
     ("mkdir vault a/b/c", 12, &["-p creates missing parents: kithfs mkdir -p ", "/vault a/b/c"]),
@@ -494,7 +493,7 @@ fn a_full_disk_stops_an_import_with_one_message() {
 fn a_missing_permission_is_named_with_two_ways_to_grant_it() {
     let Some(bob) = ordinary_user() else { return };
     run(&bob, "init vault", 0);
-    // The store belongs to another user: kithfs would change the mode of one that is Bob's.
+    // Root owns the store here: if Bob owned it, kithfs would change its mode for the operation.
     let vault = bob.home().join("vault");
     std::os::unix::fs::chown(&vault, Some(0), Some(0)).unwrap();
     let mode = |bits| fs::set_permissions(&vault, fs::Permissions::from_mode(bits)).unwrap();

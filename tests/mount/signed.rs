@@ -1,5 +1,5 @@
-//! Signed files behind the kernel's caches: a forgery that replaces a file that was read is not
-//! shown, nor hidden by the kernel's cached pages.
+//! Signed files behind the kernel's caches. If a forgery replaces a file that a program has read,
+//! the next open fails: neither the forgery nor cached pages of the former file are shown.
 //!
 //! Skipped with a message if nothing can be mounted. KITHFS_TRANSPORT=uring asks for io_uring.
 
@@ -100,8 +100,8 @@ fn newer_under_the_same_signature(forger: &Forger, bytes: &[u8], writer: &Identi
     [&sealed[..], &bytes[sealed.len()..]].concat()
 }
 
-/// A file that was read is not forged beneath the page cache, and its former contents are not shown
-/// in the place of a forgery.
+/// A program reads a file, and then a forgery replaces it in the store. Opening it must fail, and
+/// not show the forgery or the former contents from the page cache.
 #[test]
 fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
     if !Path::new("/dev/fuse").exists() {
@@ -131,7 +131,7 @@ fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
                 });
             }
         });
-        // The kernel has all of its pages by now.
+        // The kernel has cached all pages of the file by now.
         for _ in 0..2 {
             write(&*root, &name, &forged);
             becomes_refused(&file, &honest);
@@ -143,7 +143,7 @@ fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
             write(&*root, &name, &bytes);
             assert!(fs::read(&file).unwrap() == honest);
         }
-        // Pages that are not used any more are replaced by the writer's forgery.
+        // The owner can replace a forgery with new contents, and remove the file.
         write(&*root, &name, &forged);
         becomes_refused(&file, &honest);
         fs::write(&file, b"new").unwrap();

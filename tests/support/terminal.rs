@@ -18,7 +18,7 @@ pub struct Terminal {
     child: Child,
     /// Everything that was printed.
     said: String,
-    /// How much of it was expected already.
+    /// Length of the part that `expect` has passed.
     read: usize,
 }
 

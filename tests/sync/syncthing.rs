@@ -67,7 +67,7 @@ impl Syncthing {
         changes
     }
 
-    /// Takes over what another machine has.
+    /// Copies the newer entries of another machine.
     fn pull(&mut self, machine: usize, peer: usize, how: &How, between: &mut dyn FnMut()) -> usize {
         let news: Vec<(String, Known)> = self.index[peer]
             .iter()
@@ -98,7 +98,7 @@ impl Syncthing {
         let read = reading.finish();
         let mut changes = 0;
         for (path, theirs) in news {
-            // Blocks that are not those of the index are not taken.
+            // Blocks that differ from the index are not copied.
             if is_file(&theirs) && how.torn.is_none() {
                 let now = tool::look(&self.roots[peer], &path);
                 if now.is_none_or(|now| !now.looks_like(theirs.entry.as_ref().expect("a file"))) {
@@ -114,7 +114,7 @@ impl Syncthing {
         changes
     }
 
-    /// Takes over one entry. Returns false if that is not possible now.
+    /// Copies one entry. Returns false if that is not possible now.
     fn take(
         &mut self,
         machine: usize,
@@ -126,7 +126,7 @@ impl Syncthing {
         let root = self.roots[machine].clone();
         let none = Known { version: Vector::new(), entry: None };
         let ours = self.index[machine].get(path).cloned().unwrap_or(none);
-        // What changed since the scan is looked at again at the next sync.
+        // An entry that has changed since the scan is left to the next sync.
         let there = tool::look(&root, path);
         match (&there, &ours.entry) {
             (None, None) => {}

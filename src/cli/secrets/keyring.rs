@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * A passphrase is stored only if the user asked for that, and after it has unlocked the identity.
-//! * The keyring is an offer: without a session bus or a keyring, everything works as before.
+//! * The keyring is optional: without a session bus or a keyring, commands ask for the passphrase.
 //! * An item belongs to the public keys of an identity, not to a path, which others may change.
 
 use std::collections::HashMap;
@@ -25,8 +25,8 @@ const SERVICE: &str = "org.freedesktop.secrets";
 const ROOT: &str = "/org/freedesktop/secrets";
 const DEFAULT: &str = "/org/freedesktop/secrets/aliases/default";
 
-/// How long the keyring may take to answer. Only its own questions to the user take longer, and
-/// for these it answers at once and sends a signal later.
+/// How long the keyring may take to answer a call. A question to its user can take longer, but the
+/// keyring answers that call at once and sends a signal when the user has decided.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// A secret as the service transfers it: session, parameters, bytes, content type.
@@ -172,8 +172,8 @@ impl Keyring {
         self.prompt(&prompt).await
     }
 
-    /// Has the keyring ask its user what it has to ask, and waits for the answer, or for the end of
-    /// the keyring.
+    /// Has the keyring show a question to its user, such as one for its password. Waits for the
+    /// answer, or for the end of the keyring.
     async fn prompt(&self, prompt: &OwnedObjectPath) -> Result<(), Error> {
         if prompt.as_str() == "/" {
             return Ok(());

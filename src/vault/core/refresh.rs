@@ -2,7 +2,8 @@
 //! their keys and rights are adopted.
 //!
 //! Rules that hold here
-//! * Adopted data was verified as at the opening, from the head that was seen last.
+//! * A new manifest is verified in the same way as when the share is opened. It must continue from
+//!   the head that was seen last.
 //! * From then on new data is written under the new epoch; a member who lost the right to write
 //!   stops writing.
 //! * A sync tool delivers a list of members before or after the key that it names. In a synced share
@@ -67,7 +68,7 @@ impl Core {
                 self.keys.signing.adopt(entered.rights());
                 self.keys.renew_generation();
                 if entered.incomplete {
-                    seen.changed = None; // it may still arrive
+                    seen.changed = None; // the missing part may still arrive
                 } else {
                     seen.manifests = manifests;
                 }

@@ -95,8 +95,8 @@ impl Core {
     /// the share opens.
     ///
     /// # Errors
-    /// Those of the store: it cannot tell whether a long name is there. One that this process may
-    /// not read counts as lost.
+    /// Those of the store when a long name is read. A long name counts as lost if it is missing or
+    /// this process may not read it.
     pub fn read_names<'n>(
         &self,
         stored: impl IntoIterator<Item = &'n [u8]>,

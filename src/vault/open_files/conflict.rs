@@ -4,14 +4,12 @@
 //! * A file is identified by its authenticated header, not by its inode. A file under its name with
 //!   the header of the last commit is the same file; the open file continues there.
 //! * Only changes that the store does not have yet are kept. A file that was removed is written
-//!   back under its name, as a plain file would stay. If another file has the name, the contents
-//!   become a conflict copy beside it, unless they equal those of that file.
+//!   back under its name. If another file has the name, the contents become a conflict copy beside
+//!   it, unless both files have the same contents.
 //! * The copy is complete and durable, with its name, before the commit succeeds. Open handles
 //!   continue in the copy.
-//! * A copy gets one suffix, also if the name has one already. A name has a limited number of
-//!   copies.
-//! * Nothing is created in a directory that is not in its place any more: it may have left the
-//!   vault.
+//! * A copy has one suffix: a suffix of the name is replaced. A name has a limited number of copies.
+//! * Nothing is created in a directory that was moved: it may be outside the vault now.
 //! * The lock of names is not taken, because a commit may not wait for it. Stored paths are locked,
 //!   so no directory is renamed or removed meanwhile, and the copy's name is new.
 
@@ -46,9 +44,9 @@ pub(super) enum Stranger {
 }
 
 impl Core {
-    /// Keeps the changes of an open file that are not in the store, where they would be lost
-    /// otherwise. Returns the name that leads to the file from now on. After a failure other than a
-    /// lack of space, the file returns `EIO`.
+    /// Keeps the changes of an open file that are not in the store and would be lost. Returns the
+    /// name that leads to the file from now on. After a failure other than a lack of space or of
+    /// descriptors, the file returns `EIO`.
     pub(super) fn keep_changes(
         &self,
         open: &OpenFile,
@@ -177,7 +175,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Makes the changes of `ours` in `theirs`, which has the state that `ours` was based on.
+    /// Applies the changes of `ours` to `theirs`, which has the state that `ours` was based on.
     fn transfer(
         &self,
         ours: &FileState,
@@ -204,8 +202,7 @@ impl Core {
         Ok(())
     }
 
-    /// Returns whether two files have the same contents. If the second one cannot be read, they
-    /// have not.
+    /// Returns whether two files have the same contents; false if the second one cannot be read.
     fn is_equal(
         &self,
         ours: &FileState,
@@ -326,7 +323,7 @@ impl Core {
         self.committer(&|| self.next_serial()).commit(&mut made, copy, &no_path, Durability::Synced)
     }
 
-    /// Gives a new file owner, attributes and ACL of another one, as far as this process may.
+    /// Copies owner, attributes and ACL to a new file, as far as this process may.
     fn copy_attributes(
         &self,
         from: &dyn File,

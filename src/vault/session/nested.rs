@@ -165,7 +165,7 @@ impl Shares {
             .and_then(Option::as_ref)
             .ok_or(Fault::Os(libc::ESTALE))?;
         let place = self.raw_in(&children, child.place)?;
-        let Ok(link) = place.core.nodes.link(place.local) else { return Ok(()) }; // without a name, only for its open handles
+        let Ok(link) = place.core.nodes.link(place.local) else { return Ok(()) }; // removed: only open handles lead here
         if *child.link.lock() == link {
             return Ok(());
         }
@@ -340,7 +340,8 @@ impl Shares {
                 .map_err(Error::from)
         };
         let entered = match enter_as(self.founder()) {
-            // From before the vault was handed over to this person.
+            // A share from before the vault was handed over: only the vault's own identity has
+            // access.
             Err(Error::NoAccess { .. }) if self.options.person.is_some() => {
                 enter_as(&self.identity)
             }

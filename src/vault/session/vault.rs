@@ -145,13 +145,13 @@ impl Vault {
 
     /// From now on, records the state of the vault and local changes in the database at `path`,
     /// which belongs to this share alone. With `survey` the vault is compared with the database in
-    /// the background, and differences are logged. Returns the number of notices that are at least
-    /// [`SETTLE`](crate::vault::SETTLE) old, are not accepted, and are no removals that another
-    /// client may have made. The database covers the vault's own share: nested shares have
+    /// the background, and differences are logged. Returns the number of alarms: notices that are at
+    /// least [`SETTLE`](crate::vault::SETTLE) old and not accepted. Removals that another client may
+    /// have made are not counted. The database covers the vault's own share: nested shares have
     /// databases when they are opened on their own.
     ///
     /// # Errors
-    /// The database cannot be opened or made. The vault can be used without.
+    /// The database cannot be opened or created. The vault can be used without it.
     pub fn remember(&self, path: &Path, survey: bool) -> Result<usize> {
         let (keeper, noticed) = Keeper::start(&self.shares().root, path.to_owned(), survey)
             .map_err(|f| f.at("open", || path.to_owned()))?;
@@ -180,8 +180,8 @@ impl Vault {
             .map_err(|f| f.at("compare with", || path.to_owned()))
     }
 
-    /// Returns whether the rollback database is in use after an interrupted session with which the
-    /// vault was not compared yet.
+    /// Returns whether an earlier session was interrupted and the vault was not compared with the
+    /// rollback database since. False without a rollback database.
     pub(in crate::vault) fn is_after_interruption(&self) -> bool {
         self.inside.keeper.lock().as_ref().is_some_and(Keeper::is_after_interruption)
     }
@@ -261,8 +261,9 @@ impl Vault {
         self.core().mode.synced
     }
 
-    /// Marks a vault as kept equal on several machines by a sync tool, for good; returns false if
-    /// it was marked before. Needs no secret. A mount heeds it from its beginning on.
+    /// Marks a vault as kept equal on several machines by a sync tool. The mark cannot be removed.
+    /// Returns false if the vault was marked before. Needs no secret. A mount that exists already
+    /// does not notice the mark.
     ///
     /// # Errors
     /// [`Error::NotAVault`]; those of the store.

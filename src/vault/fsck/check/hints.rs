@@ -1,9 +1,10 @@
-//! What sealed data says about names that are lost.
+//! Finds lost names in sealed data.
 //!
 //! Rules that hold here
-//! * The hint in the header of a file is proven by the hash in the entry of a long name.
-//! * The entries of a directory whose own name is unknown show its tag.
-//! * The result is a suggestion: the repairing user decides.
+//! * The header of a file contains its name as a hint. For a long name the hash in the entry proves
+//!   the hint.
+//! * The tag of a directory with an unknown name is taken from its entries.
+//! * The result is a suggestion: the user who repairs the vault decides.
 
 use std::collections::HashMap;
 

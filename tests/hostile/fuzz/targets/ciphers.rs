@@ -1,11 +1,11 @@
-//! The paths of HCTR2, and of X25519, against each other.
+//! Compares the implementations of HCTR2 with each other, and those of X25519.
 
 use kithfs::crypto::exchange::ExchangeSecret;
 use kithfs::crypto::{Hctr2, NamesKey};
 
 /// Input: key (32), length of the tweak (1), tweak, then names: length (2, little endian) and
-/// bytes, cut off at the end of the input. What one path seals the other opens, one by one and in a
-/// batch.
+/// bytes, cut off at the end of the input. Names that one path seals open with the other path, one
+/// by one and in a batch.
 pub fn hctr2_paths(data: &[u8]) {
     let Some((key, rest)) = data.split_first_chunk::<32>() else { return };
     let Some((tweak_len, rest)) = rest.split_first() else { return };
