@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# Proves that SPEC.md is enough for a second implementation: scripts/read-vault.py was made from that page alone, and what it reads is
-# compared with what the program reads.
+# Shows that SPEC.md is enough for a second implementation: scripts/read-vault.py was made from that page alone. This script compares what
+# that reader and kithfs read from the same vaults.
 #
 #     scripts/second-reader.sh [--install] [--flips N] [--strict]
 #
 #   --install    install what the reader needs (as root on Debian)
-#   --flips N    changes to each of the two vaults that are tampered with, one at a time; 40 unless told
-#   --strict     after such a change fail also where only one of the two notices something of which neither gives anything wrong; without
-#                it that is told
+#   --flips N    number of changes to each of the two vaults that are tampered with, one at a time (default 40)
+#   --strict     fail if only one of the two notices such a change, even if neither returns wrong data. Without --strict this is printed
 #
-# The frozen vaults and the golden vectors; trees of all kinds of files under both suites, signed and not, after changes in a mount; shares
-# with members who came and left, shares within, names under two folder keys and conflict copies of them, a fork before and after it was
-# settled; a crash whose journal holds what the files lack; a store that is made to trip a reader; bits that are flipped. Exit status: 0 if the two agree in all of it, but for
-# what --strict is about; 1 if not; 77 if it cannot be tried here.
+# Compares: the frozen vaults and the golden vectors; trees of all kinds of files under both suites, signed and unsigned, after changes in a
+# mount; shares with members who came and left, nested shares, names under two folder keys and conflict copies of them, a fork before and
+# after it was settled; a crash after which the journal has data that the files lack; a store that tries to break a reader; flipped bits.
+# Exit status: 0 if the two agree (see --strict); 1 if not; 77 if the comparison cannot run here.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 flips=40
@@ -36,7 +35,7 @@ here=$(cd -- "$(dirname -- "$0")/.." && pwd)
 /usr/bin/python3 -c 'import argon2, cryptography' 2>/dev/null || skip "python3-argon2 and python3-cryptography are not installed: see --install"
 proof() { "$here/scripts/second-reader/proof.py" "$@"; }
 
-# People, each with an identity, contacts and memories of his own.
+# as PERSON COMMAND...: runs a command as a person, who has an identity, contacts and rollback databases of their own.
 as() {
     local who=$1
     shift
@@ -56,7 +55,7 @@ reader() {
 }
 own() { as ann "$kithfs" init --identity "$work/ann/config/kithfs/identity" "$@"; }
 
-# agree WHAT WHO VAULT [OPTION...]: both export the same. The options are the reader's.
+# agree WHAT PERSON VAULT [OPTION...]: checks that both export the same. The options are for the reader.
 agree() {
     local what=$1 who=$2 from=$3
     shift 3
@@ -67,7 +66,7 @@ agree() {
     echo "$what: $(tail -n 1 "$work/compared")"
 }
 
-# mounted VAULT: at $plain. The daemon is a child, so that it can be killed by its number.
+# mounted VAULT: mounts it at $plain. The daemon is a child, so that it can be killed by its process id.
 daemon=
 mounted() {
     mkdir -p "$plain"
@@ -86,7 +85,8 @@ mkdir "$work/frozen"
 proof frozen "$here/tests/vaults/v1" "$work/frozen" || die "the frozen vaults differ"
 proof vectors "$here/tests/vectors" || die "the vectors differ"
 
-# The files of before and the journals of afterwards: what was synced stands in a journal alone, and so does it that a file was just made.
+# Combines the files from before some writes with the journals from after them. The synced data is then in a journal only, and so is the
+# record that a file was just created.
 crash() {
     local made tries=200
     rm -rf -- "$work/crashed"
@@ -151,7 +151,7 @@ as eve "$kithfs" share create "$shared/made by eve"
 as eve "$kithfs" import "$work/small/links" "$shared/made by eve/links"
 for within in nested "made by eve"; do as ann "$kithfs" share add "$vault/projects/$within" bob --role reader; done
 agree "shares" ann "$vault"
-# Whoever has not heard yet that eve has left gives names that others give too; what he made comes by a sync tool.
+# A member who does not know yet that eve has left creates names that other members create too. A sync tool delivers these entries.
 rm -rf -- "$work/offline"
 cp -a "$vault" "$work/offline"
 offline=$work/offline/$(as ann "$kithfs" map "$work/offline" projects)
@@ -169,7 +169,7 @@ for at in "$work/offline/projects" "$vault/projects"; do
     done
 done
 cp -an "$offline/." "$shared"
-# A sync tool's copies of both, beside entries that really are named so.
+# A sync tool's conflict copies of both, beside entries that really have such names.
 for given in "file short" dshort "file $(printf 'l%.0s' {1..200})" "d$(printf 'l%.0s' {1..200})"; do
     case $given in
         d*) as ann "$kithfs" mkdir "$vault" "projects/$given (1)" && echo real | as ann "$kithfs" put "$vault" "projects/$given (1)/real" ;;
@@ -184,7 +184,7 @@ for given in "file short" dshort "file $(printf 'l%.0s' {1..200})" "d$(printf 'l
         done
     done
 done
-# What a storage host does: entries in a directory in which they never were.
+# A storage host moves entries into a directory in which they never were.
 into=$vault/$(as ann "$kithfs" map "$vault" "projects/d$(printf 'l%.0s' {1..200})")
 for at in "$vault/${older[file short]}" "$vault/${older[dshort]}"; do cp -a "$at" "$into"; done
 agree "a member has left" ann "$vault"
@@ -201,7 +201,7 @@ echo "== a fork"
 rm -rf -- "$vault" "$work/other"
 own --signed --chunk-size 4K "$vault"
 as ann "$kithfs" import "$work/small" "$vault"
-# What they have made counts on one side because they may write, on the other because it is listed.
+# Their files count on one side because they may write there, and on the other because an inventory lists them.
 for one in bob eve; do
     as ann "$kithfs" share add "$vault" "$one" --role writer
     as ann "$kithfs" share invite "$vault" "$one" -o "$work/$one/invitation"
@@ -210,7 +210,7 @@ for one in bob eve; do
 done
 cp -a "$vault" "$work/other"
 as ann "$kithfs" share remove "$vault" bob
-# What ann remembers of the one side would keep her from the other, and from seeing the fork.
+# ann's record of the one side would keep her from accepting the other, and from seeing the fork.
 rm -rf -- "$work/ann/state"
 as ann "$kithfs" share remove "$work/other" eve
 as ann "$kithfs" import "$work/small/sizes" "$work/other/there"
@@ -223,13 +223,13 @@ keep=$(find "$vault" -maxdepth 1 -name '+manifest-4-*' | sort | head -n 1)
 as ann "$kithfs" share settle --keep "${keep##*-}" "$vault"
 agree "settled" ann "$vault"
 
-echo "== a store that is made to trip a reader"
+echo "== a store that tries to break a reader"
 rm -rf -- "$vault"
 XDG_CONFIG_HOME=$work/nobody XDG_STATE_HOME=$work/nobody KITHFS_PASSPHRASE_FILE=$work/ann/passphrase \
     "$kithfs" init --kdf-memory 32 --kdf-passes 1 "$vault" >/dev/null 2>>"$work/log"
-# Reads with the vault's own identity, and ends also where it would wait for ever.
+# Reads with the vault's own identity. The time limit ends a reader that would wait for ever.
 reads() { timeout 100 "$here/scripts/read-vault.py" --passphrase-file "$work/ann/passphrase" "$vault" "$@" 2>"$work/said"; }
-# Directories below each other: more than Python calls may nest, than a path may be long, and than descriptors may be open.
+# Nested directories, deeper than Python's recursion limit, the longest path and the limit on open descriptors.
 depth=2500
 proof deep "$work/deep" $depth
 mkdir "$work/deep/"$'e\e[2Jscape\nname'
@@ -255,7 +255,7 @@ done
 echo "a deep tree, escape sequences, a linked identity and a FIFO: nothing trips it"
 
 echo "== flips"
-# Two vaults of their own, at the same time: a share in which a member was and another one within, the vault signed or not.
+# Tampers with two vaults at the same time, one of them signed. Each contains a share that a member has left, and a nested share in it.
 tamper() {
     local to=$work/flips-$1 number=$2
     shift 2

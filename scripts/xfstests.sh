@@ -3,10 +3,10 @@
 #
 #     scripts/xfstests.sh DIR [kithfs|gocryptfs] [CHECK-ARGUMENT...]       e.g. scripts/xfstests.sh /tmp/xfstests kithfs -g quick
 #
-# DIR is a built checkout of xfstests (its public repository; it needs its own packages, see its README). As root, and on a machine that
-# is for testing: it makes the users that xfstests wants and puts a mount helper into /sbin for the time of the run. Results stay in
-# DIR/results. Some tests fill the filesystem of $TMPDIR: let it be one of its own, of some 12 GiB. Tests named in
-# scripts/xfstests-excluded.txt are not run, each for the reason given there.
+# DIR is a built checkout of the public repository of xfstests, whose README lists the packages that it needs. Run this as root, on a machine
+# for tests: it creates the users that xfstests expects, and puts a mount helper into /sbin for the duration of the run. Results are in
+# DIR/results. Some tests fill the filesystem of $TMPDIR, so use a separate one of some 12 GiB. Tests in scripts/xfstests-excluded.txt are
+# not run; that file gives the reasons.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 xfstests=$(realpath -- "${1:?the directory of xfstests}")
@@ -42,8 +42,8 @@ case $which in
         own='' ;;
     *) die "kithfs or gocryptfs, not $which" ;;
 esac
-# mount(8) calls it as: helper SOURCE MOUNTPOINT -o OPTIONS; the store's directory comes as the option store=. To remount is the kernel's
-# affair, which kithfs has in its own helper.
+# mount(8) calls the helper with: SOURCE MOUNTPOINT -o OPTIONS. The option store= is the store's directory. The kernel does remounts; the
+# helper of kithfs asks it to.
 cat >"$helper" <<HELPER
 #!/bin/bash
 ulimit -n "\$(ulimit -Hn)"
@@ -58,7 +58,7 @@ while [ \$# -gt 0 ]; do
             store=*) store=\${option#store=} ;;
             source=* | rw) ;;
             remount) remount=yes; options+=,\$option ;;
-            # gocryptfs has the one as its own option, which brings the other; what else there is goes to the kernel.
+            # gocryptfs takes allow_other as an option of its own, which implies default_permissions. Other options go to the kernel.
             allow_other | default_permissions) [ $which = gocryptfs ] || options+=,\$option ;;
             *) options+=,\$option ;;
         esac
@@ -66,10 +66,10 @@ while [ \$# -gt 0 ]; do
 done
 options=\${options#,}
 case $which-\$remount in
-    # What it warns of is no output of a test: modes that tests give to the root of the mount, for example.
+    # Warnings of kithfs must not become output of a test, for example about modes that tests give to the root of the mount.
     kithfs-no) exec 2>>"$work/kithfs.log" ${command[*]@Q} "\$store" "\$point" -o "fsname=\$source,\$options" ;;
     kithfs-yes) exec ${command[*]@Q} "\$source" "\$point" -o "\$options" ;;
-    # What its daemon has to say is no output of a test.
+    # Messages of the gocryptfs daemon must not become output of a test.
     *-no) exec >>"$work/gocryptfs.log" 2>&1 ${command[*]@Q} -fsname "\$source" \${options:+-ko "\$options"} "\$store" "\$point" ;;
     *-yes) exec mount -i -o "\$options" "\$source" "\$point" ;;
 esac
@@ -89,14 +89,14 @@ CONFIG
 sed -n 's/^\([a-z]*\/[0-9]*\) .*/\1/p' "$here/scripts/xfstests-excluded.txt" >"$work/excluded"
 mount -t "fuse.$which" -o "store=$work/store-test,allow_other,default_permissions" "$which-test" "$work/mnt-test"
 cd "$xfstests"
-# xfstests knows the mounts of libfuse's examples, whose type is `fuse` alone; ours have a subtype, as mounts by mount(8) do.
+# xfstests expects the type `fuse`, as libfuse's examples have it. These mounts have a subtype, as all mounts by mount(8) do.
 grep -q 'fuse[[]' common/rc || sed -i -E "s#-e 's/fuse.ceph-fuse/ceph-fuse/'#& -e 's/fuse[.]kithfs/fuse/' -e 's/fuse[.]gocryptfs/fuse/'#" common/rc
-# A test that hangs is ended after TEST_TIMEOUT seconds: `check` itself would wait for ever.
+# Ends a test that hangs after TEST_TIMEOUT seconds, because `check` itself would wait for ever.
 sed -i 's#^\t\t"${cmd\[@\]}"$#\t\ttimeout -k 20 "${TEST_TIMEOUT:-300}" "${cmd[@]}"#' check
 grep -q 'timeout -k 20' check || die "$xfstests/check is not as it was known: it runs its tests in another way"
 export TEST_TIMEOUT=${TEST_TIMEOUT:-300}
 ./check -E "$work/excluded" "$@" 2>&1 | tee "$work/log" || true
-# The run is judged by what it printed: a line for each test, which ends with its time where it passed.
+# Counts results by the output of the run: one line for each test, which ends with a time if the test passed.
 awk '
     /^(generic|shared)\/[0-9]+/ {
         if (/\[not run\]/) notrun++

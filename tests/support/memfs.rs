@@ -219,7 +219,7 @@ impl Inode {
 }
 
 impl MemFs {
-    /// An empty one, owned by root, that everybody may use.
+    /// Creates an empty filesystem, owned by root, that everybody may use.
     pub fn new() -> MemFs {
         let inodes = HashMap::from([(ROOT, inode(ROOT, Kind::Dir, 0o777, ROOT))]);
         MemFs {

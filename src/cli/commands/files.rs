@@ -205,7 +205,8 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
 fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
     open.refuse_within("write", target)?;
-    // A descriptor of a process, by whatever link: its file is written to even if it has a name.
+    // A path below /proc, such as /dev/stdout, leads to an open descriptor. Its file is written to
+    // and not replaced.
     let is_descriptor =
         [Some(target.to_owned()), fs::read_link(target).ok()].iter().flatten().any(|place| {
             let dir = place.parent().and_then(|dir| dir.canonicalize().ok());
@@ -216,7 +217,7 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
         && (is_descriptor
             || there.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()))
     {
-        // The file that was examined, even if its name belongs to another one by now.
+        // Opens the file that was examined, even if its name belongs to another one by now.
         let mut stream = fs::File::options().append(true).open(proc_path(there)).map_err(failed)?;
         return to_stream(open, path, |bytes| Ok(stream.write_all(bytes).map_err(failed)?));
     }
@@ -293,8 +294,8 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
         let failure = Failure::from(failed(std::io::Error::from_raw_os_error(libc::EISDIR)));
         return Err(failure.hint("copy a directory with `kithfs import`"));
     }
-    // Opened before the passphrase prompt. The time is that of the contents that are read, before
-    // any later change.
+    // Opened before the passphrase prompt, with its time: both belong to the same state of the
+    // file.
     let (mut source, stat): (Box<dyn Read>, _) = if stdin {
         (Box::new(std::io::stdin().lock()), None)
     } else {

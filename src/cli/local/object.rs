@@ -182,8 +182,8 @@ impl Object {
         Ok(dir)
     }
 
-    /// Creates the regular file at `path` below this directory, and missing parent directories. What
-    /// is made is for the user alone: it is plaintext, and its mode in the vault may be as strict.
+    /// Creates the regular file at `path` below this directory, and missing parent directories. Only
+    /// the user may read them, because the contents are plaintext and may be private in the vault.
     ///
     /// # Errors
     /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` if the file exists.

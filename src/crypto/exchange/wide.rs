@@ -272,8 +272,8 @@ impl Field {
     }
 }
 
-/// The number of the sums of lower and upper halves of products, of limbs below 2^52: k of each has
-/// at most 5 - |4 - k| products.
+/// Returns the number with these sums of lower and of upper halves of products. The factors are
+/// limbs below 2^52, and sum k has at most 5 - |4 - k| products.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn fold(low: [__m512i; 2 * LIMBS - 1], high: [__m512i; 2 * LIMBS - 1]) -> Field {
@@ -294,7 +294,7 @@ fn fold(low: [__m512i; 2 * LIMBS - 1], high: [__m512i; 2 * LIMBS - 1]) -> Field 
     carry(sums)
 }
 
-/// Limbs below 2^51 + 2^13 of sums below 2^62, the last of them below 2^59.
+/// Returns limbs below 2^51 + 2^13 for sums below 2^62, of which the last one is below 2^59.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn carry(sums: [__m512i; LIMBS]) -> Field {
@@ -406,7 +406,7 @@ mod tests {
         *field.to_bytes()
     }
 
-    /// Every operation on eight pairs of numbers, and the same in 128 bits.
+    /// Compares every operation on eight pairs of numbers with 128-bit arithmetic.
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
     fn operations(a: &[Limbs; LANES], b: &[Limbs; LANES]) {
         let (x, y) = (field(a), field(b));

@@ -1,9 +1,9 @@
-//! From a decoded request to the bytes of its answer, the same for every transport: call, match,
-//! encode.
+//! Turns a decoded request into the bytes of its answer, in the same way for every transport: calls
+//! the operation and encodes its result.
 //!
 //! Rules that hold here
-//! * No decision about files is taken here. Beyond calling, the dispatcher only translates the
-//!   terms of the protocol.
+//! * The dispatcher makes no decision about files. It only calls operations and translates the terms
+//!   of the protocol.
 //! * An answer that the kernel did not take must be undone: lookups that it counted and files that
 //!   it opened are given back ([`Undo`]).
 //! * A panic of an operation is answered with `EIO`; the thread goes on.
@@ -34,11 +34,11 @@ use crate::fuse::settings::ServeOptions;
 use crate::store::Space;
 use crate::vault::Handle;
 
-/// The most that one copy_file_range does before the caller is asked to call again.
+/// Maximum number of bytes that one copy_file_range copies. For more, the caller calls again.
 const COPY_AT_ONCE: u64 = 64 << 20;
 /// Bytes that are copied between two checks for an interrupt.
 const COPY_STEP: u64 = 4 << 20;
-/// The longest listing in bytes, whatever the kernel asks for.
+/// Maximum length of a listing in bytes, however much the kernel asks for.
 const MOST_LISTED: usize = 1 << 20;
 
 /// Answers requests by calling [`Operations`].
@@ -67,7 +67,7 @@ fn guarded<T>(name: impl FnOnce() -> String, run: impl FnOnce() -> Result<T>) ->
     })
 }
 
-/// The name of a call, without its arguments: those may hold plain names of files.
+/// Returns the name of a call without its arguments, which may contain plain names of files.
 fn name_of(call: &Call<'_>) -> String {
     let mut name = Leading(String::new());
     let _ = write!(name, "{call:?}"); // fails where the name ends
@@ -125,7 +125,8 @@ fn put_statfs(out: &mut Vec<u8>, space: &Space) {
     }
 }
 
-/// An extended attribute or a list of them: its length if `size` is 0, its value if that fits.
+/// Appends an extended attribute or a list of them: its length if `size` is 0, otherwise its value
+/// if that fits.
 fn put_xattr(out: &mut Vec<u8>, size: usize, value: Vec<u8>) -> Result<Undo> {
     if size == 0 {
         let len = u32::try_from(value.len()).map_err(|_| Errno::ERANGE)?;
@@ -143,7 +144,7 @@ fn position(found: u64) -> Result<i64> {
     i64::try_from(found).map_err(|_| Errno::new(libc::EOVERFLOW))
 }
 
-/// The answer to WRITE and COPY_FILE_RANGE.
+/// Appends the answer to WRITE or COPY_FILE_RANGE.
 fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
     out.extend_from_slice(&len.to_ne_bytes());
     out.extend_from_slice(&[0; 4]);
@@ -347,7 +348,7 @@ impl Dispatcher {
                     false => self.ops.write(handle, offset, data, kill),
                 };
                 privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), write)?;
-                put_written(out, data.len() as u32); // the kernel gave the length as such a number
+                put_written(out, data.len() as u32); // the request states the length as a u32
             }
             Call::StatFs => put_statfs(out, &self.ops.statfs()?),
             Call::Release { handle } => self.ops.release(handle)?,

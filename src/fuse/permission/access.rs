@@ -1,4 +1,4 @@
-//! Permission checks on a mount on which the kernel leaves them to the daemon.
+//! Permission checks in a mount in which the kernel leaves them to the daemon.
 //!
 //! With `default_permissions` the kernel checks permissions itself, by attributes that it requests
 //! again after each change in a directory: one more request for each file that is created, renamed
@@ -18,7 +18,8 @@
 //!   single user may enter the mount, and drops them when that user may no longer search a
 //!   directory.
 //! * The kernel unmounts whatever is mounted on a name that it drops, or whose lookup is refused.
-//!   So unless it is requested, this is done for user 0 alone, for whom no lookup is refused.
+//!   So by default the daemon checks only in a mount that user 0 alone may enter: there no lookup is
+//!   refused.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -338,7 +339,7 @@ impl Gate {
         }
         let attr = match self.ops.lookup(parent, name) {
             Ok(attr) => attr,
-            Err(Errno::ENOENT) => return Ok(None), // that is for the operation to say
+            Err(Errno::ENOENT) => return Ok(None), // the operation reports that
             Err(error) => return Err(error),
         };
         self.ops.forget(attr.node, 1);

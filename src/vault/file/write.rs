@@ -180,10 +180,10 @@ impl FileState {
         self.place(file, context, k, chunk, first, sealed, hold)
     }
 
-    /// Stores sealed segments from number `first` on: in the store if their place is fresh, in the
-    /// chunk's pending ones if it is live, all pending with `hold`. Segments that the store refuses
-    /// become pending, because their place may hold part of the new bytes. Returns the refusal, if
-    /// any.
+    /// Stores sealed segments from number `first` on. A segment with a fresh place is written to the
+    /// store. One with a live place becomes pending in the chunk; with `hold` all become pending. So
+    /// do segments that the store refuses, because their places may contain part of the new bytes.
+    /// Returns the refusal, if any.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn place(
         &mut self,
@@ -334,8 +334,8 @@ impl FileState {
             }
         }
         if result.is_err() && self.size <= SMALL_MAX {
-            // The write does not make the file large: without its small form no header could
-            // contain its size.
+            // The failed write leaves the file in its small form. In the large form, no header could
+            // contain such a small size.
             self.take_dirty_from(0);
             (self.small, self.size) = (small, size);
             return result;

@@ -444,7 +444,7 @@ fn a_daemon_killed_during_writeback_leaves_no_hung_mount() {
             );
         }
         daemon.child.kill().unwrap();
-        // This is what never ended.
+        // This wait never ended.
         daemon.child.wait().unwrap();
     });
     drop(file);
@@ -488,8 +488,8 @@ fn an_unsynced_recording_loses_only_its_last_seconds() {
         bed.init();
     }
     let daemon = bed.mount(&bed.vault);
-    // Started before: a new process has the recording's descriptor for a moment, and closing that
-    // one flushes too.
+    // The copier is started before the recording: a new process inherits open descriptors for a
+    // moment, and closing the recording's one would flush it.
     let copier = disks.as_ref().map(|_| {
         let mut copier = Command::new("bash");
         copier
@@ -500,8 +500,8 @@ fn an_unsynced_recording_loses_only_its_last_seconds() {
             .unwrap()
     });
     let mut recording = std::fs::File::create(bed.point().join("recording")).unwrap();
-    // The time is what is promised: a busy machine has more than half of it as reserve, and the
-    // kernel alone would take longer.
+    // 24 seconds: the promise with a reserve for a busy machine. Without the daemon's flushes, the
+    // kernel would hold the data back for longer.
     const HALF_SECONDS: u8 = 48;
     for n in 0..HALF_SECONDS {
         recording.write_all(&[n + 1; RECORD]).unwrap();
@@ -575,9 +575,9 @@ fn small_disk(work: &Path) -> Option<Disk> {
 #[test]
 fn a_full_disk_damages_nothing_and_the_mount_recovers() {
     // A last segment that grew needed a block that was requested from the store only after the
-    // record was durable, and then nothing else in the vault could be overwritten either. And the
-    // kernel kept the length of what was refused at the close: where it had dropped the pages, it
-    // showed zeros.
+    // record was durable, and then nothing else in the vault could be overwritten either. Besides,
+    // when data was refused at the close, the kernel kept the length of the file with that data.
+    // For pages that it had dropped it showed zeros.
     if !can_mount() {
         return;
     }

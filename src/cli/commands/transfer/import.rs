@@ -161,7 +161,7 @@ impl<'a> Import<'a, '_> {
         Ok(())
     }
 
-    /// Starts with the current directory, which is copied into `node`.
+    /// Lists the current directory, whose entries are to be copied into `node`.
     fn level(&mut self, node: Node<'a>) -> Result<Level<'a>, EntryError> {
         let here = self.descent.here().map_err(local("find"))?;
         Ok(Level {
@@ -200,8 +200,8 @@ impl<'a> Import<'a, '_> {
             return Err(EntryError::Odd("the vault has a directory of this name"));
         }
         let object = if stat.is_file() { dir.read(name).map_err(local("open"))? } else { found };
-        // Size and times before the contents are read, so that the next run copies a file again
-        // that changes meanwhile.
+        // Reads size and times before the contents. If the file changes meanwhile, the next run
+        // copies it again.
         let outside = Outside { stat: object.stat().map_err(local("stat"))?, object };
         if outside.stat.is_file() != stat.is_file() {
             return Err(EntryError::Odd("it is no longer a regular file"));

@@ -57,7 +57,7 @@ use crate::vault::keyring::keys::ShareKeys;
 
 /// Prefix of the names of journals.
 pub(crate) const PREFIX: &[u8] = b"+journal-";
-/// Prefix of the names of these journals.
+/// Prefix of the names of journals with creation records.
 pub(crate) const CREATED: &[u8] = b"+created-";
 /// Size in bytes of a new journal.
 const INITIAL: u64 = 4 << 20;
@@ -417,8 +417,9 @@ impl Journal {
         self.lost.forget(inode);
     }
 
-    /// Called before the contents of the inode are discarded. Its records are kept, but not
-    /// written, until [`Journal::forget_repair`], or [`Journal::keep_repair`] if that fails.
+    /// Suspends the repair of an inode before its contents are discarded: its records are kept but
+    /// not written. [`Journal::forget_repair`] follows, or [`Journal::keep_repair`] if discarding
+    /// fails.
     pub fn suspend_repair(&self, inode: Inode) {
         self.doom(inode, true);
     }

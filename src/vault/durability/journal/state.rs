@@ -1,4 +1,4 @@
-//! The state that a journal has of its files.
+//! What the journal knows of the files that have records in it, and of older journals.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Running {
 }
 
 impl Running {
-    /// Ends the appends to it; `acknowledged` as in [`Old`].
+    /// Ends appending to the journal; `acknowledged` as in [`Old`].
     pub(super) fn retire(self, acknowledged: u64) -> Old {
         let Running { file, dir, name, head, .. } = self;
         Old { file, dir, name, head, acknowledged }
