@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Our chunk path beside libraries of Python: PyPI's rencrypt (AES-256-GCM of ring) and PyFLocker (of OpenSSL, through cryptography).
+# Compares the speed of kithfs's chunk encryption with two Python libraries: rencrypt (AES-256-GCM of ring) and PyFLocker (of OpenSSL,
+# through cryptography).
 #
 #     scripts/bench-aead.sh [--most MIB] [--ring]
 #
 #   --most MIB   the largest buffer (default 1024)
-#   --ring       ours with AES-256-GCM of ring, in the place of that of aws-lc-rs
+#   --ring       build kithfs with ring instead of aws-lc-rs
 #
-# Buffers of 32 KiB to 1 GiB in memory, and files. Ours seals each segment of 4 KiB by itself, with a sub-key for each 256 KiB; the others
-# seal a buffer as a whole. Ours and rencrypt work in place, PyFLocker from one buffer to another, as each is meant to be used. One
-# thread each. The packages go into a Python environment of their own, under target.
+# Measures buffers of 32 KiB to 1 GiB in memory, and files, with one thread. kithfs seals each segment of 4 KiB separately, with a sub-key
+# for each 256 KiB; the others seal a buffer as a whole. kithfs and rencrypt work in place, PyFLocker from one buffer to another, as their
+# documentation recommends. The packages are installed into a Python environment below target.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 die() { echo "bench-aead: $*" >&2; exit 1; }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Draws eight lines of a table that scripts/bench-peers.sh has printed, for three systems, as SVG.
+# Draws eight lines of a table of scripts/bench-peers.sh, for three systems, as SVG.
 #
-#     scripts/bench-chart.sh TABLE.md >chart.svg      docs/bench-peers.svg shows docs/BENCHMARKS.md
+#     scripts/bench-chart.sh TABLE.md >chart.svg      docs/bench-peers.svg is made from docs/BENCHMARKS.md
 #
-# Each line has its own unit: its fastest system has a bar of full length, and each bar has its figure.
+# Each line has its own unit: the bar of its fastest system has the full length. Each bar shows its figure.
 set -euo pipefail
 case ${1--h} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 command -v gnuplot >/dev/null || { echo "bench-chart: gnuplot is missing: apt-get install gnuplot-nox" >&2; exit 1; }
@@ -17,7 +17,7 @@ create 4 KiB files, files/s=create 4 KiB files
 unpack a tree, MB/s=unpack a tree
 md5sum of the tree, cold, MB/s=read a tree, cold'
 
-# A bar a line: position, length, figure, system, and at the second of three the label of the group.
+# One bar per line: position, length, figure, system, and for the second bar of three the label of the group.
 bars=$(awk -F' *[|] *' -v OFS='\t' '
     NR == FNR { split($0, pair, "="); label[pair[1]] = pair[2]; next }
     /^\| \|/ { for (i = 3; i < NF; i++) column[$i] = i }
@@ -34,7 +34,7 @@ bars=$(awk -F' *[|] *' -v OFS='\t' '
         row++
     }' <(echo "$lines") "$1")
 [ -n "$bars" ] || { echo "bench-chart: $1 has none of the lines" >&2; exit 1; }
-# The line that begins with date and machine, without the versions behind it.
+# The line with date and machine, without the versions that follow.
 when=$(sed -n '/^[0-9-]*, [0-9]* CPU/{s/\(medians of [0-9]*\).*/\1/p;q}' "$1")
 
 gnuplot <(cat <<PLOT

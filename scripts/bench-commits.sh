@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The benchmarks of two commits, by ratio.
+# Compares the benchmarks of two commits, as ratios.
 #
 #     scripts/bench-commits.sh A B [BENCH...] [-- ARGUMENTS OF CRITERION]
 #
 # Checks both out under target/bench-commits, runs the named benchmarks (default: aead hctr2 parts) of A, B, A and B, takes
-# the better of the two medians for each, and prints B / A in time: below 1 is faster. Only what both commits have is compared.
-# Differences of less than a quarter are ties on most machines.
+# the better of the two medians for each, and prints the time of B divided by that of A: below 1, B is faster. Only benchmarks that both
+# commits have are compared. On most machines a difference of less than a quarter is noise.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 die() { echo "bench-commits: $*" >&2; exit 1; }
@@ -39,7 +39,7 @@ run() { # commit, round
             echo "bench-commits: $1 has no benchmark $bench" >&2
             continue
         fi
-        # Where criterion keeps its figures is a variable of its own, so that the second round does not write over the first.
+        # A separate directory for criterion's figures, so that the second round does not overwrite those of the first.
         (cd "$top/$1" && CARGO_TARGET_DIR=$top/build CRITERION_HOME=$top/figures/$1/$2 \
             cargo bench --quiet --locked --bench "$bench" -- "${arguments[@]}" >/dev/null) || die "$bench of $1 failed"
     done

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# What durability costs: kithfs beside gocryptfs, securefs and the plain disk, in one run on one machine.
+# Measures the cost of durability: compares kithfs with gocryptfs, securefs and the plain disk, in one run on one machine.
 #
 #     scripts/bench-durability.sh [--quick] [--runs N] [--dir DIR] [--with LIST] [--out FILE]
 #
 #   --quick      small and short: to see that it works, not to quote
 #   --runs N     medians of N runs (default 3); within each run the filesystems take turns
-#   --dir DIR    where plain and ciphered files lie, all on this one filesystem (default: a directory in $TMPDIR or /tmp)
-#   --with LIST  which, separated by commas: native, gocryptfs, securefs, kithfs (default: all that are installed)
+#   --dir DIR    directory for the plain and the encrypted files (default: a directory in $TMPDIR or /tmp)
+#   --with LIST  filesystems, separated by commas: native, gocryptfs, securefs, kithfs (default: all that are installed)
 #   --out FILE   write the table to FILE as well
 #
 # Three loads, each on files that were synced before:
 #   overwrite    4 KiB at random places of a file, fsync after each (fio, fsync=1): operations a second, and the median time of one fsync
 #   sequential   a file overwritten from its beginning to its end in 1 MiB, one fsync at the end: MB/s
-#   create       files of 4 KiB made, written and synced one after the other: files a second
-# A disk whose fsync takes no time (a RAM disk) says nothing here; the first line tells what the plain disk needs for one.
+#   create       files of 4 KiB created, written and synced one after the other: files a second
+# The results mean nothing on a disk whose fsync takes no time, such as a RAM disk. The first line shows the time of the plain disk.
 set -euo pipefail
 
 . "$(dirname -- "${BASH_SOURCE[0]}")/peers.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# What a synced vault costs where the benchmark of the peers does not look: the first listing and the first lookup of a directory that
-# was renamed a thousand times, and of a directory of many entries; in a plain vault and in a synced one, in turns, in one run.
+# Measures costs of a synced vault that scripts/bench-peers.sh does not measure: the first listing and the first lookup in a directory that
+# was renamed a thousand times, and in a directory of many entries. Measures a vault without the mark and a synced one in turns.
 #
 #     scripts/bench-synced.sh [--renames N] [--entries N] [--runs N] [--dir DIR]
 #
 #   --renames N   how often the directory is renamed (default 1000); each time one file is created in it
 #   --entries N   files in the large directory (default 1000000)
-#   --runs N      medians of N runs (default 5), each after mounting anew
-#   --dir DIR     where the vaults lie (default: a directory in $TMPDIR or /tmp)
+#   --runs N      medians of N runs (default 5), each after mounting again
+#   --dir DIR     directory for the vaults (default: a directory in $TMPDIR or /tmp)
 #
 # Lookups are of a name that exists and of one that does not. The table is in milliseconds.
 set -euo pipefail
@@ -28,7 +28,7 @@ done
 choose_peers kithfs,kithfs-synced kithfs kithfs-synced
 begin_peers "$base"
 
-# A directory that is renamed from one name to the next, with a file of each name; and a large one.
+# Makes a directory that is renamed again and again, with a file created under each of its names; and a large directory.
 fill() {
     perl -e '
         use strict;
@@ -44,7 +44,7 @@ fill() {
         make("many/file$_") for 1 .. $entries;' "$1" "$renames" "$entries"
 }
 
-# Milliseconds of: the listing of a directory, or the lookup of a name that exists, or of one that does not.
+# Prints the milliseconds of listing a directory, or of looking up a name that exists, or one that does not.
 took() { # what, directory, name
     perl -MTime::HiRes=time -e '
         use strict;

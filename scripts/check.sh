@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks: what CI runs and what a newcomer runs. Stops at the first that fails.
+# Runs all checks, as CI does. Stops at the first one that fails.
 #
 #     scripts/check.sh
 set -euo pipefail

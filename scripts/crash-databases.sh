@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# PostgreSQL in a mount whose daemon is killed under pgbench: every acknowledged transaction is there afterwards, and amcheck is content.
+# Runs PostgreSQL in a mount and kills the daemon while pgbench works. Afterwards every acknowledged transaction must exist, and amcheck must
+# find no fault.
 #
 #     scripts/crash-databases.sh [--rounds N] [--seconds N]
 #
 #   --rounds N    kills (default 5)
-#   --seconds N   how long pgbench works before the kill, at the most (default 5)
+#   --seconds N   maximum time for which pgbench works before the kill (default 5)
 #
 # Needs PostgreSQL (initdb, postgres, pgbench, psql, the amcheck extension) and, run by root, a user `postgres` or `nobody` for the server.
-# Each client writes into a table of its own and notes each commit that it was told of, outside of the mount.
+# Each client writes into a table of its own. Outside of the mount it records each commit that the server has acknowledged.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -75,8 +76,8 @@ kill_it() {
     kill -9 "$daemon"
     wait "$daemon" 2>/dev/null || true
     daemon=''
-    # The server dies of it; what is left of it must not hold the mount, nor the clients. A process of the server that waits for a lock of
-    # another one, which has died, does not notice the end of its parent.
+    # The server ends by itself without its files, but some of its processes can be left and would keep the mount busy. A process that waits
+    # for a lock of a dead one does not notice that the parent has ended.
     if [ -n "$server" ]; then
         local parts
         parts=$(cat "/proc/$server/task/$server/children" 2>/dev/null || true)
@@ -103,7 +104,7 @@ start_server() {
 
 sql() { "${as[@]}" psql -h "$work/socket" -d postgres -U bench -qAtX -v ON_ERROR_STOP=1 -c "$1"; }
 
-# One client: a row after the other, noted when the commit has returned.
+# One client: inserts one row after the other, and records each once its commit has returned.
 client() {
     local n=$1 i
     coproc "${as[@]}" psql -h "$work/socket" -d postgres -U bench -qAtX -v ON_ERROR_STOP=1 2>/dev/null

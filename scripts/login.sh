@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# What opens a vault at login or boot, each tried with the program that does it: pam_mount opens a session (pamtester), and systemd reads the
-# user service and a line of fstab with automount. systemd itself is never started.
+# Tests opening a vault at login or boot with the real programs: pam_mount opens a session (by pamtester), and systemd reads the user service
+# and a line of fstab with automount. systemd itself is never started.
 #
 #     scripts/login.sh [--install] [--program FILE]
 #
-#   --install        installs pamtester, libpam-mount and systemd where they are missing (Debian)
-#   --program FILE   tries this program instead of building one
+#   --install        install pamtester, libpam-mount and systemd if they are missing (Debian)
+#   --program FILE   test this program instead of building one
 #
-# As root. Everything happens in a mount namespace of its own, with a user and a PAM service that are known only there.
+# Run it as root. Everything happens in a separate mount namespace, with a user and a PAM service that exist only there.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -50,7 +50,7 @@ mkdir home plain
 { cat /etc/shadow; echo "ann:$(openssl passwd -6 'correct horse'):19000:0:99999:7:::"; } >shadow
 chmod 640 shadow
 for file in passwd group shadow; do mount --bind "$file" "/etc/$file"; done
-# mount(8) finds the program by the name of a helper; everybody may use FUSE, as on an ordinary machine.
+# mount(8) finds the program by the name of its helper. Everybody may use FUSE, as on an ordinary machine.
 mkdir helpers
 ln -s "$kithfs" helpers/mount.kithfs
 sbin=$(readlink -f /sbin)
@@ -64,7 +64,7 @@ chown ann: .
 as_ann() { setpriv --reuid 4321 --regid 4321 --clear-groups env -u XDG_RUNTIME_DIR HOME="$PWD/home" "$@"; }
 as_ann "$kithfs" init --passphrase-file passphrase --kdf-memory 32 --kdf-passes 1 vault >/dev/null 2>&1
 
-# The volume as the manual has it, with the paths of this user.
+# The volume as in the manual, with the paths of this user.
 line=$(grep '^<volume fstype="kithfs"' "$here/docs/MANUAL.md") || die "the manual has no volume for pam_mount"
 line=${line//\/home\/ann/$PWD}
 cat >pam_mount.conf.xml <<END

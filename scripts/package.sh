@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds what users install, into target/package: a Debian package, an RPM package, and a tarball with an installer.
+# Builds packages in target/package: a Debian package, an RPM package, and a tarball with an installer.
 #
 #     scripts/package.sh [--program FILE] [--revision N] [deb | rpm | tar]...     default: deb and tar
 #
-#   --program FILE   packs this program instead of building one
+#   --program FILE   pack this program instead of building one
 #   --revision N     revision of the packages (default 1)
 #
-# The program is built without the paths of this machine in it, and every file has the time SOURCE_DATE_EPOCH (default: that of the last
-# commit), so that two builds can be compared: see scripts/reproduce.sh. The list of dependencies needs Python 3.11, deb dpkg-dev, rpm rpm.
+# The program contains no paths of this machine, and every file has the time SOURCE_DATE_EPOCH (default: that of the last commit), so that two
+# builds can be compared (scripts/reproduce.sh). The list of dependencies needs Python 3.11; `deb` needs dpkg-dev, and `rpm` needs rpm.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
@@ -28,7 +28,7 @@ export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 machine=$(uname -m)
 
 if [ -z "$program" ]; then
-    # Rust and C sources by names that are the same on every machine.
+    # Gives Rust and C sources names that are the same on every machine.
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     export RUSTFLAGS="--remap-path-prefix=$PWD=/kithfs --remap-path-prefix=$cargo_home=/cargo ${RUSTFLAGS-}"
     export CFLAGS="-ffile-prefix-map=$PWD=/kithfs -ffile-prefix-map=$cargo_home=/cargo ${CFLAGS-}"

@@ -1,8 +1,8 @@
-# Other encrypted filesystems beside kithfs, each in a directory of its own, for the scripts that compare them: sourced, not run.
+# Functions for scripts that compare kithfs with other encrypted filesystems, each in a directory of its own. Sourced, not run.
 #
-# Sets `here`, `kithfs` (the program: $KITHFS, or target/release/kithfs) and, by `choose_peers LIST KNOWN...`, `peers`: those of LIST
-# (names with commas), or where it is empty those of KNOWN that are there. `begin_peers DIR` makes the scratch directory `work` in DIR.
-# Only what is mounted here is unmounted, and only processes that were started here are ended, however the script ends.
+# Sets `here` and `kithfs` (the program: $KITHFS, or target/release/kithfs). `choose_peers LIST KNOWN...` sets `peers` to the names in LIST,
+# separated by commas, or if LIST is empty to those of KNOWN that are installed. `begin_peers DIR` makes the scratch directory `work` in DIR.
+# However the script ends, it unmounts only its own mounts, and ends only processes that it has started.
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 kithfs=${KITHFS:-$here/target/release/kithfs}
@@ -10,7 +10,7 @@ name=$(basename -- "$0" .sh)
 say() { echo "$name: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Whether FUSE over io_uring can be had: a switch of the fuse module that root may set, and that is put back in the end.
+# Returns whether FUSE over io_uring can be used. Root sets the switch of the fuse module for that, and it is set back at the end.
 switch=/sys/module/fuse/parameters/enable_uring switched=''
 available() {
     case $1 in
@@ -93,7 +93,7 @@ start_mount() {
             command=("$kithfs" mount --foreground --transport uring --passphrase-file "$work/pass" "$dir/store" "$dir/mnt")
             ;;
     esac
-    # Those without an option for it read the passphrase from their standard input.
+    # Programs without an option for the passphrase read it from standard input.
     "${command[@]}" >>"$dir/log" 2>&1 <"$work/pass" &
     daemon[$fs]=$!
     for ((i = 0; i < 2400; i++)); do
@@ -105,7 +105,7 @@ start_mount() {
     die "$fs: the mount did not come up"
 }
 
-# Ends the mount of $1, if it has one: first kindly, then lazily. The process is one that we started.
+# Unmounts $1, if it is mounted. If it stays busy, unmounts it lazily and ends its daemon, which this script has started.
 end_mount() {
     local fs=$1 mnt=$work/$1/mnt pid=${daemon[$1]:-} i
     [ -n "$pid" ] || return 0
@@ -119,7 +119,7 @@ end_mount() {
         "$unmounter" -uz "$mnt" || umount -l "$mnt" || true
         kill "$pid" 2>/dev/null || true
     fi
-    # What the daemon still writes belongs to the time of nobody else.
+    # Waits for the daemon's last writes, so that they do not disturb the next measurement.
     wait "$pid" 2>/dev/null || true
     daemon[$fs]=''
 }

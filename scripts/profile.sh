@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Where the daemon's time goes, layer by layer, for one kind of load on a vault in a scratch directory.
+# Shows where the daemon's time goes, layer by layer, for different loads on a vault in a scratch directory.
 #
-#     scripts/profile.sh [write|overwrite|read|random-read|create]...       all of them without an argument
+#     scripts/profile.sh [write|overwrite|read|random-read|create]...       default: all
 #
-# Needs perf(1) and root. Each sample of the daemon's threads is counted to the first layer below that has a function on its stack, from the
-# innermost outwards; what the kernel does for the caller, and what nobody does, is not in the table: the last column tells how much of the
-# time the daemon was on a processor at all (200% is two of them).
+# Needs perf(1) and root. Each sample of the daemon's threads is assigned to the innermost layer with a function on its stack. The table does
+# not contain the kernel's work for the caller, or idle time: its last column shows for how much of the time the daemon was on a processor at
+# all (200% means on two processors).
 set -euo pipefail
 . "$(dirname -- "$0")/scratch.sh"
 need perf fio perl

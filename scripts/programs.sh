@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs real programs in a mount and verifies what they did: scripts/programs/*.sh, or those that are named.
+# Runs real programs in a mount and verifies their results: all of scripts/programs/*.sh, or those that are named.
 #
 #     scripts/programs.sh [--install] [NAME...]       e.g. scripts/programs.sh sqlite git
 #
 #   --install    install the programs that are missing (as root on Debian)
 #
-# Each of them can be run by itself. Exit status: 0 if all held; 1 if one failed; those whose program is missing are named.
+# Each of these scripts can be run by itself. Exit status: 0 if all passed; 1 if one failed. Scripts whose program is missing are listed.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Sets up a machine and runs the main job: a vault is made, mounted, files go in and out.
+# Sets up a machine, builds kithfs and shows its main use: makes a vault, mounts it, and copies files in and out.
 #
 #     scripts/setup.sh [--tools-only]
 #
-#   --tools-only   install what is missing, and stop there
+#   --tools-only   only install what is missing
 #
-# As root on a Debian system it installs the packages that building and running need; elsewhere it says what is missing. A Rust toolchain comes
-# from rustup, and only where cargo is missing or too old. It can be run again at any time: what is there is left alone.
+# As root on a Debian system it installs the packages that building and running need; elsewhere it lists what is missing. It installs a Rust
+# toolchain by rustup only if cargo is missing or too old. It can be run again at any time, and changes nothing that is installed already.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -22,10 +22,10 @@ case ${1:-} in
     *) die "unknown option $1 (see --help)" ;;
 esac
 
-# What building and running need. The tests and the benchmarks install their own tools (scripts/tools.sh).
+# The tools that building and running need. The tests and the benchmarks install their own tools (scripts/tools.sh).
 scripts/tools.sh cc:build-essential fusermount3:fuse3 mount:mount mountpoint:util-linux
 
-# The oldest Rust that the project builds with stands in Cargo.toml.
+# Cargo.toml states the oldest Rust version that can build the project.
 wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 new_enough() {
     local have
@@ -52,7 +52,7 @@ else
     . "${CARGO_HOME:-$HOME/.cargo}/env"
 fi
 new_enough || die "cargo is still older than $wanted"
-# As udev does it, where no udev runs: every user may mount, and fusermount3 decides what.
+# Does what udev does, if no udev runs: every user may open the device, and fusermount3 decides what they may mount.
 if [ -c /dev/fuse ] && [ "$(id -u)" -eq 0 ] && [ "$(stat -c %a /dev/fuse)" = 600 ]; then
     chmod 666 /dev/fuse
 fi

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The stores of scripts/stores.sh that need a kernel with modules: in a virtual machine with Debian's own kernel, which sees this machine's
-# files for reading only, keeps what it writes in memory, and runs stores.sh with what this script is given.
+# Tests the stores that need a kernel with modules, in a virtual machine with Debian's kernel. The virtual machine sees this machine's files
+# read-only, keeps everything that it writes in memory, and runs stores.sh with the arguments of this script.
 #
 #     scripts/stores-vm.sh [--install] [STORE[=SCENARIO,...]...]        e.g. scripts/stores-vm.sh nfs4=use power
 #
 #   --install    install what it needs (as root on Debian); the kernel is only downloaded and unpacked, not installed
 #
-# `login` instead of a store tries what locks and opens vaults with the real systemd and logind (scripts/stores/login.sh).
+# `login` instead of a store tests locking and opening vaults with the real systemd and logind (scripts/stores/login.sh).
 #
-# The stores: nfs4 nfs3 vfat kernel-exfat, with the scenarios that have held so far, and power. There are also smb, of which docs/STORES.md
-# says what it does not hold, and stick, an ext4. STORE=SCENARIO,... is as for stores.sh. Needs root. Exit status: 0 if all held; 1 if not;
-# 77 where it cannot be tried.
+# The stores by default: nfs4 nfs3 vfat kernel-exfat, with the scenarios that pass, and power. Further stores: smb, whose limits are in
+# docs/STORES.md, and stick, an ext4. STORE=SCENARIO,... is as for stores.sh. Needs root. Exit status: 0 if all passed; 1 if not; 77 if they
+# cannot run here.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -57,7 +57,7 @@ if ! ls "$system"/boot/vmlinuz-* >/dev/null 2>&1; then
     mkdir -p "$system"
     image=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
     [ -n "$image" ] || skip "apt knows no kernel"
-    # As root it would be fetched by a user who may not write here, with a warning.
+    # Without this option apt downloads as another user, who may not write here, and prints a warning.
     (cd "$work" && apt-get download -q -o APT::Sandbox::User=root "$image" >download.log 2>&1) || skip "no kernel can be had: $(tail -n 1 "$work/download.log")"
     dpkg -x "$work"/linux-image-*.deb "$system"
     rm "$work"/linux-image-*.deb
@@ -66,10 +66,10 @@ kernel=$(ls "$system"/boot/vmlinuz-* | tail -n 1)
 release=${kernel##*/vmlinuz-}
 [ -e "$system/lib/modules/$release/modules.dep" ] || depmod -b "$system" "$release"
 
-# Emulated by software, which works everywhere: there is a /dev/kvm that starts no such kernel. KITHFS_VM_ACCEL='-accel kvm -cpu host' takes
-# the hardware, which was not tried to the end.
+# Emulation by software works everywhere; /dev/kvm could not start this kernel on a test machine. KITHFS_VM_ACCEL='-accel kvm -cpu host' uses
+# the hardware. A complete run with it was not tested.
 accelerator=${KITHFS_VM_ACCEL:--accel tcg,thread=multi,tb-size=512 -cpu Nehalem,+aes,+pclmulqdq}
-# What it starts from: busybox, and the modules by which it comes to this machine's files. All else it takes from there.
+# The virtual machine boots from busybox and the modules that give it access to this machine's files. It takes everything else from these.
 root=$work/root
 mkdir -p "$root"/{bin,dev,proc,sys,modules,lower,memory,root}
 cp "$(command -v busybox)" "$root/bin/busybox"
@@ -80,7 +80,7 @@ while read -r module; do
     echo "$(basename "$module")" >>"$root/modules/order"
 done <"$work/modules"
 
-# machine_runs COMMAND...: starts it, and has it run that in scripts/stores/guest.sh. What it says is shown as it comes.
+# machine_runs COMMAND...: starts the virtual machine, which runs the command by scripts/stores/guest.sh. Its output is shown at once.
 machine_runs() {
     cat >"$root/init" <<END
 #!/bin/busybox sh
@@ -116,7 +116,7 @@ END
     tail -q -n +1 -F --pid "$machine" "$work/out" 2>/dev/null &
     shown=$!
 }
-# machine_ends ANSWER...: until it has ended, `ANSWER... LINE` is called for each line that it asks with.
+# machine_ends ANSWER...: waits for the end of the virtual machine. Calls `ANSWER... LINE` for each line with which it requests something.
 machine_ends() {
     local asked until=$((SECONDS + ${KITHFS_VM_SECONDS:-5400}))
     while kill -0 "$machine" 2>/dev/null; do
@@ -127,7 +127,7 @@ machine_ends() {
     machine=''
     wait "$shown" || true
 }
-# How what it ran has ended.
+# Returns the status of the command that the virtual machine has run.
 machine_said() {
     local said
     said=$(tr -d '\r\n' <"$work/status")
@@ -144,7 +144,7 @@ truncate -s 400M "$work/stick"
 disks=()
 failed=0
 
-# The stick is plugged in and pulled when it asks for that.
+# Plugs the USB stick in or pulls it, when the virtual machine requests that.
 hand() {
     case $1 in
         plug) echo "device_add usb-storage,id=stick,drive=stick" >&8 ;;
@@ -163,7 +163,7 @@ if [ "$login" = 1 ]; then
     machine_said || failed=1
 fi
 
-# Its power is cut once it has synced so much on each disk, and it starts again from what they hold then.
+# Cuts the power of the virtual machine once it has synced enough on each disk. It then starts again with the disks as they are.
 cut() {
     echo "$1" >>"$work/acknowledged"
     [ "$(cut_least)" -lt 25 ] || kill -9 "$machine" 2>/dev/null || true

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Puts a vault on each kind of store that people have and does with it what they do: a tree and all that programs call, a mount that is
-# killed, shares and a second member, a store that fills up, and one that is taken away while it is mounted. docs/STORES.md says what holds, and is compared.
+# Tests a vault on many kinds of stores: a tree and the calls of programs, a daemon that is killed, shares with a second member, a store that
+# fills up, and one that disappears while it is mounted. Compares the results with docs/STORES.md.
 #
 #     scripts/stores.sh [--install] [STORE[=SCENARIO,...]...]        e.g. scripts/stores.sh exfat sshfs=use,killed
 #
 #   --install    install what the stores need (as root on Debian)
-#   SCENARIO     of those at the end of scripts/stores/store.sh; without any, all. What is lacking is compared only then
+#   SCENARIO     one at the end of scripts/stores/store.sh (default: all). Missing features are compared with the page only if all run
 #
-# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs. Needs root, to mount them; what is
-# missing is named. scripts/stores-vm.sh has those that need another kernel. Exit status: 0 if all held and lack what docs/STORES.md says; 1 if not.
+# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs. Needs root, to mount them. Prints the
+# stores that cannot be tested here. scripts/stores-vm.sh has those that need another kernel. Exit status: 0 if all passed and lack exactly the
+# features that docs/STORES.md lists; 1 if not.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
@@ -31,7 +32,7 @@ for store in "${stores[@]}"; do
     found=$(timeout --kill-after=30 "${KITHFS_STORE_SECONDS:-300}" stores/store.sh "$store" "${some//,/ }") || status=$?
     case $status in
         0)
-            # What its row says that the store does not hold.
+            # The features that the store does not support, by its row in the page.
             said=$(sed -n "s/^| $store | [^|]* | \([^|]*\) |.*/\1/p" ../docs/STORES.md | tr -d '\`,')
             found=${found:-nothing}
             if [ -n "$some" ] || [ "$found" = "$(xargs <<<"$said")" ]; then

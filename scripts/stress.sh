@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# stress-ng's filesystem stressors in a mount, one after the other, with verification: no wrong data, no leaked handle, a daemon that
-# lives and whose memory stays within its limit.
+# Runs stress-ng's filesystem stressors in a mount, one after the other, with verification. Checks that there is no wrong data and no leaked
+# handle, that the daemon stays alive, and that its memory stays within a limit.
 #
-#     scripts/stress.sh [SECONDS [STRESSOR...]]       60 seconds each, of all stressors that stress-ng counts to the class filesystem
+#     scripts/stress.sh [SECONDS [STRESSOR...]]       default: 60 seconds for each stressor of stress-ng's class filesystem
 #
-# Those that cannot run here are left out; scripts/stress-excluded.txt names them with their reasons.
+# Stressors that cannot run in a mount are left out; scripts/stress-excluded.txt lists them with their reasons.
 set -euo pipefail
 . "$(dirname -- "$0")/scratch.sh"
 need stress-ng
@@ -20,7 +20,7 @@ make_vault && mount_vault
 daemon=$("$kithfs" mounts --json | python3 -c 'import json, sys; print(next(m["pid"] for m in json.load(sys.stdin) if m["mountpoint"] == sys.argv[1]))' "$plain")
 handles() { find "/proc/$daemon/fd" -mindepth 1 -maxdepth 1 | wc -l; }
 memory() { awk '/^VmRSS/ { print $2 }' "/proc/$daemon/status"; }
-# The cache's 64 MiB, a buffer of 1 MiB and more a thread, and nodes of the largest tree that a stressor makes.
+# 64 MiB of caches, a buffer of at least 1 MiB for each thread, and nodes for the largest tree that a stressor makes.
 limit_kib=$((256 * 1024))
 
 failed=()
@@ -29,7 +29,7 @@ for each in "${stressors[@]}"; do
     mkdir "$plain/$each"
     status=0
     timeout --kill-after=20 $((seconds + 120)) stress-ng --quiet --"$each" 2 --timeout "$seconds" --verify --temp-path "$plain/$each" >"$work/log" 2>&1 || status=$?
-    # 2 and 3 of stress-ng: it failed; 4: not implemented or not possible here, as on any filesystem.
+    # Exit statuses of stress-ng: 2 and 3 mean failed, 4 not implemented or not possible on this machine.
     case $status in
         0) result=held ;;
         4) result="not possible on this machine" ;;
@@ -40,7 +40,7 @@ for each in "${stressors[@]}"; do
     echo "$each: $result, $(memory) KiB of memory, $(handles) handles"
     [ "$(memory)" -le $limit_kib ] || die "the daemon holds more than $limit_kib KiB after $each"
 done
-# Directory handles are kept in a cache of 512; nothing else may stay.
+# A cache keeps up to 512 handles of directories. No other handle may stay open.
 [ "$(handles)" -le $((before + 512)) ] || die "$(handles) handles are open, $before were before"
 umount_vault
 check_vault

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Random programs on several machines that have one vault mounted for writing, and a simulated sync tool between them, beside a plain
-# directory as the reference: what is lost, hidden, without a name or refused is counted.
+# Simulates several machines that have one vault mounted for writing, with random programs and a simulated sync tool. A plain directory under
+# the same programs and tool is the reference. Counts entries that are lost, hidden or without a name, and operations that are refused.
 #
 #     scripts/sync-simulator.sh [OPTION...]
 #
@@ -13,8 +13,8 @@
 #   --scenarios [NAME]  play the scenarios of tests/sync/scenarios.rs instead, or those with this in their name, and print their states
 #   --verbose           print also results of operations that differ without being a failure
 #
-# Each session has a trace that follows from its seed. Needs root, /dev/fuse and cargo; KITHFS names another program than the one that
-# cargo builds. gocryptfs is mounted with -sharedstorage and -badname '*', which shows most.
+# The seed of a session determines its trace. Needs root, /dev/fuse and cargo. KITHFS names a program to use instead of the one that cargo
+# builds. gocryptfs is mounted with -sharedstorage and -badname '*', with which it shows the most entries.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."

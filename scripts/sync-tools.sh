@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# A vault in a folder that a sync tool keeps equal on two machines: what one writes the other reads, conflicts show both, and a crash waits.
+# Tests a vault in a folder that a real sync tool keeps equal on two machines: each reads what the other writes, both versions of a conflict
+# are kept, and a crash of one machine stops nothing on the other.
 #
 #     scripts/sync-tools.sh [--install] [syncthing | unison | nextcloud]...
 #
-# All tools when none is named; --install installs what they need (as root on Debian). The machines are this one under two host names,
-# with memories of their own; what Syncthing and Nextcloud send stays in a network namespace. The Nextcloud client is the real one, and its
-# server scripts/sync-tools/nextcloud-server.py. Needs root.
+# Runs all tools if none is named. --install installs what they need (as root on Debian). Both machines are this one, with two host names and
+# separate state directories. Syncthing and Nextcloud run in a network namespace without a connection to the outside. The Nextcloud client is
+# the real one; its server is scripts/sync-tools/nextcloud-server.py. Needs root.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 if [ "${1-}" = --install ]; then
@@ -22,7 +23,7 @@ tools=("$@")
 [ $# -gt 0 ] || tools=(syncthing unison nextcloud)
 
 network='' synced=()
-# on MACHINE COMMAND...: under that host name, with that machine's memory of what it has seen.
+# on MACHINE COMMAND...: runs a command with that machine's host name and state directory.
 on() {
     local machine=$1
     shift
@@ -41,22 +42,22 @@ before_cleanup() {
     done
     for pid in "${synced[@]}" $network; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null; done
 }
-# A network without a way out.
+# Makes a network namespace without a connection to the outside.
 apart() {
     need unshare nsenter ip
     [ -z "$network" ] || return 0
     unshare --net sh -c 'ip link set lo up; exec sleep infinity' &
     network=$!
 }
-# in_network COMMAND...: there. Not for servers in the background: the process id would be that of a shell.
+# in_network COMMAND...: runs a command in that namespace. Not for servers in the background: `$!` would be the process id of a shell.
 in_network() { nsenter --target "$network" --net "$@"; }
 
-# Plain contents of the vault as a machine has it.
+# Exports the plain contents of a machine's copy of the vault.
 contents() {
     rm -rf -- "$work/out-$1"
     on "$1" "$kithfs" export "$(store "$1")" "$work/out-$1" >"$work/export" 2>&1 || { cat "$work/export" >&2; die "$sync: export on machine $1"; }
 }
-# Both machines have the same, whole, and neither takes it for something older.
+# Checks that both machines have the same contents without faults, and that neither reports a rollback.
 agree() {
     local machine
     for machine in one two; do
@@ -70,11 +71,12 @@ stores_are_equal() {
     diff -rq --no-dereference -x '.syncthing.*.tmp' -x '.sync_*.db*' -x '.*sync.log*' "$(store one)" "$(store two)" >/dev/null 2>&1
 }
 
-# Without control files, some of which change as long as a daemon runs.
+# Compares the stores without control files, some of which change as long as a daemon runs.
 entries_are_equal() { diff -rq --no-dereference -x '+*' -x '.syncthing.*.tmp' "$(store one)" "$(store two)" >/dev/null 2>&1; }
 
 unison_start() { need unison; mkdir -p "$work/unison-one" "$work/unison-two"; }
-# Compares contents: by times it sees no second change of a file within a second. The copies that it makes of conflicts it sees the next time.
+# Has Unison compare contents, because by times it misses a second change of a file within one second. Runs it twice: it sees the conflict
+# copies that it makes only in the next run.
 unison_sync() {
     local time
     for time in 1 2; do
@@ -166,14 +168,14 @@ nextcloud_sync() {
 }
 nextcloud_apart() { :; }
 
-# lines MACHINE LINE: the line, and another one on the second machine, because Nextcloud takes two new versions of one size and one second
-# for equal.
+# lines MACHINE LINE: prints the line, and on the second machine another one too: Nextcloud treats two new versions with the same size and the
+# same second as equal.
 lines() { [ "$1" = one ] && printf '%s\n' "$2" || printf '%s\nlonger\n' "$2"; }
 # Both machines are mounted and written to all the time, and the tool works in between.
 together() {
     local machine n second whole=true
-    # Syncthing names a conflict copy after the second, and a second copy of one file within it replaces the first one. So its rounds begin
-    # when the one before is over, each in a second of its own.
+    # Syncthing names a conflict copy after the second of its creation, and another copy of the file in that second replaces the first one. So
+    # each of its rounds begins in a new second, after the round before has ended.
     [ "$sync" != syncthing ] || whole=entries_are_equal
     up one
     up two
@@ -209,7 +211,7 @@ shows() {
     local at end=$((SECONDS + 3)) n=${2%% *} from=${2##* } file
     at=$(point "$1")
     for file in together "created-$n" "only-$from" "common/$n/$from"; do
-        # Not in a pipe: `grep -q` ends at the first match, and what writes into the pipe then fails.
+        # Not in a pipe: `grep -q` ends at the first match, and then the program that writes into the pipe would fail.
         until grep -qxs "$2" "$at/$file"*; do
             [ "$SECONDS" -lt "$end" ] || { ls -l "$at" "$(store "$1")" >&2; die "$sync: machine $1 does not show '$2' in $file"; }
             sleep 0.1
@@ -222,7 +224,7 @@ scenario() {
     "${sync}_start"
     on one "$kithfs" init --synced --own-identity --kdf-memory 32 --kdf-passes 1 "$(store one)" >/dev/null 2>&1
 
-    # One writes while the tool is at work.
+    # The first machine writes while the tool is working.
     up one
     cp -a "$here/src" "$here/tests/vectors" "$(point one)/"
     # Nextcloud keeps no symbolic links.
@@ -246,7 +248,7 @@ scenario() {
 
     together
 
-    # The other one's turn.
+    # Then the second machine writes.
     up two
     echo two >>"$(point two)/log"
     mv "$(point two)/src" "$(point two)/moved"
@@ -255,11 +257,11 @@ scenario() {
     down two
     "${sync}_sync"
     agree
-    # What is gone may have been removed elsewhere, and stays no alarm when nothing is new any more.
+    # A removal on the other machine is no alarm, also in a second comparison in which nothing is new.
     agree
     say "$sync: the machines take turns"
 
-    # Both, without knowing of each other.
+    # Both machines write while the tool is stopped.
     "${sync}_apart" pause
     for machine in one two; do
         up "$machine"
@@ -279,7 +281,7 @@ scenario() {
     done
     say "$sync: of a conflict both are there"
 
-    # One loses its daemon with changes in the journal, which is on that machine alone.
+    # The daemon of the first machine is killed while its journal contains changes. The journal is only on that machine.
     on one sh -c 'echo $$ >"$0"; exec "$@"' "$work/daemon" "$kithfs" mount --foreground "$(store one)" "$(point one)" >/dev/null 2>&1 &
     local job=$!
     until mountpoint -q "$(point one)"; do kill -0 "$job"; sleep 0.05; done

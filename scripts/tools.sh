@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs tools that are missing: what the script that calls it needs, and nothing else.
+# Installs missing tools that the calling script needs.
 #
-#     scripts/tools.sh COMMAND:PACKAGE...     the command that proves that a tool is there, and Debian's package of it
-#     scripts/tools.sh --tests                what the tests need, with rustfmt and clippy
+#     scripts/tools.sh COMMAND:PACKAGE...     installs Debian's PACKAGE if there is no COMMAND
+#     scripts/tools.sh --tests                installs the tools of the tests, with rustfmt and clippy
 #
 # As root on a Debian system it installs the packages; elsewhere it names them and fails.
 set -euo pipefail
@@ -16,7 +16,7 @@ if [ "${1-}" = --tests ]; then
         perl:perl make:make ps:procps sqlite3:sqlite3 mkfs.xfs:xfsprogs
         age:age ssh-keygen:openssh-client python3:python3 dbus-daemon:dbus-daemon gnome-keyring-daemon:gnome-keyring
     )
-    # A module of Debian's Python, and not of another one in the PATH.
+    # Looks for the module in Debian's Python, not in another one in the PATH.
     /usr/bin/python3 -c 'import dbusmock' 2>/dev/null || needs+=(dbusmock:python3-dbusmock)
     if command -v rustup >/dev/null && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
         rustup component add rustfmt clippy >&2

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A newcomer's first hour, with the Debian package alone in a fresh root: two ordinary users install it, make a vault, share a folder through
-# Syncthing, and the owner removes the other again. Prints each step with its time, as the table of docs/FIRST_HOUR.md.
+# Measures the first hour of new users with the Debian package in a fresh root. Two ordinary users install it, make a vault and share a folder
+# through Syncthing; then the owner removes the other user. Prints each step with its time, as in docs/FIRST_HOUR.md.
 #
 #     scripts/walk.sh DEB
 #
-# As root, with mmdebstrap, /dev/fuse and a Debian mirror (or the variable MIRROR). Passphrases come from files, as nobody types here.
+# Needs root, mmdebstrap, /dev/fuse and a Debian mirror (or the variable MIRROR). Passphrases come from files, because no person types them.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 [ $# -eq 1 ] || { echo "usage: walk.sh DEB" >&2; exit 1; }
 deb=$(realpath -- "$1")
 if [ -z "${KITHFS_WALK-}" ]; then
-    # Mounts and the network of the two machines stay in here.
+    # Runs in namespaces of its own, which contain the mounts and the network of the two machines.
     KITHFS_WALK=1 exec unshare --mount --propagation private --net bash "$0" "$deb"
 fi
 ip link set lo up
@@ -28,7 +28,7 @@ cleanup() {
 trap cleanup EXIT
 die() { echo "walk: $*" >&2; exit 1; }
 
-# The package list of a machine that has Syncthing already; kithfs is what is new.
+# The machine has Syncthing already; only kithfs is new.
 nsenter --target "$PPID" --net mmdebstrap --quiet --variant=minbase --include=ca-certificates,syncthing,curl bookworm "$root" "${MIRROR:-http://deb.debian.org/debian}"
 mkdir -p "$root/dev" "$root/proc"
 mount --rbind /proc "$root/proc"
@@ -47,7 +47,7 @@ for user in ann bob; do
     system chown "$user:" "/home/$user/.passphrase"
 done
 
-# step WHO TEXT COMMAND: runs it as that user and prints a row.
+# step USER TEXT COMMAND: runs the command as that user and prints a row.
 total=0
 step() {
     local who=$1 what=$2 command=$3 began took
@@ -64,7 +64,7 @@ step() {
     # shellcheck disable=SC2016
     printf '| %s | %s | `%s` | %d.%02d |\n' "$who" "$what" "${command//|/\\|}" $((took / 100)) $((took % 100))
 }
-# As the user reads it.
+# Prints the output of the last step.
 said() { cat "$root/log"; }
 
 api() { curl -sf --max-time 30 -H 'X-API-Key: key' "http://127.0.0.1:$1" "${@:2}"; }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the packages and tries the Debian one as a user would: lintian (and rpmlint for the other), then in a fresh Debian root made by mmdebstrap it is installed, an
-# ordinary user runs the main job with it, an upgrade keeps a vault usable, and a removal leaves nothing behind.
+# Builds the packages, checks them with lintian and rpmlint, and tests the Debian package in a fresh root made by mmdebstrap: it is installed,
+# an ordinary user runs the demo with it, a vault stays usable after an upgrade, and a removal leaves nothing behind.
 #
 #     scripts/package/check.sh [--install] [--program FILE]
 #
-#   --install        installs lintian, dpkg-dev, mmdebstrap, rpm and rpmlint where they are missing
-#   --program FILE   packs this program instead of building one
+#   --install        install lintian, dpkg-dev, mmdebstrap, rpm and rpmlint if they are missing
+#   --program FILE   pack this program instead of building one
 #
-# As root, with /dev/fuse and a Debian mirror (or the variable MIRROR).
+# Needs root, /dev/fuse and a Debian mirror (or the variable MIRROR).
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -33,14 +33,14 @@ mounted=()
 cleanup() {
     local status=$? at
     trap - EXIT
-    # A mount of kithfs that is left, where something failed.
+    # Unmounts a mount of kithfs that is left after a failure.
     while read -r at; do
         umount -- "$at" || umount -l -- "$at" || status=1
     done < <(awk -v below="$root/" 'index($5, below) == 1 && / - fuse/ { print $5 }' /proc/self/mountinfo)
     for at in "${mounted[@]}"; do
         umount -l -- "$at" || status=1
     done
-    # Nothing below may be a mount any more: what is removed here must be this root alone.
+    # Removes nothing as long as something is mounted below, because that would be removed too.
     if grep -q " $root/" /proc/self/mountinfo; then
         echo "package check: something is still mounted below $root" >&2
         exit 1
@@ -51,7 +51,7 @@ cleanup() {
 trap cleanup EXIT
 
 mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$root" "${MIRROR:-http://deb.debian.org/debian}"
-# Without the mounts below them: a mount of somebody else, in /dev/shm perhaps, would stay in use for as long as this script runs.
+# Bound without the mounts below them: otherwise a mount of another user, perhaps in /dev/shm, would stay in use while this script runs.
 for at in dev proc; do
     mount --bind "/$at" "$root/$at"
     mounted+=("$root/$at")
@@ -76,12 +76,12 @@ as_user sh -c 'kithfs completion bash > /dev/null && [ -r /usr/share/man/man1/ki
 as_user kithfs --version --json | grep '"fusermount3": true' >/dev/null
 grep -q '"purl"' "$root/usr/share/doc/kithfs/kithfs.spdx.json"
 
-# A vault of the version before is read by the one after.
+# The new version must read a vault of the old one.
 as_user sh -c 'echo passphrase > ~/passphrase && chmod 600 ~/passphrase'
 vault() { as_user kithfs "$@" --passphrase-file /home/user/passphrase; }
 vault init /home/user/vault
 vault put /home/user/vault note /home/user/files/note
-# mount(8) finds the program by its other name.
+# mount(8) finds the program by the name mount.kithfs.
 inside mkdir /mnt/plain
 inside mount -t kithfs /home/user/vault /mnt/plain -o ro,passphrase_file=/home/user/passphrase
 [ "$(cat "$root/mnt/plain/note")" = "a file of an ordinary user" ]

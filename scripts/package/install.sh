@@ -3,7 +3,7 @@
 #
 #     ./install.sh [--uninstall]
 #
-# As root. Files go below /usr, where mount(8), man(1) and the shells look for them; DESTDIR, where set, comes before that.
+# Run it as root. Files go below /usr, where mount(8), man(1) and the shells look for them, or below $DESTDIR/usr if DESTDIR is set.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 root=${DESTDIR:-}
@@ -11,7 +11,7 @@ cd "$here/files"
 case ${1-} in
     '')
         command -v fusermount3 >/dev/null || echo "install: to mount, install the package fuse3" >&2
-        # A program that is in use is replaced, not written over.
+        # Replaces the program instead of overwriting it, because it may be running.
         find . -type d -exec mkdir -p "$root/{}" \;
         find . ! -type d -exec cp --remove-destination -P --preserve=mode,timestamps {} "$root/{}" \;
         echo "installed $root/usr/bin/kithfs"

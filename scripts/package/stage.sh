@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Puts every file that an installation consists of below a directory. All packages take their files from here.
+# Copies every file of an installation below a directory. All packages take their files from there.
 #
 #     scripts/package/stage.sh PROGRAM DIR
 #
-# PROGRAM is the built kithfs; DIR becomes the root of the package. SOURCE_DATE_EPOCH, where set, is the time of every file.
+# PROGRAM is the built kithfs; DIR becomes the root of the package. If SOURCE_DATE_EPOCH is set, it is the time of every file.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 [ $# -eq 2 ] || { echo "usage: stage.sh PROGRAM DIR" >&2; exit 1; }
@@ -19,7 +19,7 @@ man=$root/usr/share/man/man1
 mkdir -p "$man"
 "$program" man "$man"
 gzip -9n "$man"/*.1
-# mount(8) users look for the helper by its own name.
+# Users of mount(8) look for a manual page with the name of the helper.
 mkdir -p "$root/usr/share/man/man8"
 ln -s ../man1/kithfs-mount.1.gz "$root/usr/share/man/man8/mount.kithfs.8.gz"
 ln -s ../man1/kithfs-mount.1.gz "$root/usr/share/man/man8/mount.fuse.kithfs.8.gz"

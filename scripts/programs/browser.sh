@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A browser profile's worth of small SQLite files, in WAL mode, written by many processes at once; each has every row afterwards.
+# Many small SQLite databases, as in a browser's profile, in WAL mode: many processes write to them at once, and afterwards every row exists.
 set -euo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
 need sqlite3
@@ -12,7 +12,7 @@ profile() { # NUMBER
     for visit in $(seq $visits); do
         sqlite3 "$base" "insert into visit(url, blob) values('https://example.org/$1/$visit', randomblob(900))" || return 1
     done
-    # Bookmarks and settings are files that are written beside and renamed over.
+    # Bookmarks and settings are written to a new file, which then replaces the old one by a rename.
     for visit in 1 2 3 4 5; do
         echo "{\"file\": $1, \"visit\": $visit}" >"$plain/profile/$1.json.tmp"
         mv "$plain/profile/$1.json.tmp" "$plain/profile/$1.json"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# cargo in a mount: a build, a second one that does nothing, one after a change that builds what changed, also after a remount.
+# cargo in a mount: a full build, a second build that does nothing, and one after a change that builds only what has changed. The same after a
+# remount.
 set -euo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
 need cargo

@@ -17,7 +17,7 @@ cp /bin/true "$src/program" && setcap cap_net_raw+ep "$src/program"
 chmod 4755 "$src/dir/file 2" && chown 12345:54321 "$src/dir/file 3" && chmod 000 "$src/dir/file 4"
 setfattr -n user.colour -v 'green' "$src/dir/file 5" && setfattr -n trusted.secret -v 0x00ff00 "$src/dir/deep" && setfattr -n user.empty "$src/dir/file 6"
 setfacl -m u:12345:rwx,g:54321:r "$src/dir/file 7" && setfacl -d -m u:12345:rwx "$src/dir/deep" && touch "$src/dir/deep/inherits"
-# By default rsync tells times apart by whole seconds, so none may be of this one.
+# By default rsync compares times in whole seconds, so no file may have a time within the present second.
 find "$src" -depth -exec touch -h -d '2005-05-05 05:05:05.123456789' {} +
 touch -d '1960-02-03 04:05:06.789012345' "$src/dir/file 8" && touch -d '2038-01-20 00:00:00.000000001' "$src/dir/file 9"
 chmod 555 "$src/ro" && touch -d '2001-01-01 01:01:01.5' "$src/ro" "$src/dir"

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# tar with all metadata, and a big source tree: what was unpacked is what was packed, and packing it again gives the same archive.
+# tar with all metadata, and a big source tree: the unpacked tree equals the packed one, and packing it again makes the same archive.
 set -euo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
 need tar setfattr
 make_vault && mount_vault
 
-# The largest of the trees of sources and texts that a machine may have.
+# Takes the largest tree of sources or texts that this machine has.
 tree=$(rustc --print sysroot 2>/dev/null || true)/lib/rustlib/src/rust/library
 for other in "$tree" /usr/include /usr/share; do [ ! -d "$other" ] || { tree=$other; break; }; done
 pack() { tar --sort=name --numeric-owner --xattrs --xattrs-include='*' --acls -S --pax-option=delete=atime,delete=ctime -C "$1" -cf - .; }
 mkdir "$work/source"
-# Up to 200 MB of it, so that the run is the same kind of work everywhere.
+# Takes at most 200 MB of it, so that the run is similar on every machine.
 (cd "$tree" && find . -xdev -type f -printf '%s %P\0' | awk -v RS='\0' -v ORS='\0' '{ s += $1; if (s < 200e6 && NR < 15000) { sub(/^[0-9]+ /, ""); print } }' |
     tar --null -T - -cf - 2>/dev/null) | tar -C "$work/source" -xf -
 setfattr -n user.note -v 'text' "$(find "$work/source" -type f | head -n 1)"

@@ -28,7 +28,7 @@ def lacks(word, what=""):
 
 
 def attempt(word, call):
-    """Whether the store can do it; where not, the word with the error."""
+    """Returns whether the store supports the operation. If not, prints its word and the error."""
     try:
         call()
         return True
@@ -60,7 +60,7 @@ def fsync_dir(name="."):
 
 
 def others(call):
-    """What `call` gives in another process."""
+    """Returns the result of `call` in another process."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -77,7 +77,7 @@ def names_and_directories():
         os.close(write(b"names/" + name, name))
         os.mkdir(b"names/dir " + name[:251])
     assert sorted(os.listdir(b"names")) == sorted(NAMES + [b"dir " + name[:251] for name in NAMES])
-    # A directory that was full is renamed, emptied, removed, and renamed over: it has a record of its id then.
+    # A directory with entries is renamed, which makes rename evidence for it. Then it is emptied, removed, and renamed over.
     for name in ("moved", "target", "source"):
         os.makedirs(f"d-{name}/sub")
         os.close(write(f"d-{name}/file", b"x"))
@@ -122,13 +122,13 @@ def renames():
 
 
 def open_files():
-    # As an editor saves, again and again, with the old one open.
+    # Saves as an editor does, many times, while the old file is open.
     fd = write("saved", b"version 0")
     for n in range(1, 6):
         new = write("saved.new", b"version %d" % n)
         os.fsync(new)
         os.close(new)
-        # SMB does not let go of what is open.
+        # SMB cannot replace an open file.
         if n == 1 and not attempt("rename-over-open", lambda: os.rename("saved.new", "saved")):
             assert os.pread(fd, 100, 0) == b"version 0" == read("saved") and read("saved.new") == b"version 1"
             os.close(fd)
@@ -139,7 +139,7 @@ def open_files():
     if fd is not None:
         assert os.pread(fd, 100, 0) == b"version 0"
         os.close(fd)
-    # Renamed while it is open, opened anew under the new name: both are one file.
+    # A file is renamed while it is open, and opened again under the new name: both handles are of one file.
     fd = write("o1", pattern(10000))
     os.rename("o1", "o2")
     again = os.open("o2", os.O_RDWR)
@@ -153,7 +153,7 @@ def open_files():
     want = bytearray(pattern(10000))
     want[0:5], want[5000:5006], want[9000:9005] = b"first", b"second", b"third"
     assert read("o2") == bytes(want), "one file opened under two names in turn has other bytes"
-    # Unlinked while it is open, written to, cut, read.
+    # A file is unlinked while it is open, then written to, truncated and read.
     for length in (100, 3_000_000):
         fd = write("gone", pattern(length))
         os.fsync(fd)

@@ -1,5 +1,5 @@
-# A Ceph cluster of one machine, whose disk is memory: a monitor, a disk and a metadata server, each a child of the shell that sources
-# this. Sets $ceph_conf; $cluster has the process ids of what is to be ended.
+# A Ceph cluster on this machine, with its disk in memory: a monitor, a disk and a metadata server, each a child of the shell that sources
+# this file. Sets $ceph_conf, and $cluster to the process ids of the servers.
 cluster=()
 cluster_up() {
     local at=$work/ceph ports monitor uuid try
@@ -43,7 +43,7 @@ EOF
     part ceph-mon -i a
     for try in $(seq 50); do
         ! ask mon stat || break
-        # Somebody may have taken its port in between.
+        # Another program may have taken the port meanwhile.
         [ -d "/proc/${cluster[0]}" ] || { cat "$at/ceph-mon.out" >&2; skip "the cluster has no monitor"; }
         sleep 0.1
     done
@@ -62,7 +62,8 @@ EOF
     cat "$at/asked" >&2
     skip "the cluster does not come up"
 }
-# What a client that was killed has had stays its own until the metadata server forgets it, after some five minutes; here that is at once.
+# After a client was killed, its files stay reserved for it until the metadata server forgets the client, after some five minutes. This
+# function makes the server forget it at once.
 forget_clients() { [ ${#cluster[@]} -eq 0 ] || timeout 20 ceph -c "$ceph_conf" tell mds.a session evict >"$work/ceph/asked" 2>&1; }
 cluster_down() {
     [ ${#cluster[@]} -eq 0 ] || { kill -9 "${cluster[@]}"; wait "${cluster[@]}"; } 2>/dev/null || true

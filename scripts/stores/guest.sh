@@ -35,11 +35,11 @@ ExecStart=/bin/bash $here/scripts/stores/login.sh $here $program
 StandardOutput=file:/dev/ttyS1
 StandardError=file:/dev/ttyS1
 END
-    # What a machine without hardware does not need.
+    # Switches off services that a machine without hardware does not need.
     for unit in systemd-timesyncd systemd-networkd systemd-resolved systemd-tmpfiles-clean systemd-random-seed systemd-sysusers systemd-firstboot e2scrub_reap; do
         ln -sf /dev/null "$units/$unit.service"
     done
-    # At its boot systemd empties /tmp, which may hold this tree.
+    # systemd empties /tmp when it boots, and this source tree may be there.
     mkdir -p /run/tmpfiles.d
     ln -s /dev/null /run/tmpfiles.d/tmp.conf
     tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
@@ -47,14 +47,14 @@ END
 fi
 case $1 in
     power.sh) shift; scripts/stores/power.sh "$@" ;;
-    # Without hardware to help everything takes many times as long.
+    # Without hardware virtualization everything takes many times as long.
     *) KITHFS_STORE_SECONDS=1500 scripts/stores.sh "$@" ;;
 esac
 status=$?
 dmesg -l emerg,alert,crit,err,warn | tail -n 50 >/dev/ttyS0
 echo "$status" >/dev/ttyS2
 sync
-# Serial lines are slow; what was said arrives first.
+# Serial lines are slow: waits until the output has arrived.
 stty -F /dev/ttyS2 -opost
 reboot -f
 sleep 10

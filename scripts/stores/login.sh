@@ -1,14 +1,14 @@
 #!/bin/bash
-# What locks and opens vaults, with the real systemd and logind: only in the virtual machine of scripts/stores-vm.sh, where systemd runs this
-# as a service. login.sh DIRECTORY-OF-KITHFS PROGRAM
+# Tests locking and opening vaults with the real systemd and logind: login.sh DIRECTORY-OF-KITHFS PROGRAM. systemd runs this script as a
+# service in the virtual machine of scripts/stores-vm.sh, and only there.
 #
-# A user's sessions are opened by `su`, as at a login; the machine "sleeps" by a service that notes whether the vault was still there.
+# `su` opens a user's sessions, as a login does. Instead of real sleep, a service records whether the vault was still mounted.
 set -uo pipefail
 [ -e /run/kithfs-stores-vm ] || { echo "login: only in the machine of scripts/stores-vm.sh" >&2; exit 1; }
 here=$1 program=$2
 failed=0
 say() { echo "login: $*"; }
-# A check that fails does not end the others.
+# If a check fails, the others still run.
 check() { if "${@:2}"; then say "ok: $1"; else say "FAILED: $1"; failed=1; fi; }
 finish() {
     [ "$failed" = 0 ] || journalctl --no-pager -q -n 60
@@ -24,22 +24,22 @@ ln -sf kithfs /usr/bin/mount.kithfs
 ln -sf /usr/bin/kithfs "$(readlink -f /sbin)/mount.kithfs"
 mkdir -p /usr/lib/systemd/user
 cp "$here/scripts/package/kithfs@.service" /usr/lib/systemd/user/
-# As udev does it, which is not here.
+# Does what udev would do, which is not installed here.
 chmod 666 /dev/fuse
 useradd --create-home --uid 4321 --shell /bin/bash ann
-# As a login at a terminal: without one, logind takes a session for a job in the background.
+# Opens a session at a terminal: without a terminal logind treats a session as a background job.
 export XDG_SESSION_CLASS=user XDG_SESSION_TYPE=tty
 home=/home/ann point=/home/ann/plain
 is_mounted() { grep -q " $point .*fuse.kithfs" /proc/self/mountinfo; }
 is_gone() { ! is_mounted; }
-# In a login session of its own, which ends with the script.
+# Runs a script in a login session of its own, which ends with the script.
 session() { su --login ann -c "export KITHFS_PASSPHRASE_FILE=\$HOME/passphrase; $1"; }
 daemon() { session "kithfs mounts --json" | sed -n 's/.*"pid": \([0-9]*\),/\1/p'; }
 # Waits until a process has ended.
 ended() { timeout 300 tail --pid="$1" -f /dev/null; }
 
-# A session that stays, as those of a desktop do: it ends when its input does. The user's service manager starts with it, which may take longer
-# here than a login waits.
+# Opens a session that stays open until its input ends, as a desktop's does. The user's service manager starts with it; here that may take longer
+# than a login waits.
 mkfifo /run/stays
 su --login ann -c 'exec cat' </run/stays >/dev/null &
 exec 5>/run/stays
@@ -49,7 +49,7 @@ stays=$(loginctl list-sessions --no-legend | awk '$3 == "ann" { print $1; exit }
 session 'printf "correct horse" >passphrase; kithfs init --kdf-memory 32 --kdf-passes 1 vault >/dev/null 2>&1'
 session 'kithfs vaults add photos vault plain; kithfs vaults set photos --passphrase-command "cat $HOME/passphrase"'
 
-# The daemon is left in the session that has mounted, so logind waits for it, and it must not wait for logind.
+# Only the daemon is left in the session that has mounted the vault. logind then waits for the daemon, so the daemon must not wait for logind.
 session 'kithfs mount --lock-on logout vault plain; kithfs mounts --json >mounts; echo "dear Ann" >plain/note'
 pid=$(sed -n 's/.*"pid": \([0-9]*\),/\1/p' $home/mounts)
 check "the end of the session that has mounted locks the vault" ended "$pid"
@@ -61,7 +61,7 @@ loginctl lock-session "$stays"
 check "loginctl lock-session locks the vault" ended "$pid"
 check "its mount is gone" is_gone
 
-# Another session ends meanwhile, and does not lock: that is what the vault is open for afterwards.
+# Another session ends meanwhile. That must not lock the vault, which is still open afterwards.
 mkdir -p /run/systemd/system/systemd-suspend.service.d
 printf '%s\n' '[Service]' 'ExecStart=' "ExecStart=/bin/sh -c 'if grep -q \" $point .*fuse.kithfs\" /proc/self/mountinfo; then echo open; else echo locked; fi >/run/slept'" \
     >/run/systemd/system/systemd-suspend.service.d/test.conf

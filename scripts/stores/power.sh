@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Vaults on disks of the virtual machine of scripts/stores-vm.sh, which is switched off in the middle of writing: `power.sh write` makes
-# them, and says on a serial line what was synced until the end comes; `power.sh verify ACKNOWLEDGED`, after the next start, looks for that.
+# Tests vaults on disks of the virtual machine of scripts/stores-vm.sh whose power is cut in the middle of writing. `power.sh write` makes the
+# vaults, writes to them, and reports synced data on a serial line until the power is cut. After the next start,
+# `power.sh verify ACKNOWLEDGED` checks that the reported data exists.
 set -euo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
 name=power
@@ -36,7 +37,7 @@ case $1 in
             "$kithfs" mount "$at/vault" "$at-plain" || die "$kind: it cannot be mounted"
             python3 "$synced" verify "$at-plain" "$last" || die "$kind: what was synced is gone"
             "$kithfs" umount "$at-plain"
-            # Of the one file that was being made something may be there; that alone is a fault.
+            # Part of the file that was being created may exist. No other fault is allowed.
             "$kithfs" fsck --repair --yes "$at/vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "$kind: it cannot be repaired"; }
             "$kithfs" mount "$at/vault" "$at-plain"
             python3 "$synced" verify "$at-plain" "$last" || die "$kind: what was synced is gone after the repair"

@@ -1,10 +1,10 @@
-# The kernel's NFS server and Samba, over an ext4 of their own, and a second machine: a network namespace with its own name and address, for
-# which the kernel's clients keep their own state. Sourced by store.sh. All of that would change the machine on which it is done, so it is
-# done in the virtual machine of scripts/stores-vm.sh alone, which nothing outlives.
+# The kernel's NFS server and Samba over a separate ext4, and a second machine: a network namespace with its own name and address, for which
+# the kernel's clients keep separate state. Sourced by store.sh, in the virtual machine of scripts/stores-vm.sh only, because all of this
+# changes the machine.
 server_loop=''
 of_machine() { [ -e /run/kithfs-stores-vm ] || skip "is tried by scripts/stores-vm.sh alone"; }
 served=10.99.0.1 second_address=10.99.0.2
-# What is served; on a disk of its own, for the servers tell nothing of tmpfs that outlives a restart.
+# The directory that is served. It is on a separate disk, because file handles of tmpfs do not survive a restart of a server.
 served_up() {
     ! mountpoint -q "$below" || return 0
     packages mkfs.ext4
@@ -26,14 +26,14 @@ served_down() {
     losetup -d "$server_loop"
     server_loop=''
 }
-# on_second COMMAND...: as the second machine.
+# on_second COMMAND...: runs a command on the second machine.
 on_second() {
     export -f nfs_mount smb_mount
     export kind served nfs_options work
     nsenter --net=/run/netns/second unshare --uts bash -c 'set -eu; hostname second; "$@"' bash "$@"
 }
 
-# A server that restarts waits for the clients of before to claim what they had; not for the usual 90 s here.
+# After a restart the server waits for its former clients to reclaim their locks. Here it waits for less than the usual 90 s.
 grace=10
 nfs_server_up() {
     of_machine
@@ -50,7 +50,7 @@ nfs_server_up() {
         nfsdcld
         rpc.mountd
         if [ "$kind" = nfs3 ]; then
-            # Its locks are another service, of each machine.
+            # NFS 3 needs another service for locks, on each machine.
             nsenter --net=/run/netns/second unshare --uts --mount bash -c 'hostname second
                 for place in /run /var/lib/nfs; do mount -t tmpfs none $place; done
                 mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak /run/sendsigs.omit.d
@@ -71,7 +71,7 @@ nfs_stop() {
     rpc.nfsd 0
     exportfs -ua
 }
-# The server loses power: what its disk had not been given is gone.
+# The server loses power: data that it had not written to its disk is lost.
 nfs_crash() {
     rpc.nfsd 0
     exportfs -ua
@@ -127,8 +127,8 @@ smb_start() {
 }
 smb_mount() { mount -t cifs -o "username=root,password=word,vers=3.1.1,${smb_options:-serverino}" "//$served/all" "$1"; }
 
-# The stick of the virtual machine, plugged in, with a filesystem that is made the first time only: stick MKFS... In another machine a loop
-# device stands for it.
+# stick MKFS...: plugs in the USB stick of the virtual machine, and makes the filesystem the first time. Outside of the virtual machine a loop
+# device takes its place.
 ask_machine() { echo "$1" >/dev/ttyS3; }
 stick() {
     if [ ! -e /run/kithfs-stores-vm ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One kind of store, as people have it: made, a vault on it used, its daemon killed, the store filled up, and taken away while it is
-# mounted. Run by scripts/stores.sh, with the kind as the argument; docs/STORES.md says what comes out.
+# Tests one kind of store: makes the store, uses a vault on it, kills the daemon, fills the store, and takes it away while it is mounted.
+# scripts/stores.sh runs this script with the kind as the argument; docs/STORES.md has the results.
 set -Eeuo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
 trap 'say "line $LINENO: exit status $?: $BASH_COMMAND"' ERR
@@ -13,14 +13,14 @@ need python3 mountpoint losetup setpriv
 calls=$here/scripts/stores/calls.py
 export KITHFS_NO_ROLLBACK_MEMORY=1 KITHFS_PASSPHRASE_FILE=$work/passphrase
 
-# ---- the stores. $store is where it is mounted, $below what is under it, $loop its device, $server the process that serves it.
+# ---- the stores. $store is the mount point, $below the directory beneath the store, $loop its device, $server the process that serves it.
 
 store=$work/store below=$work/below loop='' server=''
 mkdir -p "$store" "$below"
-# Also of a mount whose server is gone, which mountpoint(1) does not know.
+# Works also for a mount whose server is gone, unlike mountpoint(1).
 is_mounted() { grep -qF " $1 " /proc/mounts; }
 packages() { for file; do [ -e "$(command -v "$file" || echo "$file")" ] || skip "$file is not installed"; done; }
-# image MKFS...: a device with the filesystem on it, made the first time only.
+# image MKFS...: sets up a loop device, and makes the filesystem on it the first time.
 image() {
     if [ ! -e "$work/image" ]; then
         truncate -s "${image_size:-400M}" "$work/image"
@@ -28,7 +28,7 @@ image() {
     fi
     loop=$(losetup -f --show "$work/image" 2>"$work/losetup.log") || skip "no loop device: $(cat "$work/losetup.log")"
 }
-# serve COMMAND...: a FUSE server in the foreground, ended by its process id.
+# serve COMMAND...: starts a FUSE server in the foreground, so that it can be ended by its process id.
 serve() {
     "$@" >"$work/server.log" 2>&1 </dev/null &
     server=$!
@@ -58,7 +58,7 @@ store_up() {
         mergerfs) packages mergerfs; mkdir -p "$below/a" "$below/b"; serve mergerfs -f "$below/a:$below/b" "$store" ;;
         unionfs) packages unionfs; mkdir -p "$below/rw" "$below/ro"; serve unionfs -f -o cow "$below/rw=RW:$below/ro=RO" "$store" ;;
         overlay)
-            # Its upper layer may not be an overlay itself, as / is in a container.
+            # The upper layer must not be on an overlay itself, such as the root of a container.
             mountpoint -q "$below" || mount -t tmpfs -o size=400m none "$below"
             mkdir -p "$below/lower" "$below/upper" "$below/work"
             mount -t overlay -o "lowerdir=$below/lower,upperdir=$below/upper,workdir=$below/work" overlay "$store" || skip "no overlay here"
@@ -83,9 +83,9 @@ store_up() {
         *) die "unknown kind" ;;
     esac
 }
-# of_kernel COMMAND...: a mount by what this kernel may lack.
+# of_kernel COMMAND...: mounts by a driver that this kernel may lack.
 of_kernel() { "$@" 2>"$work/mount.log" || skip "this kernel cannot mount it: $(cat "$work/mount.log")"; }
-# A store that is only read: the vault is made below it.
+# Makes the vault of a read-only store, in the directory beneath it.
 reading_only() {
     [ ! -d "$below/read" ] || return 0
     vault=$below/read
@@ -104,7 +104,7 @@ store_down() {
     case $loop in /dev/loop*) losetup -d "$loop" ;; esac
     server='' loop=''
 }
-# The stick is pulled, the connection lost: what serves the store is gone at once, and with it what it had not written.
+# Pulls the stick or cuts the connection: the store is gone at once, and so is the data that it had not written.
 store_lost() {
     case $kind in
         ext4 | xfs) python3 -c 'import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack("I", 2))' "$store" ;;
@@ -133,7 +133,8 @@ before_cleanup() {
 
 lacking=$work/lacking
 : >"$lacking"
-# soon SECONDS COMMAND...: nothing may hang. Where each call waits for a server that does not answer, it may take some of them.
+# soon SECONDS COMMAND...: fails if the command takes longer. $calls_wait multiplies the time while each call waits for a server that does not
+# answer.
 exec 9>&2
 calls_wait=1
 soon() {
@@ -150,7 +151,7 @@ unmount_vault() {
     local try
     for try in 1 2 3 4; do
         ! soon 30 "$kithfs" umount "$plain" 2>"$work/umount" || return 0
-        sleep "0.$try" # what looks at all mounts of the machine keeps one busy for a moment
+        sleep "0.$try" # a program that looks at all mounts of the machine keeps this one busy for a moment
     done
     cat "$work/umount" >&2
     return 1
@@ -158,7 +159,7 @@ unmount_vault() {
 verify_vault() { soon 120 "$kithfs" fsck "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck found faults $*"; }; }
 new_vault() { vault=$store/$1; make_vault 2>"$work/init"; }
 
-# Some hundred files, a deep path, holes; what the calls do not have.
+# Makes some hundred files, a deep path and holes, which calls.py does not make.
 tree() {
     python3 - "$1" <<'EOF'
 import os, random, sys
@@ -182,7 +183,7 @@ use() {
     cp -a "$work/tree" "$plain/tree"
     mkdir "$plain/calls"
     soon 120 python3 "$calls" do "$plain/calls" >>"$lacking"
-    # The store forgets what it has in memory, as it does when that is short: inode numbers of some change then.
+    # Makes the store drop its caches, as when memory is short. Some stores then change inode numbers.
     echo 2 >/proc/sys/vm/drop_caches
     soon 60 python3 "$calls" verify "$plain/calls" >"$work/before"
     same "$work/tree" "$plain/tree" "the tree differs"
@@ -197,7 +198,7 @@ use() {
     same "$work/tree" "$plain/tree" "the tree differs after a remount"
     soon 60 rm -r "$plain/tree"
     unmount_vault
-    # Without a mount.
+    # Commands without a mount.
     echo 'milk, bread' | "$kithfs" put "$vault" list
     [ "$("$kithfs" cat "$vault" list)" = 'milk, bread' ] || die "put and cat"
     "$kithfs" import "$work/tree" "$vault/imported" >/dev/null 2>&1
@@ -210,7 +211,7 @@ use() {
     unmount_vault
     case $kind in
         ext4 | xfs | btrfs)
-            # The whole store can only be read.
+            # Makes the whole store read-only.
             mount -o remount,ro "$store"
             mount_vault 2>"$work/mount"
             [ "$(cat "$plain/list")" = 'milk, bread' ] || die "on a store that can only be read"
@@ -224,7 +225,7 @@ use() {
     [ -z "$left" ] || die "left in the vault: $left"
 }
 
-# Shares: of a folder that nobody uses, and of one in a mount that programs do use; with a second member, who comes and goes.
+# Makes a share of a folder that is not in use, and of one that programs use in a mount. Adds a second member, and removes that member.
 sharing() {
     local of_root=$HOME folder bob_has
     export HOME=$work/ann
@@ -243,7 +244,7 @@ sharing() {
     mount_vault
     same "$work/tree" "$plain/resting" "a share of a folder that nobody uses differs"
     exec 4<"$plain/used/dir 0 0/file 5 $(printf 'long%.0s' $(seq 10))"
-    # A program that works in it goes on by its name, and nobody sees it go.
+    # A program continues to work in the folder by its path, and at no moment is the folder missing.
     (while [ ! -e "$work/made" ]; do stat "$plain/used/dir 0 0" >/dev/null || echo gone; done) >"$work/looked" 2>&1 &
     writer=$!
     cp "$work/tree/sparse" "$plain/used/sparse"
@@ -280,7 +281,7 @@ sharing() {
     export HOME=$of_root
 }
 
-# The making of a share is killed before each of its renames in turn: the folder is there, whole, and the same command goes on.
+# Kills `share create` before each of its renames in turn. The folder must be complete, and the same command must continue.
 interrupted() {
     command -v strace >/dev/null || { say "interrupted: strace is not installed"; return 0; }
     new_vault interrupted
@@ -296,7 +297,7 @@ interrupted() {
     for n in $(seq 40); do
         "$kithfs" import "$work/small" "$vault/folder $n" >/dev/null 2>&1
         status=0
-        # In a process of its own, or the shell tells of the kill.
+        # In a separate process, because otherwise this shell would print a message about the kill.
         sh -c 'timeout 60 "$@"; exit $?' sh strace -f -o /dev/null -e trace=$renames -e inject=$renames:signal=KILL:when="$n" \
             "$kithfs" share create "$vault/folder $n" >"$work/said" 2>&1 || status=$?
         at="folder $n"
@@ -311,7 +312,8 @@ interrupted() {
     [ "$status" -eq 0 ] && [ "$n" -gt 3 ] || { cat "$work/said" >&2; die "share create: exit status $status after $n renames"; }
 }
 
-# Who is not the owner of the store, which has one for all: with a vault of his own, and in one that root has mounted for all.
+# Tests a user who is not the owner of a store that shows one owner for all files: with a vault of that user, and in a vault that root has
+# mounted for all.
 others() {
     as_other() { setpriv --reuid 65534 --regid 65534 --clear-groups env HOME="$work/home" XDG_RUNTIME_DIR="$work/home" "$@"; }
     new_vault others
@@ -334,7 +336,7 @@ others() {
     as_other "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by who does not own the store"; }
 }
 
-# A second machine: another client of the same cluster, which caches for itself and knows of the first one by the server alone.
+# Tests a second machine: another client of the same cluster, with its own cache, which learns of the first one only through the server.
 machines() {
     local first=$server second='' n status other=$work/other
     mkdir -p "$work/machine" "$other"
@@ -368,7 +370,7 @@ machines() {
     mv "$other/dir" "$other/moved"
     mv "$plain/file" "$plain/moved/file"
     sees "$other/moved/file" "back 10"
-    # Who has a file open for writing keeps the other one out, and lets him read.
+    # While one machine has a file open for writing, the other one can read it but not write to it.
     exec 5>>"$plain/held"
     ! (echo late >>"$other/held") 2>"$work/late" || die "both have one file open for writing"
     grep -q 'busy' "$work/late" || { cat "$work/late" >&2; die "the error of a file that is held is another one"; }
@@ -387,7 +389,7 @@ machines() {
     [ -z "$second" ] || wait "$second" || true
 }
 
-# The daemon is killed while programs write.
+# Kills the daemon while programs write.
 killed() {
     new_vault killed
     mount_vault
@@ -407,7 +409,7 @@ killed() {
     unmount_vault
 }
 
-# A server that is switched off in the middle of writing, with what its disk had not been given, and comes back: programs wait for it.
+# Switches the server off in the middle of writing, so that it loses data not yet on its disk, and starts it again. Programs must wait for it.
 restarted() {
     new_vault restarted
     mount_vault
@@ -434,7 +436,7 @@ restarted() {
     kill "$writer"
     wait "$writer" || true
     writer=''
-    # It still has its lock.
+    # The mount still has its lock after the restart.
     mkdir -p "$work/machine" "$work/other"
     on_second nfs_mount "$work/machine"
     local status=0
@@ -448,7 +450,7 @@ restarted() {
     verify_vault "after the server has restarted"
 }
 
-# On the server the vault is removed and put back from a backup while a machine has it mounted.
+# Removes the vault on the server and restores it from a backup, while a machine has it mounted.
 replaced() {
     new_vault replaced
     mount_vault
@@ -460,7 +462,7 @@ replaced() {
     rm -r "$below/all/replaced"
     cp -a "$work/backup" "$below/all/replaced"
     rm -r "$work/backup"
-    # What the server no longer has gives errors, or what was there.
+    # Reading a file that the server no longer has returns an error, or the former contents.
     (echo more >&5) 2>/dev/null || true
     exec 5>&- || true
     fails dd if=/dev/zero of="$plain/new" bs=4096 count=1 conv=fsync
@@ -475,7 +477,7 @@ replaced() {
     verify_vault "after it was replaced"
 }
 
-# A server that takes root for nobody, as servers do unless they are told otherwise.
+# Tests a server that treats root as the user nobody (root_squash), which is the default of NFS servers.
 squashed() {
     store_down
     nfs_stop
@@ -484,7 +486,7 @@ squashed() {
     as_user() { setpriv --reuid daemon --regid daemon --clear-groups env HOME="$work/user" XDG_RUNTIME_DIR="$work/user" "$@"; }
     mkdir -p "$work/user"
     chown daemon:daemon "$work/user"
-    # One of an ordinary user, who has it as ever; root, who is nobody there, is told that he may not.
+    # A vault of an ordinary user works for that user. Root, which is nobody there, gets a message that access is refused.
     [ -e "$work/passphrase" ] || head -c 24 /dev/urandom | base64 >"$work/passphrase"
     chmod 644 "$work/passphrase"
     as_user "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by a user"; }
@@ -496,7 +498,7 @@ squashed() {
     local status=0
     "$kithfs" ls "$store/his" >"$work/said" 2>&1 || status=$?
     [ "$status" -ne 0 ] && grep -q 'ermission denied' "$work/said" || { cat "$work/said" >&2; die "nobody reads it: exit status $status"; }
-    # And one of root, which belongs to nobody.
+    # A vault of root belongs to nobody there.
     new_vault squashed
     mount_vault
     echo mine >"$plain/mine"
@@ -526,12 +528,12 @@ lost() {
     store_lost
     soon 60 tail --pid "$writer" -f /dev/null
     writer=''
-    # Programs get errors, and no other bytes than before.
+    # Programs get errors or the former bytes, never other bytes.
     fails dd if=/dev/zero of="$plain/new" bs=4096 count=1 conv=fsync
     fails dd if=/dev/zero of="$plain/synced" bs=4096 count=1 conv=notrunc,fsync
     soon 30 cat "$plain/synced" >"$work/read" 2>/dev/null || true
     soon 30 ls -lR "$plain" >/dev/null 2>&1 || true
-    # It is ended all the same, and says that some data was not written.
+    # The unmount succeeds all the same, and reports that some data was not written.
     soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || grep -q 'some data was not written' "$work/umount" ||
         { cat "$work/umount" >&2; die "the mount cannot be ended"; }
     ! is_mounted "$plain" || die "it is still mounted"
@@ -543,7 +545,7 @@ lost() {
     cmp "$work/synced" "$plain/synced" || die "what was synced is gone"
     echo after >"$plain/after"
     unmount_vault
-    # What was never synced may be there in part; that alone is a fault now.
+    # Files that were never synced may exist in part. No other fault is allowed.
     soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "what the loss has left cannot be repaired"; }
     ! grep -q synced "$work/fsck" || { cat "$work/fsck" >&2; die "what was synced is damaged"; }
     verify_vault "after the repair"
@@ -558,7 +560,7 @@ full() {
         dd if="$work/synced $n" of="$plain/synced $n" bs=64K conv=fsync status=none
     done
     sync "$plain"
-    # The rest is taken by somebody else, but for some MiB.
+    # Another file fills the store except for some MiB.
     local room
     room=$(df --output=avail -k "$store" | tail -n 1)
     dd if=/dev/zero of="$store/ballast" bs=1024K count=$((room / 1024 - 6)) conv=fsync status=none 2>/dev/null || true
@@ -567,7 +569,7 @@ full() {
         n=$((n + 1))
         [ "$n" -lt 2000 ] || die "it is never full"
         dd if=/dev/urandom of="$plain/new $n" bs=100000 count=1 conv=fsync status=none 2>"$work/dd" || refused=$((refused + 1))
-        # Overwriting what is synced: done, or refused.
+        # Overwriting synced data either succeeds or is refused.
         local which=$((n % 3 + 1)) at=$((n % 19))
         head -c 50000 /dev/urandom >"$work/part"
         cp "$work/synced $which" "$work/next"
@@ -579,8 +581,8 @@ full() {
         fi
     done
     if grep -v 'No space left' "$work/dd" >&2; then die "the error of a full store is another one"; fi
-    # Each is as it was, or as the last overwriting made it. Where that found no room on a store that writes nothing in place (Btrfs), the
-    # file may have to wait for room, but nobody is given other bytes.
+    # Each file has its former contents or those of the last overwriting. On a store that never writes in place (Btrfs), a file that found no
+    # room may be readable only when there is room again. No read returns other bytes.
     for n in 1 2 3; do
         if ! cat "$plain/synced $n" >"$work/read" 2>"$work/failed"; then
             grep -q 'No space left' "$work/failed" || { cat "$work/failed" >&2; die "synced $n cannot be read while it is full"; }

@@ -1,4 +1,4 @@
-"""Writes files and syncs them until it is ended, and says the number of each that was acknowledged: `synced.py write DIR [FIRST]`. Then
+"""Writes files and syncs them until it is ended, and prints the number of each acknowledged file: `synced.py write DIR [FIRST]`. Then
 `synced.py verify DIR LAST`: all up to number LAST are there, whole, and nothing has other bytes.
 """
 import itertools, os, sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""As much of a Nextcloud server as its client needs to keep a folder equal: files in memory, for one user and any password.
+"""The part of a Nextcloud server that its client needs to keep a folder equal: files in memory, for one user and any password.
 
     nextcloud-server.py PORT
 
@@ -60,7 +60,7 @@ def touch(parts):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Head and body in one packet: the client would acknowledge the head 40 ms late.
+    # Head and body are sent in one packet, because the client would acknowledge a separate head only after 40 ms.
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
 
