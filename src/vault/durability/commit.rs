@@ -20,18 +20,19 @@
 //! * The blocks that a record will be applied to are allocated before the record is acknowledged.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::journal::{JournalRecord, Patch, header_hash};
-use crate::format::layout::DATA_START;
+use crate::format::layout::{DATA_START, Layout};
 use crate::format::signature::Authorship;
 use crate::format::table::HOLE;
 use crate::store::{Allocate, File};
-use crate::vault::durability::journal::Journal;
+use crate::vault::durability::journal::{Journal, Ticket};
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Corruption, Fault, Inner, is_no_descriptor, is_no_space};
 use crate::vault::file::block_cache::Chunk;
-use crate::vault::file::hash_tree::{PlannedBlock, Root, plan};
+use crate::vault::file::hash_tree::{Plan, PlannedBlock, plan};
 use crate::vault::file::mtime::now;
 use crate::vault::file::phase::{Committed, Pending, Phase, Tail, Unflushed};
 use crate::vault::file::{Context, FileState, OpenFile, RIDE_MAX};
@@ -58,6 +59,25 @@ pub(crate) struct Committer<'a> {
     pub next_serial: &'a dyn Fn() -> u64,
     /// Which daemons may commit to the file too, if a lock is lost.
     pub writers: Writers,
+}
+
+/// What one commit writes: the blocks above the segments, the header, and the shape of the file.
+struct Planned {
+    /// The changed tables and index blocks, and the root above them.
+    tree: Plan,
+    /// The header, with the small data behind it if the file has no chunks.
+    header: Vec<u8>,
+    /// The length of the ciphertext in bytes.
+    cipher_len: u64,
+    /// Offset and length of the places without data.
+    holes: Vec<(u64, u64)>,
+}
+
+impl Planned {
+    /// Returns the end of the part that is the whole file as long as it has no chunks.
+    fn header_end(&self, state: &FileState, layout: &Layout) -> u64 {
+        if state.small.is_some() { self.cipher_len } else { layout.header() as u64 }
+    }
 }
 
 impl Committer<'_> {
@@ -101,46 +121,21 @@ impl Committer<'_> {
     ) -> Inner<()> {
         let file = &open.file();
         let Some(changes) = state.changes else {
-            if durability == Durability::Synced
-                && (state.phase.is_unflushed() || state.unflushed.inode || state.unflushed.mtime)
-            {
-                // No replay may set the time of an earlier record again.
-                self.journal.settle(Some(open.inode()))?;
-                // Chunks left by a failed write do not have the segments that the header refers to.
-                drop(state.take_dirty_from(0));
-                state.pending.punch.clear();
-                self.sync_all(state, open, recorded)?;
-            }
-            return Ok(());
+            return match durability {
+                Durability::Synced => self.sync_committed(state, open, recorded),
+                Durability::Ordered => Ok(()),
+            };
         };
         if !self.context.keys.signing.may_write() {
             // The right to write was revoked while the file was open: nobody would accept the
             // signature.
             return Err(Fault::Os(libc::EROFS));
         }
-        let layout = self.context.keys.layout;
-        let chunks = state.chunks(&layout);
-        let shorter = chunks < state.root.chunks;
         if !changes.cut {
             state.renew_dirty(&**file, &self.context)?; // otherwise done before it was cut
         }
-        let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
-        let planned = plan(&state.tree(&**file, &self.context), chunks, &tables)?;
-        drop(tables);
-        let header = state.header(&self.context, planned.root);
-        let data: &[u8] = state.small.as_ref().map_or(&[], |d| d);
-        let author = state.by.filter(|_| !changes.rewritten).map(|by| by.author);
-        let header_bytes =
-            self.context.keys.seal_header(&header, data, author, self.context.random);
-        let cipher_len = layout.cipher_len(state.size);
-        let holes = state.holes(&layout);
-
-        // The first header of a file that was just created.
-        let is_made = state.committed.is_none()
-            && !state.phase.replaces()
-            && state.size == 0
-            && state.backing_len == 0;
-        let made = match is_made && durability == Durability::Ordered {
+        let planned = self.plan(state, &**file, changes.rewritten)?;
+        let made = match durability == Durability::Ordered && state.is_just_made() {
             true => path().or_else(without_long_path)?,
             false => None,
         };
@@ -153,44 +148,25 @@ impl Committer<'_> {
         }
         match path {
             Some(path) => {
-                self.journaled(
-                    state,
-                    open,
-                    path,
-                    &planned.blocks,
-                    &header_bytes,
-                    cipher_len,
-                    &holes,
-                    recorded,
-                )?;
+                self.journaled(state, open, path, &planned, recorded)?;
                 if self.journal.is_local() {
                     // A program is told that its data is safe once it is so in the store itself:
                     // if another machine's version takes the place of the file before the journal
                     // is replayed, a sync tool has this version to keep.
                     match durability {
-                        Durability::Synced => {
-                            self.flush(|| file.sync_data(), open, recorded)?;
-                        }
+                        Durability::Synced => self.flush(|| file.sync_data(), open, recorded)?,
                         Durability::Ordered => state.unflushed.inode = true,
                     }
                 }
             }
             None => {
                 let mut touched = false;
-                let written = self.straight(
-                    state,
-                    file,
-                    &planned.blocks,
-                    &header_bytes,
-                    cipher_len,
-                    &holes,
-                    &mut touched,
-                );
+                let written = self.straight(state, file, &planned, &mut touched);
                 // The shortening cannot be reverted any more.
                 *recorded |= touched && changes.cut;
                 written?;
                 if let Some(made) = made {
-                    self.journal.created(made, state.file_id, &header_bytes, now());
+                    self.journal.created(made, state.file_id, &planned.header, now());
                 }
                 // A record may rely on data written without one only after a flush.
                 state.unflushed.inode = true;
@@ -200,7 +176,42 @@ impl Committer<'_> {
                 }
             }
         }
-        self.settle(state, planned.root, planned.index, &header_bytes, cipher_len, shorter);
+        self.settle(state, planned);
+        Ok(())
+    }
+
+    /// Computes and seals everything that the commit writes besides the segments.
+    fn plan(&self, state: &FileState, file: &dyn File, rewritten: bool) -> Inner<Planned> {
+        let layout = self.context.keys.layout;
+        let tables = state.dirty.iter().map(|(k, d)| (*k, &d.table)).collect();
+        let tree = plan(&state.tree(file, &self.context), state.chunks(&layout), &tables)?;
+        let header = state.header(&self.context, tree.root);
+        let data: &[u8] = state.small.as_ref().map_or(&[], |d| d);
+        let author = state.by.filter(|_| !rewritten).map(|by| by.author);
+        let random = self.context.random;
+        Ok(Planned {
+            header: self.context.keys.seal_header(&header, data, author, random),
+            tree,
+            cipher_len: layout.cipher_len(state.size),
+            holes: state.holes(&layout),
+        })
+    }
+
+    /// Makes the state of a file durable that has no changes to commit.
+    fn sync_committed(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        recorded: &mut bool,
+    ) -> Inner<()> {
+        if state.phase.is_unflushed() || state.unflushed.inode || state.unflushed.mtime {
+            // No replay may set the time of an earlier record again.
+            self.journal.settle(Some(open.inode()))?;
+            // Chunks left by a failed write do not have the segments that the header refers to.
+            drop(state.take_dirty_from(0));
+            state.pending.punch.clear();
+            self.sync_all(state, open, recorded)?;
+        }
         Ok(())
     }
 
@@ -239,18 +250,15 @@ impl Committer<'_> {
     }
 
     /// Writes everything in place, header last, without a promise for crashes.
-    #[allow(clippy::too_many_arguments)]
     fn straight(
         &self,
         state: &mut FileState,
         file: &Arc<dyn File>,
-        blocks: &[PlannedBlock],
-        header: &[u8],
-        cipher_len: u64,
-        holes: &[(u64, u64)],
+        planned: &Planned,
         touched: &mut bool,
     ) -> Inner<()> {
         let layout = self.context.keys.layout;
+        let header = &planned.header;
         let (guarded_end, committed_len) =
             state.committed.as_ref().map_or((0, 0), |c| (c.end, c.len));
         // First the writes that need space: if a full store stops the commit there, the committed
@@ -262,9 +270,9 @@ impl Committer<'_> {
                 .iter()
                 .map(move |(s, sealed)| (chunk.live[*s], layout.segment_offset(*k, *s), &**sealed))
         });
-        for (live, offset, bytes) in
-            segments.chain(blocks.iter().map(|block| (block.live, block.offset, &*block.bytes)))
-        {
+        let blocks =
+            planned.tree.blocks.iter().map(|block| (block.live, block.offset, &*block.bytes));
+        for (live, offset, bytes) in segments.chain(blocks) {
             if live || offset < guarded_end {
                 guarded.push((offset, bytes))
             } else {
@@ -294,7 +302,7 @@ impl Committer<'_> {
         }
         file.write_at(&header[..first], 0)?;
         state.backing_len = state.backing_len.max(header.len() as u64);
-        self.finish_in_place(state, file, cipher_len, blocks, holes)
+        self.finish_in_place(state, file, planned)
     }
 
     /// Completes both kinds of commit: length, holes, time.
@@ -302,21 +310,17 @@ impl Committer<'_> {
         &self,
         state: &FileState,
         file: &Arc<dyn File>,
-        cipher_len: u64,
-        blocks: &[PlannedBlock],
-        holes: &[(u64, u64)],
+        planned: &Planned,
     ) -> Inner<()> {
         // Writing blocks may have lengthened the file; the length is set if it can differ.
-        let reached = blocks.iter().map(|b| b.offset + b.bytes.len() as u64).max().unwrap_or(0);
-        let header_end = if state.small.is_some() {
-            cipher_len
-        } else {
-            self.context.keys.layout.header() as u64
-        };
+        let ends = planned.tree.blocks.iter().map(|b| b.offset + b.bytes.len() as u64);
+        let reached = ends.max().unwrap_or(0);
+        let header_end = planned.header_end(state, &self.context.keys.layout);
+        let cipher_len = planned.cipher_len;
         if state.backing_len.max(reached).max(header_end) != cipher_len {
             file.set_len(cipher_len)?;
         }
-        for &(offset, len) in holes {
+        for &(offset, len) in &planned.holes {
             let end = (offset + len).min(cipher_len);
             if offset < end {
                 match file.allocate(Allocate::PunchHole, offset, end - offset) {
@@ -330,16 +334,12 @@ impl Committer<'_> {
     }
 
     /// Commits through a redo record, then in place.
-    #[allow(clippy::too_many_arguments)]
     fn journaled(
         &self,
         state: &mut FileState,
         open: &OpenFile,
         path: Vec<u8>,
-        blocks: &[PlannedBlock],
-        header: &[u8],
-        cipher_len: u64,
-        holes: &[(u64, u64)],
+        planned: &Planned,
         recorded: &mut bool,
     ) -> Inner<()> {
         let file = &open.file();
@@ -352,6 +352,7 @@ impl Committer<'_> {
             // filled without a record.
             self.journal.settle(Some(open.inode()))?;
         }
+        let blocks = &planned.tree.blocks;
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
         // If fresh bytes have to be flushed anyway, fresh blocks are flushed with them; otherwise a
         // few are put into the record, for a single flush.
@@ -362,16 +363,10 @@ impl Committer<'_> {
             for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
-            // A record is useless if the file that it amends, or its name, can be lost.
-            if state.unflushed.inode {
-                self.sync_all(state, open, recorded)?
-            } else {
-                self.flush(|| file.sync_data(), open, recorded)?
-            }
-            state.unflushed.data = false;
+            self.flush_before_record(state, open, recorded)?;
         }
         let mtime = state.mtime.of(&**file)?;
-        self.allocate(state, &**file, blocks, header, flush_fresh)?;
+        self.allocate(state, &**file, planned, flush_fresh)?;
         // Moved out while the record borrows from it; nothing returns before it is put back.
         let dirty = std::mem::take(&mut state.dirty);
         let patch = |offset, bytes| Patch { offset, bytes: Cow::Borrowed(bytes) };
@@ -379,86 +374,103 @@ impl Committer<'_> {
         // contain.
         let mut places = Vec::new();
         for (k, chunk) in &dirty {
-            places.extend(
-                chunk
-                    .pending
-                    .iter()
-                    .map(|(s, sealed)| patch(layout.segment_offset(*k, *s), &**sealed)),
-            );
+            let sealed = chunk.pending.iter();
+            places.extend(sealed.map(|(s, bytes)| patch(layout.segment_offset(*k, *s), &**bytes)));
         }
         let mut patches = places.clone();
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
             places.push(patch(block.offset, &block.bytes));
-            if self.writers.record_whole_blocks() {
-                patches.push(patch(block.offset, &block.bytes));
-            } else {
-                // The rest of a live block is in the store already, durable or in an earlier
-                // record. Whatever a crash makes of writing the whole block, replay writes the same
-                // bytes again.
-                patches.extend(block.changed.iter().map(|part| {
-                    patch(block.offset + part.start as u64, &block.bytes[part.clone()])
-                }));
-            }
+            patches.extend(self.recorded(block));
         }
         for all in [&mut places, &mut patches] {
-            all.push(patch(0, header));
+            all.push(patch(0, &planned.header));
         }
         let record = JournalRecord {
             path,
             file_id: state.file_id,
             base,
-            result: header_hash(&header[..layout.header()]),
-            cipher_len,
+            result: header_hash(&planned.header[..layout.header()]),
+            cipher_len: planned.cipher_len,
             mtime: (mtime.secs, mtime.nanos),
             patches,
         };
         let appended = self.journal.append(&record, open.inode(), file);
         let applied = appended.and_then(|ticket| {
             *recorded = true;
-            Committed::begin_next(&mut state.committed);
-            if self.writers.check_again_before_applying()
-                && self.is_overtaken(file, &base).unwrap_or(true)
-            {
-                // Nothing was written in place, and nothing will be.
-                self.journal.applied(ticket);
-                return Err(Fault::Os(libc::ESTALE));
-            }
-            let mut apply = || {
-                // Adjacent segments are written with one call.
-                let mut rest = &places[..];
-                while let Some(first) = rest.first() {
-                    let mut end = first.offset;
-                    let run = rest
-                        .iter()
-                        .take(RUN_MAX)
-                        .take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0)
-                        .count();
-                    let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
-                    let written: usize = slices.iter().map(|s| s.len()).sum();
-                    file.write_vectored_at(&slices, first.offset)?;
-                    state.backing_len = state.backing_len.max(first.offset + written as u64);
-                    rest = &rest[run..];
-                }
-                self.finish_in_place(state, file, cipher_len, blocks, holes)
-            };
-            let mut applied = apply();
-            if applied.as_ref().is_err_and(|fault| is_no_space(fault.errno()))
-                && self.journal.give_space()
-            {
-                // A store may need a block even to write to an allocated one; the journal has some
-                // that it does not need.
-                applied = apply();
-            }
-            match &applied {
-                Ok(()) => self.journal.applied(ticket),
-                Err(_) => self.journal.not_applied(ticket),
-            }
-            applied
+            self.apply(state, file, ticket, &base, &places, planned)
         });
         drop(record);
         state.dirty = dirty;
         state.unflushed.mtime &= applied.is_err();
         applied
+    }
+
+    /// Writes `places`, the parts of a durable record, to the file.
+    fn apply(
+        &self,
+        state: &mut FileState,
+        file: &Arc<dyn File>,
+        ticket: Ticket,
+        base: &[u8; 32],
+        places: &[Patch<'_>],
+        planned: &Planned,
+    ) -> Inner<()> {
+        Committed::begin_next(&mut state.committed);
+        if self.writers.check_again_before_applying()
+            && self.is_overtaken(file, base).unwrap_or(true)
+        {
+            // Nothing was written in place, and nothing will be.
+            self.journal.applied(ticket);
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        let mut write = || {
+            write_runs(&**file, places, &mut state.backing_len)?;
+            self.finish_in_place(state, file, planned)
+        };
+        let mut written = write();
+        if written.as_ref().is_err_and(|fault| is_no_space(fault.errno()))
+            && self.journal.give_space()
+        {
+            // A store may need a block even to write to an allocated one; the journal has some that
+            // it does not need.
+            written = write();
+        }
+        match &written {
+            Ok(()) => self.journal.applied(ticket),
+            Err(_) => self.journal.not_applied(ticket),
+        }
+        written
+    }
+
+    /// Returns the parts of a block that a record contains. The rest of a live block is in the store
+    /// already, durable or in an earlier record. Whatever a crash makes of writing the whole block,
+    /// replay writes the same bytes again.
+    fn recorded<'a>(&self, block: &'a PlannedBlock) -> Vec<Patch<'a>> {
+        let part = |range: Range<usize>| Patch {
+            offset: block.offset + range.start as u64,
+            bytes: Cow::Borrowed(&block.bytes[range]),
+        };
+        match self.writers.record_whole_blocks() {
+            true => vec![part(0..block.bytes.len())],
+            false => block.changed.iter().cloned().map(part).collect(),
+        }
+    }
+
+    /// Flushes what a record relies on: it is useless if the file that it amends, or its name, can
+    /// be lost.
+    fn flush_before_record(
+        &self,
+        state: &mut FileState,
+        open: &OpenFile,
+        recorded: &mut bool,
+    ) -> Inner<()> {
+        if state.unflushed.inode {
+            self.sync_all(state, open, recorded)?
+        } else {
+            self.flush(|| open.file().sync_data(), open, recorded)?
+        }
+        state.unflushed.data = false;
+        Ok(())
     }
 
     /// Returns whether the store has another header than the one this commit is based on.
@@ -474,12 +486,11 @@ impl Committer<'_> {
         &self,
         state: &FileState,
         file: &dyn File,
-        blocks: &[PlannedBlock],
-        header: &[u8],
+        planned: &Planned,
         flush_fresh: bool,
     ) -> Inner<()> {
         let committed_len = state.committed.as_ref().map_or(0, |c| c.len);
-        let mut fresh: Vec<(u64, u64)> = vec![(0, header.len() as u64)];
+        let mut fresh: Vec<(u64, u64)> = vec![(0, planned.header.len() as u64)];
         for (k, chunk) in &state.dirty {
             for (s, sealed) in &chunk.pending {
                 let (from, len) =
@@ -492,9 +503,8 @@ impl Committer<'_> {
             }
         }
         if !flush_fresh {
-            fresh.extend(
-                blocks.iter().filter(|b| !b.live).map(|b| (b.offset, b.bytes.len() as u64)),
-            );
+            let blocks = planned.tree.blocks.iter().filter(|b| !b.live);
+            fresh.extend(blocks.map(|b| (b.offset, b.bytes.len() as u64)));
         }
         fresh.sort_unstable();
         // Places separated by a small gap are allocated with one call.
@@ -518,16 +528,9 @@ impl Committer<'_> {
     }
 
     /// Makes the committed state the base of further changes.
-    fn settle(
-        &self,
-        state: &mut FileState,
-        root: Root,
-        index: Vec<(u8, u64, Arc<crate::format::table::IndexBlock>)>,
-        header: &[u8],
-        cipher_len: u64,
-        shorter: bool,
-    ) {
-        if shorter {
+    fn settle(&self, state: &mut FileState, planned: Planned) {
+        let root = planned.tree.root;
+        if root.chunks < state.root.chunks {
             state.serial = (self.next_serial)();
         }
         state.root = root;
@@ -538,17 +541,13 @@ impl Committer<'_> {
             state.by = Some(Authorship { author, signer: own });
         }
         state.committed = Some(Committed {
-            hash: header_hash(&header[..self.context.keys.layout.header()]),
-            end: if state.small.is_some() {
-                cipher_len
-            } else {
-                self.context.keys.layout.header() as u64
-            },
-            len: cipher_len,
+            hash: header_hash(&planned.header[..self.context.keys.layout.header()]),
+            end: planned.header_end(state, &self.context.keys.layout),
+            len: planned.cipher_len,
             size: state.size,
             is_being_replaced: false,
         });
-        for (level, j, block) in index {
+        for (level, j, block) in planned.tree.index {
             self.context.cache.put_block(state.serial, level, j, block);
         }
         for (k, chunk) in std::mem::take(&mut state.dirty) {
@@ -566,8 +565,28 @@ impl Committer<'_> {
         state.changes = None;
         state.pending = Pending::default();
         state.tail = Tail::Empty;
-        state.backing_len = cipher_len;
+        state.backing_len = planned.cipher_len;
     }
+}
+
+/// Writes patches in their order, adjacent ones with one call. Raises `len` to the end of what was
+/// written.
+fn write_runs(file: &dyn File, patches: &[Patch<'_>], len: &mut u64) -> Inner<()> {
+    let mut rest = patches;
+    while let Some(first) = rest.first() {
+        let mut end = first.offset;
+        let run = rest
+            .iter()
+            .take(RUN_MAX)
+            .take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0)
+            .count();
+        let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
+        let written: usize = slices.iter().map(|s| s.len()).sum();
+        file.write_vectored_at(&slices, first.offset)?;
+        *len = (*len).max(first.offset + written as u64);
+        rest = &rest[run..];
+    }
+    Ok(())
 }
 
 /// Allocates the blocks of a place, if the store supports that.

@@ -31,7 +31,7 @@ use crate::format::journal::header_hash;
 use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, Segment, Table};
-use crate::store::File;
+use crate::store::{File, Stat};
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::block_cache::{BlockCache, Counted};
@@ -234,25 +234,9 @@ impl OpenFile {
         let void = how == Load::Write && read == 0 && backing_len == 0;
         if how == Load::Truncate || void {
             // A file whose contents are discarded need not be authentic to be replaced.
-            let open = Self::fresh(
-                node,
-                file,
-                inode,
-                context,
-                serial,
-                Hint { tag: [0; 8], name: Vec::new() },
-            );
-            let mut state = open.state.write();
-            state.backing_len = backing_len;
-            state.phase = match void {
-                true => Phase::Void,
-                false => Phase::Fresh { replaces: backing_len > 0 },
-            };
-            state.mtime = Mtime::loaded(context.caller_caches, stat.mtime);
-            if void {
-                state.changes = None;
-            }
-            drop(state);
+            let hint = Hint { tag: [0; 8], name: Vec::new() };
+            let open = Self::fresh(node, file, inode, context, serial, hint);
+            open.state.write().load_unread(&stat, void, context.caller_caches);
             return Ok(open);
         }
         if read == 0 {
@@ -514,6 +498,28 @@ impl FileState {
             true => self.tail = Tail::ReliedOn,
             false => self.tail = self.tail.min(Tail::Surplus),
         }
+    }
+
+    /// Makes this the state of a file whose ciphertext is not to be read: it is about to be
+    /// replaced, or it is `void`.
+    fn load_unread(&mut self, stat: &Stat, void: bool, caller_caches: bool) {
+        self.backing_len = stat.size;
+        self.mtime = Mtime::loaded(caller_caches, stat.mtime);
+        self.phase = match void {
+            true => Phase::Void,
+            false => Phase::Fresh { replaces: stat.size > 0 },
+        };
+        if void {
+            self.changes = None;
+        }
+    }
+
+    /// Returns whether the next header is the first one of a file that was just created.
+    pub fn is_just_made(&self) -> bool {
+        self.committed.is_none()
+            && !self.phase.replaces()
+            && self.size == 0
+            && self.backing_len == 0
     }
 
     /// Returns whether a commit is needed before further writes.

@@ -190,6 +190,21 @@ impl Core {
         })
     }
 
+    /// Returns a node for a file that was just created.
+    fn created_node(&self, stat: &Stat, folder: &Folder, stored: &[u8], name: &[u8]) -> NodeId {
+        loop {
+            let node = self.nodes.seen(stat, folder.link(stored, name));
+            if !self.mode.caller_caches
+                || self.nodes.tell_size(node, 0, stat.mtime).is_ok_and(|agrees| agrees)
+            {
+                return node;
+            }
+            // A removed file had this inode number, and the kernel may still cache it.
+            self.nodes.retire(node);
+            self.nodes.forget_unsent(node);
+        }
+    }
+
     pub fn create_file(
         &self,
         caller: &Caller,
@@ -224,27 +239,11 @@ impl Core {
         // The table of open files is locked while the node is inserted: a lookup must not find the
         // file before it is known to be open.
         let mut files = self.open.files.lock();
-        let node = loop {
-            let node = self.nodes.seen(&stat, folder.link(stored.entry(), name));
-            if !self.mode.caller_caches
-                || self.nodes.tell_size(node, 0, stat.mtime).is_ok_and(|agrees| agrees)
-            {
-                break node;
-            }
-            // A removed file had this inode number, and the kernel may still cache it.
-            self.nodes.retire(node);
-            self.nodes.forget_unsent(node);
-        };
+        let node = self.created_node(&stat, &folder, stored.entry(), name);
         folder.occupy(name);
         let hint = Hint { tag: folder.tag, name: name.to_vec() };
-        let open = OpenFile::fresh(
-            node,
-            file,
-            (stat.dev, stat.ino),
-            &self.context(),
-            self.next_serial(),
-            hint,
-        );
+        let (inode, context) = ((stat.dev, stat.ino), self.context());
+        let open = OpenFile::fresh(node, file, inode, &context, self.next_serial(), hint);
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
         if let Err(fault) = self.mode.writers.guard_created(self, &open) {

@@ -8,12 +8,27 @@ use crate::format::junction::Junction;
 use crate::store::{Access, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::Move;
+use crate::vault::core::inodes::Link;
 use crate::vault::core::trash::Trash;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::junction::holds_share;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::{NodeId, RenameMode};
+
+/// An entry of a directory, by its stored and its plain name.
+struct Place<'a> {
+    folder: &'a Folder<'a>,
+    parent: NodeId,
+    stored: &'a [u8],
+    name: &'a [u8],
+}
+
+impl Place<'_> {
+    fn link(&self) -> Link {
+        self.folder.link(self.stored, self.name)
+    }
+}
 
 impl Core {
     /// Makes the evidence durable that the entries of the directory `stored` are in the directory
@@ -52,14 +67,85 @@ impl Core {
             Err(fault) if fault.errno() == libc::ENOENT => None,
             Err(fault) => return Err(fault),
         };
-        match (&target, mode) {
+        let node = self.nodes.find(&stat);
+        if !self.may_rename(node, &stat, parent, new_parent, target.as_ref(), mode)? {
+            return Ok(());
+        }
+        if target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File {
+            // Replacing a file by one that is not on the disk would lose both in a crash.
+            self.sync_source(&from, &stored, &stat, node)?;
+        }
+        // The target's stored name stays, so that replacing it is one step.
+        let destination = target.as_ref().map_or(new_stored.entry(), |(there, _)| there.as_slice());
+        if destination == new_stored.entry() {
+            self.prepare(&new_stored)?;
+        }
+        let there = target.as_ref().map(|(_, there)| there);
+        let place = (&to, destination, new_name);
+        let left = self.move_share((&from, &stored, name, &stat), place, there, mode)?;
+        let recorded = stat.kind == Kind::Dir
+            && left.is_none()
+            && self.record_rename(&from, &stored, destination)?;
+        let exchanged = mode == RenameMode::Exchange
+            && there.is_some_and(|there| there.kind == Kind::Dir)
+            && self.record_rename(&to, destination, &stored)?;
+        self.namespace.young_lists.forget_all();
+        let is_dir = stat.kind == Kind::Dir || there.is_some_and(|there| there.kind == Kind::Dir);
+        // The journal's records of the old paths are applied before the paths change.
+        let paths = self.namespace.paths.write();
+        if is_dir {
+            self.journal.settle(None)?;
+        } else {
+            self.settle(&stat)?;
+            there.map_or(Ok(()), |there| self.settle(there))?;
+        }
+        self.journal.before_name(|| self.path_in(new_parent, destination));
+        if mode == RenameMode::Exchange {
+            self.journal.before_name(|| self.path_in(parent, &stored));
+            from.dir.rename(&stored, &*to.dir, destination, mode)?;
+        } else {
+            self.move_over((&from, &stored), (&to, destination), there)?;
+            if let Some(there) = there.filter(|there| there.nlink == 1) {
+                self.journal.forget_repair((there.dev, there.ino));
+            }
+        }
+        let source = Place { folder: &from, parent, stored: &stored, name };
+        let place = Place { folder: &to, parent: new_parent, stored: destination, name: new_name };
+        self.move_paths(&source, &place, mode);
+        self.move_nodes((&source, &stat, node), &place, target.as_ref(), mode);
+        // Records of the files below a directory name the new path from now on. An error is reported
+        // at the end: the entry has its new name.
+        let synced = if is_dir { self.journal.sync_names(&*to.dir, &*from.dir) } else { Ok(()) };
+        drop(paths);
+        self.remember_rename(&source, &place, mode);
+        let there = recorded.then(|| self.moved(&source, &place)).flatten();
+        let back = exchanged.then(|| self.moved(&place, &source)).flatten();
+        self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
+        if let Some(place) = left {
+            from.leave_place(&stored, &place);
+        }
+        synced
+    }
+
+    /// Checks that `target`, the entry that has the new name, permits the rename. Returns false if
+    /// nothing is to be done.
+    fn may_rename(
+        &self,
+        node: Option<NodeId>,
+        stat: &Stat,
+        parent: NodeId,
+        new_parent: NodeId,
+        target: Option<&(Vec<u8>, Stat)>,
+        mode: RenameMode,
+    ) -> Inner<bool> {
+        match (target, mode) {
             (Some(_), RenameMode::NoReplace) => return Err(Fault::Os(libc::EEXIST)),
             (None, RenameMode::Exchange) => return Err(Fault::Os(libc::ENOENT)),
             _ => {}
         }
-        if let Some((_, there)) = &target {
+        if let Some((_, there)) = target {
             if (there.dev, there.ino) == (stat.dev, stat.ino) {
-                return Ok(()); // two names of one inode: rename(2) requires no action
+                return Ok(false); // two names of one inode: rename(2) requires no action
             }
             match (stat.kind, there.kind) {
                 _ if mode == RenameMode::Exchange => {}
@@ -69,67 +155,29 @@ impl Core {
                 _ => {}
             }
         }
-        let node = self.nodes.find(&stat);
         let moves_down = |moved: Option<NodeId>, into: NodeId| {
             moved.is_some_and(|m| self.nodes.is_below(into, m))
         };
         if stat.kind == Kind::Dir && moves_down(node, new_parent) {
             return Err(Fault::Os(libc::EINVAL));
         }
-        if let Some((_, there)) = &target
+        if let Some((_, there)) = target
             && mode == RenameMode::Exchange
             && there.kind == Kind::Dir
             && moves_down(self.nodes.find(there), parent)
         {
             return Err(Fault::Os(libc::EINVAL));
         }
-        if target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File {
-            // Replacing a file by one that is not on the disk would lose both in a crash.
-            self.sync_source(&from, &stored, &stat, node)?;
+        Ok(true)
+    }
+
+    /// Tells the journal of the new paths.
+    fn move_paths(&self, from: &Place<'_>, to: &Place<'_>, mode: RenameMode) {
+        if !self.journal.notes_created() && self.journal.refused.is_empty() {
+            return;
         }
-        // The target's stored name stays, so that replacing it is one step.
-        let destination = target
-            .as_ref()
-            .map_or(new_stored.entry(), |(target_stored, _)| target_stored.as_slice());
-        if destination == new_stored.entry() {
-            self.prepare(&new_stored)?;
-        }
-        let left = self.move_share(
-            (&from, &stored, name, &stat),
-            (&to, destination, new_name),
-            target.as_ref().map(|(_, there)| there),
-            mode,
-        )?;
-        let recorded = stat.kind == Kind::Dir
-            && left.is_none()
-            && self.record_rename(&from, &stored, destination)?;
-        let exchanged = mode == RenameMode::Exchange
-            && target.as_ref().is_some_and(|(_, there)| there.kind == Kind::Dir)
-            && self.record_rename(&to, destination, &stored)?;
-        self.namespace.young_lists.forget_all();
-        // The journal's records of the old paths are applied before the paths change.
-        let paths = self.namespace.paths.write();
-        if stat.kind == Kind::Dir || target.as_ref().is_some_and(|(_, t)| t.kind == Kind::Dir) {
-            self.journal.settle(None)?;
-        } else {
-            self.settle(&stat)?;
-            if let Some((_, there)) = &target {
-                self.settle(there)?;
-            }
-        }
-        self.journal.before_name(|| self.path_in(new_parent, destination));
-        if mode == RenameMode::Exchange {
-            self.journal.before_name(|| self.path_in(parent, &stored));
-            from.dir.rename(&stored, &*to.dir, destination, mode)?;
-        } else {
-            self.move_over((&from, &stored), (&to, destination), target.as_ref().map(|(_, t)| t))?;
-            if let Some((_, there)) = target.as_ref().filter(|(_, t)| t.nlink == 1) {
-                self.journal.forget_repair((there.dev, there.ino));
-            }
-        }
-        if (self.journal.notes_created() || !self.journal.refused.is_empty())
-            && let (Some(old), Some(new)) =
-                (self.path_in(parent, &stored), self.path_in(new_parent, destination))
+        if let (Some(old), Some(new)) =
+            (self.path_in(from.parent, from.stored), self.path_in(to.parent, to.stored))
         {
             let back = (mode == RenameMode::Exchange).then(|| (new.clone(), old.clone()));
             if back.is_none() {
@@ -139,29 +187,37 @@ impl Core {
             self.journal.created_has_moved(&moves);
             self.journal.refused.have_moved(&moves);
         }
+    }
 
-        // Updates the node table.
-        if let Some((target_stored, there)) = &target {
-            let exchanged = (mode == RenameMode::Exchange).then(|| from.link(&stored, name));
-            self.nodes.retired_follow(there, new_parent, target_stored, exchanged.as_ref());
+    /// Updates the node table.
+    fn move_nodes(
+        &self,
+        (from, stat, node): (&Place<'_>, &Stat, Option<NodeId>),
+        to: &Place<'_>,
+        target: Option<&(Vec<u8>, Stat)>,
+        mode: RenameMode,
+    ) {
+        if let Some((target_stored, there)) = target {
+            let exchanged = (mode == RenameMode::Exchange).then(|| from.link());
+            self.nodes.retired_follow(there, to.parent, target_stored, exchanged.as_ref());
         }
-        self.nodes.retired_follow(&stat, parent, &stored, Some(&to.link(destination, new_name)));
+        self.nodes.retired_follow(stat, from.parent, from.stored, Some(&to.link()));
         let mut changed = Vec::new();
-        if let Some((target_stored, there)) = &target
+        if let Some((target_stored, there)) = target
             && let Some(gone) = self.nodes.find(there)
         {
             // The new name first: a node without any name would lose its number.
             if mode == RenameMode::Exchange {
-                self.nodes.add_link(gone, from.link(&stored, name));
+                self.nodes.add_link(gone, from.link());
                 self.renamed_dir(gone, there.kind);
             }
-            self.nodes.remove_link(there, new_parent, target_stored);
+            self.nodes.remove_link(there, to.parent, target_stored);
             self.forget_dir(gone);
             changed.push(gone);
         }
         if let Some(node) = node {
-            self.nodes.add_link(node, to.link(destination, new_name));
-            self.nodes.remove_link(&stat, parent, &stored);
+            self.nodes.add_link(node, to.link());
+            self.nodes.remove_link(stat, from.parent, from.stored);
             self.renamed_dir(node, stat.kind);
             changed.push(node);
         }
@@ -169,31 +225,24 @@ impl Core {
         for node in changed {
             self.inode_changed(node);
         }
-        // Records of the files below a directory name the new path from now on. An error is reported
-        // at the end: the entry has its new name.
-        let is_dir = stat.kind == Kind::Dir
-            || target.as_ref().is_some_and(|(_, there)| there.kind == Kind::Dir);
-        let synced = if is_dir { self.journal.sync_names(&*to.dir, &*from.dir) } else { Ok(()) };
-        drop(paths);
+    }
+
+    /// Notes for the directories, and for the rollback database, which of the names are in use now.
+    fn remember_rename(&self, from: &Place<'_>, to: &Place<'_>, mode: RenameMode) {
         if mode != RenameMode::Exchange {
-            from.vacate(name);
-            self.remember_left(parent, name);
+            from.folder.vacate(from.name);
+            self.remember_left(from.parent, from.name);
         } else {
-            self.remember_name(parent, name);
+            self.remember_name(from.parent, from.name);
         }
-        to.occupy(new_name);
-        self.remember_name(new_parent, new_name);
-        let there = recorded.then(|| self.path_in(new_parent, destination)).flatten();
-        let there =
-            there.map(|cipher| Move { from: (parent, name), to: (new_parent, new_name), cipher });
-        let back = exchanged.then(|| self.path_in(parent, &stored)).flatten();
-        let back =
-            back.map(|cipher| Move { from: (new_parent, new_name), to: (parent, name), cipher });
-        self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
-        if let Some(place) = left {
-            from.leave_place(&stored, &place);
-        }
-        synced
+        to.folder.occupy(to.name);
+        self.remember_name(to.parent, to.name);
+    }
+
+    /// Returns the rename of a directory for the rollback database; `None` if its path is unknown.
+    fn moved<'a>(&self, from: &Place<'a>, to: &Place<'a>) -> Option<Move<'a>> {
+        let cipher = self.path_in(to.parent, to.stored)?;
+        Some(Move { from: (from.parent, from.name), to: (to.parent, to.name), cipher })
     }
 
     /// For a nested share: writes the junction of its new place, and returns the name of its old

@@ -149,13 +149,8 @@ impl Core {
                 // A commit failed for lack of space and may do so again: no more data is accepted.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
-            let written = state.write_ready(
-                &*open.file(),
-                &context,
-                offset,
-                part,
-                ready.next().unwrap_or_default(),
-            );
+            let ready = ready.next().unwrap_or_default();
+            let written = state.write_ready(&*open.file(), &context, offset, part, ready);
             let vault_is_full = state.count(&context);
             let written = written
                 .and_then(|()| if low { self.reserve_tables(&open, &mut state) } else { Ok(()) });

@@ -10,6 +10,7 @@ mod writers;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use crate::format::header::Hint;
 use crate::format::name::is_control;
 use crate::format::signature::Authorship;
-use crate::store::{Access, File, Kind, Stat};
+use crate::store::{Access, Dir, File, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::open_table::Shared;
@@ -47,6 +48,28 @@ impl Core {
             return Err(fault);
         }
         Ok(open)
+    }
+
+    /// Opens the ciphertext of an entry: read-write even for readers, because the kernel's cache
+    /// reads through write-only handles, and a writer may come later.
+    fn open_stored(
+        &self,
+        dir: &dyn Dir,
+        stored: &[u8],
+        flags: OpenFlags,
+    ) -> io::Result<Arc<dyn File>> {
+        let access = if self.mode.read_only { Access::Read } else { Access::ReadWrite };
+        let is_refused = |e: &io::Error| {
+            matches!(e.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM))
+        };
+        let file = match dir.open_file(stored, access) {
+            Err(e) if !flags.write && is_refused(&e) => dir.open_file(stored, Access::Read)?,
+            other => other?,
+        };
+        if !self.mode.access_times {
+            file.keep_access_time();
+        }
+        Ok(file)
     }
 
     /// Adds a handle to the open file of a node, which is loaded from the store if it is not open.
@@ -80,26 +103,7 @@ impl Core {
         }
         // Or another program has removed it from the store: the caller looks again, and may create it.
         let dir = self.dir(link.parent).map_err(anew)?;
-        // Read-write even for readers: the kernel's cache reads through write-only handles, and a
-        // writer may come later.
-        let file = match dir.open_file(
-            &link.stored,
-            if self.mode.read_only { Access::Read } else { Access::ReadWrite },
-        ) {
-            Err(e)
-                if !flags.write
-                    && matches!(
-                        e.raw_os_error(),
-                        Some(libc::EACCES | libc::EROFS | libc::EPERM)
-                    ) =>
-            {
-                dir.open_file(&link.stored, Access::Read)?
-            }
-            other => other.map_err(|e| anew(e.into()))?,
-        };
-        if !self.mode.access_times {
-            file.keep_access_time();
-        }
+        let file = self.open_stored(&*dir, &link.stored, flags).map_err(|e| anew(e.into()))?;
         let stat = file.stat()?;
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));

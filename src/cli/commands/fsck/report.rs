@@ -334,6 +334,11 @@ impl Report {
             left.iter().try_for_each(|fault| fault.print(&mut out, false))?;
         }
         out.finish()?;
+        self.print_counts();
+        Ok(())
+    }
+
+    fn print_counts(&self) {
         let Report { files, dirs, symlinks, others, bytes, faults, .. } = self;
         let bytes = display::size(*bytes);
         let counts =
@@ -390,7 +395,6 @@ impl Report {
                 self.changing.len()
             ));
         }
-        Ok(())
     }
 }
 

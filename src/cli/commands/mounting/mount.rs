@@ -4,6 +4,7 @@
 //! that the mount is ready. The reasons are in `daemon::fork`.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -288,6 +289,25 @@ fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
         .ok()
 }
 
+/// Takes a mount away that no process serves. Lazily, as a program may already be blocked in it.
+fn not_served(mounted: &Mounted, point: &Path, source: io::Error) -> Error {
+    if let Err(error) = mounted.unmount(true) {
+        tracing::error!("{error}");
+    }
+    Error::Io { op: "serve the mount on", path: point.to_owned(), source }
+}
+
+/// Prepares the vault for writing, or its mount for reading alone.
+fn prepare_vault(open: &Open, options: &mut MountOptions, store_is_read_only: bool) {
+    if open.vault.is_read_only() && !options.read_only {
+        note_read_only(open, store_is_read_only);
+        options.read_only = true;
+    }
+    if let Err(error) = open.vault.prepare() {
+        tracing::warn!("{error}; overwriting synced files will need free space");
+    }
+}
+
 /// Prepares this process to serve a mount. Returns its signals, which are blocked from now on.
 fn prepare_process() -> Result<Signals, Failure> {
     fork::keep_memory_private()?;
@@ -320,7 +340,7 @@ fn tell_kernel(serving: &Serving, vault: &Vault) {
 
 impl Service {
     fn start(plan: Plan<'_>, is_service: bool) -> Result<Service, Failure> {
-        let Plan { mut found, secret, point, options, serve, lock_on, notify, open } = plan;
+        let Plan { mut found, secret, point, mut options, serve, lock_on, notify, open } = plan;
         let signals = prepare_process()?;
         let watch = lock_on.subscribe()?;
         let notices = Notices::start(notify, &found.dir);
@@ -336,14 +356,7 @@ impl Service {
         if remembers {
             rollback_memory::begin(&open.vault, &share, true);
         }
-        let mut options = options;
-        if open.vault.is_read_only() && !options.read_only {
-            note_read_only(&open, store_is_read_only);
-            options.read_only = true;
-        }
-        if let Err(error) = open.vault.prepare() {
-            tracing::warn!("{error}; overwriting synced files will need free space");
-        }
+        prepare_vault(&open, &mut options, store_is_read_only);
         let serve = if open.vault.is_synced() { serve.synced() } else { serve };
         let point = point.prepare(options.nonempty)?;
         let (mounted, device) = fuse::mount(&point.path, &options)?;
@@ -352,14 +365,8 @@ impl Service {
         }
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
         let (usage, closing) = (operations.usage(), operations.closing());
-        let serving = fuse::serve(device, operations, &serve).map_err(|source| {
-            // No process serves it, so it is useless. Unmount lazily, as a program may already be
-            // blocked in it.
-            if let Err(error) = mounted.unmount(true) {
-                tracing::error!("{error}");
-            }
-            Error::Io { op: "serve the mount on", path: point.path.clone(), source }
-        })?;
+        let serving = fuse::serve(device, operations, &serve)
+            .map_err(|source| not_served(&mounted, &point.path, source))?;
         if serve.writeback {
             tell_kernel(&serving, &open.vault);
         }
@@ -385,19 +392,19 @@ impl Service {
             serve_control(socket, &open, &serving, usage.clone(), ending.clone())
         });
         let locking = ending.clone();
-        watch.start(Arc::new(move |why| locking.lock(why))).map_err(|source| {
+        let unmounted = |op, source| {
             ending.unmount();
-            Error::Os { op: "watch for the events that lock the vault", source }
-        })?;
+            Error::Os { op, source }
+        };
+        watch
+            .start(Arc::new(move |why| locking.lock(why)))
+            .map_err(|e| unmounted("watch for the events that lock the vault", e))?;
         let handover =
-            if collects { start_handover(mounted.clone(), open.vault.clone()) } else { None };
+            collects.then(|| start_handover(mounted.clone(), open.vault.clone())).flatten();
         let is_working = control.as_ref().map(Control::watch);
         let is_working = move || is_working.as_ref().is_some_and(Working::is_under_way);
         let idle = options.idle.map(|after| idle::start(mounted.clone(), usage, is_working, after));
-        let idle = idle.transpose().map_err(|source| {
-            ending.unmount();
-            Error::Os { op: "watch whether the mount is used", source }
-        })?;
+        let idle = idle.transpose().map_err(|e| unmounted("watch whether the mount is used", e))?;
         Ok(Service {
             vault: open.vault,
             dir: open.dir,

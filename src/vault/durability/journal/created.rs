@@ -193,14 +193,9 @@ impl Journal {
         }
         let (mut all, mut sealed) = (Vec::with_capacity(needed as usize), Vec::new());
         for record in &records {
-            record.seal(
-                &mut sealed,
-                &running.head,
-                &self.cipher,
-                running.generation,
-                running.sequence,
-                &*self.random,
-            );
+            let (generation, sequence) = (running.generation, running.sequence);
+            let (head, random) = (&running.head, &*self.random);
+            record.seal(&mut sealed, head, &self.cipher, generation, sequence, random);
             all.extend_from_slice(&sealed);
             running.sequence += 1;
         }
@@ -214,14 +209,10 @@ impl Journal {
             for void in &files.void {
                 files.stale.insert(void.path.clone());
             }
-            for ((file_id, number), record) in
-                numbers.iter().zip(&records[records.len() - numbers.len()..])
-            {
-                match files
-                    .made
-                    .get_mut(file_id)
-                    .filter(|made| made.number == *number && made.path == record.path)
-                {
+            let written = &records[records.len() - numbers.len()..];
+            for ((file_id, number), record) in numbers.iter().zip(written) {
+                let made = files.made.get_mut(file_id);
+                match made.filter(|made| made.number == *number && made.path == record.path) {
                     Some(made) => made.written = true,
                     // The file was removed, synced or renamed while its record was written.
                     None => {

@@ -267,33 +267,7 @@ impl Journal {
             self.changed.wait(&mut state);
         }
         let len = record.encoded_len() as u64;
-        if len > RECORD_MAX as u64 {
-            return Err(Fault::Os(libc::EFBIG)); // no replay reads a record of this length
-        }
-        if state.owes_names {
-            self.flush_store()?;
-            state.owes_names = false;
-        }
-        let has_many = state.unflushed.len() >= FILES_MAX;
-        let is_full = |r: &Running| r.tail + len > LIMIT || has_many;
-        if state.running.as_ref().is_some_and(is_full) || !state.old.is_empty() {
-            self.checkpoint_locked(&mut state)?;
-        }
-        if state.running.as_ref().is_some_and(Running::is_removed) {
-            // Another program has removed the file, perhaps a sync tool: a record in it would not
-            // be found after a crash.
-            tracing::warn!("another program has removed the journal; it is replaced by a new one");
-            self.checkpoint_locked(&mut state)?;
-        }
-        if state.broken_at(inode, Some(&record.path)).is_some() {
-            return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
-        }
-        if state.running.as_ref().is_some_and(|r| r.tail + len > r.capacity) {
-            self.lengthen(&mut state, len)?;
-        }
-        if state.running.is_none() {
-            self.install(&mut state, len)?;
-        }
+        self.make_room(&mut state, record, inode, len)?;
         let State { running, buffer, doubtful, .. } = &mut *state;
         let running = running.as_mut().expect("begun above");
         let (generation, sequence) = (running.generation, running.sequence);
@@ -307,19 +281,71 @@ impl Journal {
         running.tail += buffer.len() as u64;
         state.appended += 1;
         state.last_append = Instant::now();
-        let (mine, failures) = (state.appended, state.failures);
         state.unapplied += 1;
         let new = || Tracked::new(file.clone(), record.file_id);
         state.unflushed.entry(inode).or_insert_with(new).add(&record.path, len);
+        if !self.sync_appended(&mut state) {
+            state.unapplied -= 1;
+            if !state.old.is_empty() {
+                state.doubtful.insert(inode);
+            }
+            self.changed.notify_all();
+            return Err(Fault::Os(libc::EIO));
+        }
+        Ok(Ticket { inode })
+    }
+
+    /// Begins a file of the journal, or lengthens it, so that a record of `len` bytes fits.
+    fn make_room(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        record: &JournalRecord<'_>,
+        inode: Inode,
+        len: u64,
+    ) -> Inner<()> {
+        if len > RECORD_MAX as u64 {
+            return Err(Fault::Os(libc::EFBIG)); // no replay reads a record of this length
+        }
+        if state.owes_names {
+            self.flush_store()?;
+            state.owes_names = false;
+        }
+        let has_many = state.unflushed.len() >= FILES_MAX;
+        let is_full = |r: &Running| r.tail + len > LIMIT || has_many;
+        if state.running.as_ref().is_some_and(is_full) || !state.old.is_empty() {
+            self.checkpoint_locked(state)?;
+        }
+        if state.running.as_ref().is_some_and(Running::is_removed) {
+            // Another program has removed the file, perhaps a sync tool: a record in it would not
+            // be found after a crash.
+            tracing::warn!("another program has removed the journal; it is replaced by a new one");
+            self.checkpoint_locked(state)?;
+        }
+        if state.broken_at(inode, Some(&record.path)).is_some() {
+            return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
+        }
+        if state.running.as_ref().is_some_and(|r| r.tail + len > r.capacity) {
+            self.lengthen(state, len)?;
+        }
+        if state.running.is_none() {
+            self.install(state, len)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything that was appended is durable: one flush serves all that wait. Returns
+    /// false if the journal was abandoned meanwhile.
+    fn sync_appended(&self, state: &mut MutexGuard<'_, State>) -> bool {
+        let (mine, failures) = (state.appended, state.failures);
         while state.synced < mine && state.failures == failures {
             if state.syncing {
-                self.changed.wait(&mut state);
+                self.changed.wait(state);
                 continue;
             }
             let Some(journal) = state.running.as_ref().map(|r| r.file.clone()) else { break };
             state.syncing = true;
             let covers = state.appended;
-            let result = MutexGuard::unlocked(&mut state, || journal.sync_data());
+            let result = MutexGuard::unlocked(state, || journal.sync_data());
             state.syncing = false;
             match result {
                 Ok(()) => state.synced = state.synced.max(covers),
@@ -332,15 +358,7 @@ impl Journal {
             }
             self.changed.notify_all();
         }
-        if state.failures != failures {
-            state.unapplied -= 1;
-            if !state.old.is_empty() {
-                state.doubtful.insert(inode);
-            }
-            self.changed.notify_all();
-            return Err(Fault::Os(libc::EIO));
-        }
-        Ok(Ticket { inode })
+        state.failures == failures
     }
 
     /// Reports that the record of `ticket` has been applied in place.
