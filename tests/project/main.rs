@@ -5,5 +5,6 @@
 mod support;
 
 mod documents;
+mod functions;
 mod readme;
 mod rooms;

@@ -158,7 +158,7 @@ fn module_of(path: &str) -> Vec<&str> {
     ["crate"].into_iter().chain(inner.filter(|p| !matches!(*p, "mod" | "lib" | "main"))).collect()
 }
 
-fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
+pub(super) fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a directory of the source") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
