@@ -5,7 +5,8 @@
 //!   [`exit`]: the exit codes.
 //! * [`secrets`]: passphrases and the identity files that they open; [`user`]: this user's own
 //!   files; [`vaults`]: opening a vault; [`local`]: files outside the vault.
-//! * [`daemon`]: the process of a mount; [`control`]: requests that it answers.
+//! * [`daemon`]: the process of a mount; [`control`]: requests that it answers; [`desktop`]: the
+//!   buses of the session and the system, on which it hears events and shows notices.
 //! * [`terminal`]: output, questions and progress; [`display`]: how names, times and sizes are
 //!   shown; [`paths`]: paths inside a vault.
 
@@ -13,6 +14,7 @@ pub mod args;
 pub mod commands;
 pub mod control;
 pub mod daemon;
+pub mod desktop;
 pub mod display;
 pub mod error;
 pub mod exit;

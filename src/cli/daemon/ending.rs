@@ -18,9 +18,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 
-use super::desktop::notify::{Notices, What};
 use super::registry::Registered;
 use super::signals::Signals;
+use crate::cli::desktop::notify::{Notices, What};
 use crate::cli::exit::Exit;
 use crate::fuse::mounts::{self, Holder};
 use crate::fuse::vaultfs::Closing;

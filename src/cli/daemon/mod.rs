@@ -1,6 +1,5 @@
 //! The process that serves a mount: how it starts, logs and ends, and the list of such processes.
 
-pub mod desktop;
 pub mod ending;
 pub mod fork;
 pub mod log;

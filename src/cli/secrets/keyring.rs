@@ -17,7 +17,7 @@ use zbus::export::futures_core::Stream;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, Proxy, Variant, block_on};
 use zeroize::Zeroizing;
 
-use crate::cli::daemon::desktop::bus;
+use crate::cli::desktop::bus;
 use crate::cli::error::Error;
 use crate::roster::PublicIdentity;
 
