@@ -177,6 +177,15 @@ fn with_plugin(ann: &Person, does: &str, args: &[&str]) -> std::process::Output 
     plugin_command(ann, does, args).output().unwrap()
 }
 
+/// Makes an identity of the plugin in the file `token`; returns its recipient.
+fn token(ann: &Person) -> String {
+    let plugin = Path::new(&plugins()).join("age-plugin-kithtest");
+    let made = said(&Command::new(plugin).arg("--generate").output().unwrap());
+    let (recipient, identity) = made.trim().split_once('\n').unwrap();
+    ann.write("token", identity);
+    recipient.to_owned()
+}
+
 /// Returns how often the plugin was started.
 fn starts(ann: &Person) -> usize {
     fs::read_to_string(ann.home().join("log")).map_or(0, |log| log.lines().count())
@@ -190,13 +199,7 @@ fn a_plugin_wraps_and_unwraps_when_it_is_named() {
         return;
     }
     let ann = with_vault();
-    let made = Command::new(Path::new(&plugins()).join("age-plugin-kithtest"))
-        .arg("--generate")
-        .output()
-        .unwrap();
-    let made = said(&made);
-    let (recipient, identity) = made.trim().split_once('\n').unwrap();
-    ann.write("token", identity);
+    let recipient = &token(&ann);
     let other = native(&ann, "key");
     add(&ann, &other, "");
 
@@ -249,11 +252,7 @@ fn a_broken_plugin_does_not_keep_another_identity_from_opening() {
         return;
     }
     let ann = with_vault();
-    let made = Command::new(Path::new(&plugins()).join("age-plugin-kithtest"))
-        .arg("--generate")
-        .output()
-        .unwrap();
-    ann.write("token", said(&made).trim().split_once('\n').unwrap().1);
+    token(&ann);
     add(&ann, &native(&ann, "key"), "");
     let both = ["ls", "vault", "--age-identity", "token", "--age-identity", "key"];
     for does in ["crash", "babble"] {

@@ -92,22 +92,30 @@ fn an_entry_in_another_directory_is_marked_and_opens() {
     assert_eq!(vault.check(b"", &mut |_| ()).unwrap().notes.len(), 1);
 }
 
+const LONG: [u8; 200] = [b'l'; 200];
+
+/// Returns a vault with the directory `b`, of which the entries, `x` and one with a long name, need
+/// evidence: it was named `a` before.
+fn with_evidence() -> (MemStore, Vault) {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    mkdir(&vault, b"a").unwrap();
+    put(&vault, b"a/x", b"x").unwrap();
+    put(&vault, &[b"a/", &LONG[..]].concat(), b"long").unwrap();
+    rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+    (store, vault)
+}
+
 /// A co-member took away the permission to read one record of evidence, or one long name, and the
 /// listing of the whole directory failed. It costs what it describes: those entries are marked, or
 /// shown under their stored names, and open; the check reports it.
 #[test]
 fn what_may_not_be_read_costs_only_what_it_describes() {
-    const LONG: [u8; 200] = [b'l'; 200];
     for control in [&b"+moved"[..], b"+long"] {
         for depth in 0..3 {
             let what = format!("{}, depth {depth}", control.escape_ascii());
-            let store = MemStore::new();
-            vaults::create(&store.root(), Suite::Aes256Gcm, 12);
-            let vault = vaults::open(store.root()).unwrap();
-            mkdir(&vault, b"a").unwrap();
-            put(&vault, b"a/x", b"x").unwrap();
-            put(&vault, &[b"a/", &LONG[..]].concat(), b"long").unwrap();
-            rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+            let (store, vault) = with_evidence();
             put(&vault, b"b/own", b"own").unwrap();
             vault.close().unwrap();
             let all = store.root().open_dir(control).unwrap();
@@ -192,7 +200,6 @@ fn junk_in_place_of_evidence_is_not_read_again_at_once() {
 /// be: it counts as withheld. One such object made whole directories, or the whole vault, unusable.
 #[test]
 fn other_objects_in_place_of_evidence_hide_nothing() {
-    const LONG: [u8; 200] = [b'l'; 200];
     let place = |root: &Arc<dyn Dir>, name: &[u8]| {
         let all = root.open_dir(name).unwrap();
         let group = raw::names(&*all).remove(0);
@@ -202,13 +209,7 @@ fn other_objects_in_place_of_evidence_hide_nothing() {
         for depth in 0..3 {
             for kind in [Kind::File, Kind::Dir, Kind::Symlink, Kind::Fifo] {
                 let what = format!("{}, depth {depth}, {kind:?}", control.escape_ascii());
-                let store = MemStore::new();
-                vaults::create(&store.root(), Suite::Aes256Gcm, 12);
-                let vault = vaults::open(store.root()).unwrap();
-                mkdir(&vault, b"a").unwrap();
-                put(&vault, b"a/x", b"x").unwrap();
-                put(&vault, &[b"a/", &LONG[..]].concat(), b"long").unwrap();
-                rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+                let (store, vault) = with_evidence();
                 mkdir(&vault, b"other").unwrap();
                 put(&vault, b"other/y", b"y").unwrap();
                 vault.close().unwrap();

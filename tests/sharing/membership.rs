@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Barrier};
 
-use kithfs::roster::{Pin, Role, RosterError};
+use kithfs::roster::{Identity, Pin, Role, RosterError};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, Kind};
@@ -212,6 +212,24 @@ impl Pins for Meanwhile {
     }
 }
 
+/// Opens a vault for `ann` and for a rival, on a store whose locks reach no other daemon. What is
+/// put into the third happens in the middle of a change by `ann`.
+fn side_by_side(
+    store: &MemStore,
+    ann: &Identity,
+    rival: &Identity,
+) -> (Vault, Vault, Arc<Meanwhile>) {
+    let plan = FaultPlan::new();
+    plan.give_locks(Locks::Everybody);
+    let root = FaultStore::wrap(store.root(), plan);
+    let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
+    let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
+    let options = OpenOptions { trust, ..trusting(true, LockMode::None) };
+    let vault = Vault::open(root.clone(), ann, options).unwrap();
+    let rival = Vault::open(root, rival, trusting(true, LockMode::None)).unwrap();
+    (vault, rival, meanwhile)
+}
+
 #[test]
 fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
     // As above, on a store whose locks reach no other daemon. Whether or not this user remembers
@@ -220,14 +238,7 @@ fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
     for remembered in [false, true] {
         let (store, ann, _) = with_bob();
         let (cem, dan) = (person(3), person(4));
-        let plan = FaultPlan::new();
-        plan.give_locks(Locks::Everybody);
-        let root = FaultStore::wrap(store.root(), plan);
-        let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
-        let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
-        let options = OpenOptions { trust, ..trusting(true, LockMode::None) };
-        let vault = Vault::open(root.clone(), &ann, options).unwrap();
-        let rival = Vault::open(root, &ann, trusting(true, LockMode::None)).unwrap();
+        let (vault, rival, meanwhile) = side_by_side(&store, &ann, &ann);
         *meanwhile.act.lock() = Some(Box::new(move || {
             let made = root_share(&rival).add(&[member(&cem, Role::Reader, "Cem")]).unwrap();
             remembered.then_some(made)
@@ -250,15 +261,8 @@ fn a_change_of_a_former_admin_is_not_said_to_be_done() {
     root_share(&open_as(&store, &ann).unwrap())
         .set_role(&key(&bob), Role::Admin, &mut quiet())
         .unwrap();
-    let plan = FaultPlan::new();
-    plan.give_locks(Locks::Everybody);
-    let root = FaultStore::wrap(store.root(), plan);
-    let meanwhile = Arc::new(Meanwhile { act: None.into(), seen: None.into() });
-    let trust = Trust { pins: Some(meanwhile.clone()), first_use: true };
-    let options = OpenOptions { trust, ..trusting(true, LockMode::None) };
-    let vault = Vault::open(root.clone(), &ann, options).unwrap();
-    let (rival, anns) =
-        (Vault::open(root, &bob, trusting(true, LockMode::None)).unwrap(), key(&ann));
+    let (vault, rival, meanwhile) = side_by_side(&store, &ann, &bob);
+    let anns = key(&ann);
     *meanwhile.act.lock() = Some(Box::new(move || {
         Some(root_share(&rival).set_role(&anns, Role::Writer, &mut quiet()).unwrap())
     }));
