@@ -1160,8 +1160,8 @@ class Share:
             self.open_head(head)
         if not self.rights:
             raise NoAccess("this identity is no member of the share")
-        # Names are sought under the current epoch first, that of the longest chain, then under older ones, the highest number first, of equal
-        # numbers the lower commitment.
+        # The order in which a name is looked up: first the current epoch, which is that of the longest chain; then older epochs, the highest
+        # number first, and of equal numbers the lower commitment first.
         self.epochs[1:] = sorted(self.epochs[1:], key=lambda epoch: (-epoch.number, epoch.commitment))
         first = [epoch for epoch in self.epochs if epoch.number == 1]
         if len(first) != 1:
@@ -2048,7 +2048,7 @@ class Owners:
             for rank, epoch in enumerate(self.share.epochs):
                 found = self.stored.get(SealedName(plain, tag, suffix, rank))
                 if found is None and self.some_lost and len(letters(bytes(16 + len(plain)))) > self.share.descriptor.longest_name:
-                    entry = epoch.long_entry(tag, plain) + suffix  # it has its name by its hash
+                    entry = epoch.long_entry(tag, plain) + suffix  # the hash in the entry is enough to know its name
                     found = entry if entry in self.sealed else None
                 if found is not None:
                     return found

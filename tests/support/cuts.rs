@@ -210,12 +210,13 @@ impl Session {
         self.vault.commit_due(std::time::Duration::ZERO);
     }
 
-    /// What the background thread does while commits continue.
+    /// Flushes files ahead of the checkpoint, as the background thread does while commits continue.
     pub fn flush(&self) {
         self.vault.flush_due(std::time::Duration::ZERO);
     }
 
-    /// What the background thread does for a file that stays open and is committed completely.
+    /// Makes a file durable that stays open and is committed completely, as the background thread
+    /// does.
     pub fn made_durable(&mut self, path: &[u8]) {
         self.vault.flush_due(std::time::Duration::ZERO);
         self.must(path);
@@ -373,7 +374,7 @@ pub fn cut_everywhere(chunk_log2: u8, session: impl Fn(&mut Session, &MemStore))
     cut_some(chunk_log2, 6, session);
 }
 
-/// Does [`cut_everywhere`] with another number of random ways besides the harshest and the kindest.
+/// Does [`cut_everywhere`] with `ways` random choices in addition to the harshest and the mildest.
 pub fn cut_some(chunk_log2: u8, ways: usize, session: impl Fn(&mut Session, &MemStore)) {
     cut_on(chunk_log2, None, ways, session);
 }

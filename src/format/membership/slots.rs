@@ -312,12 +312,12 @@ fn tree(slots: &[u8]) -> (Vec<u8>, [u8; 32]) {
     (stored, level.first().copied().unwrap_or_default())
 }
 
-/// Puts a block together: `header` gives suite, epoch, share and ephemeral key, the rest of it is
-/// computed here. Returns the finished header and the block's bytes.
+/// Builds a block. Takes suite, epoch, share and ephemeral key from `header`, and computes its other
+/// fields. Returns the finished header and the block's bytes.
 ///
 /// # Errors
-/// `Order` where two slots have the same tag, `Range` where there are none, too many, or the list's
-/// length does not go with them.
+/// `Order` if two slots have the same tag; `Range` if there are no slots or too many, or if the
+/// length of the list does not match their number.
 pub fn build(
     mut header: SlotHeader,
     mut slots: Vec<Slot>,

@@ -8,8 +8,8 @@
 //!   refer to it any more.
 //! * A daemon that removes an entry, or sets another list, does not know whether the reference
 //!   exists elsewhere: in a conflict copy that was moved, or on a machine that was offline. So the
-//!   file stays as residue, which nothing removes yet. The exception is a file that this process
-//!   created recently, so that repeated changes do not leave one each.
+//!   file stays as residue until `fsck --prune` removes it. The exception is a file that this
+//!   process created recently, so that not every one of many changes leaves a file.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};

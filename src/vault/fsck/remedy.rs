@@ -16,8 +16,8 @@ pub(crate) enum Action {
     /// Moves the object to `lost+found` under `name`. If it is a directory, `entries` is the tag of
     /// the entries in it.
     Keep { name: Vec<u8>, entries: Option<Tag> },
-    /// Removes a file that has neither ciphertext nor attributes; applies `keep` if it has
-    /// attributes, or zeros for a ciphertext. Does nothing if it has contents by now.
+    /// Removes a file with an empty ciphertext and without attributes. If the file has attributes,
+    /// or its ciphertext is all zeros, applies `keep`. Does nothing if it has contents by now.
     Void { keep: Box<Action> },
     /// Completes the removal of a directory.
     Trash,

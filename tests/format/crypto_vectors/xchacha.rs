@@ -1,5 +1,5 @@
-//! HChaCha20 and XChaCha20-Poly1305: draft-irtf-cfrg-xchacha, and the two halves of this room
-//! against each other.
+//! HChaCha20 and XChaCha20-Poly1305: the vectors of draft-irtf-cfrg-xchacha, and a comparison of the
+//! segment cipher with the record cipher.
 
 use super::unhex;
 use kithfs::crypto::{ChunkKeys, FileKey, RecordCipher, SegmentKey, Suite};
@@ -25,9 +25,9 @@ fn a_chunk_key_is_hchacha20_of_its_salt() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
-    /// A segment is XChaCha20-Poly1305 whose nonce is salt ‖ the last eight bytes; the IETF nonce
-    /// begins with four zeros. ring under HChaCha20 returns the same as the `chacha20poly1305`
-    /// crate for the whole construction.
+    /// A segment is XChaCha20-Poly1305 with the nonce `salt ‖ last eight bytes of the IETF nonce`; the
+    /// IETF nonce begins with four zeros. Segments use HChaCha20 and an AEAD provider, records the
+    /// crate `chacha20poly1305`; the results must be the same.
     #[test]
     fn segments_and_records_are_one_construction(
         key: [u8; 32],

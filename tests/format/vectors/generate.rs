@@ -851,7 +851,7 @@ fn foreign_names(make: &mut Make, inputs: &Inputs, hctr2: &Hctr2, names: &NameCi
     make.bad("other-limit", "foreign", "Longer than L, which is 64.", &narrow, stored.entry());
 }
 
-/// Returns a stored name with a letter that base64url does not have, spelled as there.
+/// Returns a stored name in which the letter `@` is replaced by `_`, as base64url would spell it.
 fn with_letter_of_url(names: &NameCipher) -> Vec<u8> {
     let stored = (0..).map(|n: u32| {
         let name = format!("letter {n}");

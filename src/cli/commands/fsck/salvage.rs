@@ -17,8 +17,8 @@ pub(super) struct Salvaged {
 }
 
 /// Writes the good ranges of every readable damaged file below `dir`, at its plain path. Nothing is
-/// overwritten. Returns what was written, and whether that is all: of a file that could not be
-/// written to its end nothing stays, and its message was printed.
+/// overwritten. Returns the salvaged files, and whether these are all. If a file could not be written
+/// to its end, it is removed and a message is printed.
 pub(super) fn write(
     open: &Open,
     found: &CheckReport,
@@ -57,7 +57,8 @@ fn copy(
     let file = made.file.file();
     let fill = || {
         file.set_len(size).map_err(io)?;
-        // The error of the target would be reported as one of the vault.
+        // Kept separately: as a result of the closure, an error of the target would be reported as
+        // one of the vault.
         let mut full = None;
         let read = open.vault.salvage(fault, &mut |at, bytes| {
             file.write_all_at(bytes, at).map_err(|error| {

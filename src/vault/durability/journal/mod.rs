@@ -57,7 +57,7 @@ use crate::vault::keyring::keys::ShareKeys;
 
 /// Prefix of the names of journals.
 pub(crate) const PREFIX: &[u8] = b"+journal-";
-/// Prefix of the names of journals with creation records.
+/// Prefix of the names of journals of creation records.
 pub(crate) const CREATED: &[u8] = b"+created-";
 /// Size in bytes of a new journal.
 const INITIAL: u64 = 4 << 20;
