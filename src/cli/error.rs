@@ -117,12 +117,12 @@ pub enum Error {
         mountpoint: PathBuf,
     },
     /// The mount admits other users, and one of them can change owners and modes in the store.
-    #[error("mount {}: with allow_other, {who} could read all files in it", shown(vault))]
+    #[error("mount {}: with allow_other, {owner} could read all files in it", shown(vault))]
     ForeignStore {
         /// The vault.
         vault: PathBuf,
         /// The other user.
-        who: String,
+        owner: String,
     },
     /// The FUSE device cannot be opened.
     #[error("mount: /dev/fuse cannot be opened: {0}")]

@@ -8,7 +8,7 @@
 //! * [`daemon`]: the process of a mount; [`control`]: requests that it answers; [`desktop`]: the
 //!   buses of the session and the system, on which it hears events and shows notices.
 //! * [`terminal`]: output, questions and progress; [`display`]: how names, times and sizes are
-//!   shown; [`paths`]: paths inside a vault.
+//!   shown.
 
 pub mod args;
 pub mod commands;
@@ -19,7 +19,6 @@ pub mod display;
 pub mod error;
 pub mod exit;
 pub mod local;
-pub mod paths;
 pub mod report;
 pub mod secrets;
 pub mod terminal;

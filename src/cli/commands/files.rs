@@ -13,7 +13,6 @@ use crate::cli::display;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
-use crate::cli::paths::{self, join, split};
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::nodes::{
@@ -21,6 +20,7 @@ use crate::cli::vaults::nodes::{
     partial_name,
 };
 use crate::cli::vaults::open::{Open, Purpose, open};
+use crate::cli::vaults::paths::{self, join, split};
 use crate::store::{Kind, RenameMode, SetTime};
 use crate::vault::{self, Attr, NodeId, SetAttr};
 

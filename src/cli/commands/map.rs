@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use crate::cli::args::Map;
 use crate::cli::exit::Exit;
-use crate::cli::paths;
 use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open::{Purpose, open};
+use crate::cli::vaults::paths;
 
 /// Prints the cipher path of a plain one, or the plain path of a cipher one, relative to the vault.
 /// It may be mounted, as names are in the store as soon as they are created.

@@ -14,11 +14,11 @@ use crate::cli::display::{JsonPath, Shown, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local::{self, Object};
-use crate::cli::paths;
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::terminal::stdout::Out;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{Open, Purpose, find, open};
+use crate::cli::vaults::paths;
 use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
 
 /// A notice. The names of the fields are stable.

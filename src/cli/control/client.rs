@@ -10,10 +10,10 @@ use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::args::OpenArgs;
 use crate::cli::daemon::registry::{Entry, Registry};
 use crate::cli::error::Error;
-use crate::cli::paths;
 use crate::cli::report::Failure;
 use crate::cli::vaults::hand_over;
 use crate::cli::vaults::open::{self, Open, Purpose};
+use crate::cli::vaults::paths;
 use crate::roster::{Member, Role};
 use crate::vault::{LogEntry, Pending, ShareInfo, ShareProgress};
 

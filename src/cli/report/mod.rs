@@ -22,9 +22,9 @@ use std::path::Path;
 use crate::cli::display::{Line, word};
 use crate::cli::error::{ALLOW_COST_VARIABLE, Error};
 use crate::cli::exit::Exit;
-use crate::cli::paths::split_vault;
 use crate::cli::terminal::color::{ERROR, HINT, NOTE};
 use crate::cli::user::ssh_voucher::{NAMESPACE, VoucherError};
+use crate::cli::vaults::paths::split_vault;
 use crate::roster::{ContactError, InvitationError};
 
 /// A command that failed, ready to be printed.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Failure, exit_of_io, permission};
 use crate::cli::display::{Shown, path as shown, word};
 use crate::cli::exit::Exit;
-use crate::cli::paths;
+use crate::cli::vaults::paths;
 use crate::roster::RosterError;
 use crate::vault::{Error, LockHolder};
 

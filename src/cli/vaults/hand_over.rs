@@ -16,11 +16,11 @@ use crate::cli::args::{OpenArgs, PresentSecret};
 use crate::cli::display::{Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::local::replace::replace_in;
-use crate::cli::paths::join;
 use crate::cli::report::{Failure, in_vault, note, of_identity, warn};
 use crate::cli::secrets::identity::{self, Locked, Unlocked, link_label};
 use crate::cli::secrets::source::Opens;
 use crate::cli::user::own_name;
+use crate::cli::vaults::paths::join;
 use crate::roster::{Identity, IdentityFile, Member, Role, Secret};
 use crate::vault::{OsRandom, Vault};
 

@@ -23,13 +23,13 @@ use crate::cli::display::{Shown, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
-use crate::cli::paths;
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::secrets::identity;
 use crate::cli::terminal::progress::Progress;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::nodes;
 use crate::cli::vaults::open::{Open, Purpose, kept_journals, open, open_unrecorded};
+use crate::cli::vaults::paths;
 use crate::vault::{
     CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
 };

@@ -106,9 +106,9 @@ impl Plan<'_> {
         let mut found = open::find(&args.vault)?;
         found.access_times = !options.noatime;
         if options.allow_other
-            && let Some(who) = foreign_user(&found)?
+            && let Some(owner) = foreign_user(&found)?
         {
-            let error = Error::ForeignStore { vault: found.dir.clone(), who };
+            let error = Error::ForeignStore { vault: found.dir.clone(), owner };
             if !options.allow_foreign_store {
                 return Err(error.into());
             }

@@ -21,8 +21,8 @@ use crate::cli::display::Shown;
 use crate::cli::local::{
     DataRanges, Descent, Id, Object, RangeError, is_plain_name, may_be_left_out, mtime,
 };
-use crate::cli::paths::{join, split};
 use crate::cli::vaults::nodes::{BLOCK, Node, OpenFile, is_partial, names_and_more, partial_name};
+use crate::cli::vaults::paths::{join, split};
 use crate::store::Kind;
 use crate::vault::{self, Attr, NodeId, Vault};
 

@@ -16,8 +16,8 @@ use crate::cli::display::Shown;
 use crate::cli::local::{
     DataRanges, Descent, Id, Names, Object, RangeError, may_be_left_out, mtime,
 };
-use crate::cli::paths::join;
 use crate::cli::vaults::nodes::{BLOCK, Node, caller, is_partial, partial_name};
+use crate::cli::vaults::paths::join;
 use crate::store::{Kind, RenameMode};
 use crate::vault::{NodeId, SetAttr, SetXattr, Vault};
 

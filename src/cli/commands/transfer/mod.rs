@@ -25,11 +25,11 @@ use crate::cli::display::{self, Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local::{self as files, DataRanges, Object, RangeError};
-use crate::cli::paths;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::progress::{self, Progress};
 use crate::cli::vaults::nodes::{self, BLOCK, Node, OpenFile, names};
 use crate::cli::vaults::open::{Purpose, open};
+use crate::cli::vaults::paths;
 use crate::store::{Kind, SetTime};
 use crate::vault::{self, Attr, NodeId, SetAttr, Vault};
 
