@@ -1,9 +1,9 @@
-//! The one place where an error of the vault becomes a number for the kernel.
+//! Converts an error of the vault into a number for the kernel. No other module does that.
 //!
 //! Rules that hold here
-//! * What is wrong with the vault itself (a file that cannot be authenticated, a store that fails)
-//!   is logged as an error; what any program may provoke (no such file, not empty) is not. The text
-//!   of an error may hold a plain path: debug level only.
+//! * Faults of the vault itself (a file that cannot be authenticated, a store that fails) are logged
+//!   as errors. Errors that any program can cause (no such file, not empty) are not.
+//! * The text of an error may contain a plain path, so it is logged only at the level `debug`.
 
 use crate::fuse::ops::Errno;
 use crate::vault::Error;
@@ -35,7 +35,7 @@ const ORDINARY: &[i32] = &[
 impl From<Error> for Errno {
     fn from(error: Error) -> Errno {
         let errno = match error.errno() {
-            // It is not the program that asks which has too many.
+            // The daemon has too many open files, not the calling program.
             libc::EMFILE => Errno::new(libc::ENFILE),
             errno => Errno::new(errno),
         };

@@ -1,6 +1,6 @@
-//! What this kernel can do that the protocol does not say.
+//! Abilities of the running kernel that the protocol does not report.
 
-/// Whether the kernel is Linux `major.minor` or later.
+/// Returns whether the kernel is Linux `major.minor` or later.
 pub fn is_since(major: u32, minor: u32) -> bool {
     let name = rustix::system::uname();
     name.release().to_str().is_ok_and(|release| release_is_since(release, (major, minor)))

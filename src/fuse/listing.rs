@@ -1,12 +1,12 @@
 //! Fills the reply to READDIR and READDIRPLUS, for any transport.
 //!
 //! Rules that hold here
-//! * Positions: 0 is before `.`, 1 before `..`, 2 before the first entry; those of the store
-//!   follow, moved up by two, so that none can be taken for ours whatever the store's are (ext4:
-//!   63-bit hashes; others: small numbers). See [`to_kernel`].
+//! * Position 0 is before `.`, 1 before `..`, and 2 before the first entry. The store's positions are
+//!   moved up by two, so that they differ from these, whatever they are (63-bit hashes on ext4, small
+//!   numbers elsewhere). See [`to_kernel`].
 //! * In READDIRPLUS each entry with a node counts one lookup, but never `.` and `..`. A node is
-//!   looked up only when its entry is known to fit, so nothing has to be given back when the buffer
-//!   is full.
+//!   looked up only when its entry is known to fit, so no lookup has to be undone when the buffer is
+//!   full.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::vault::Handle;
 
 /// Position before `..`.
 const AFTER_DOT: i64 = 1;
-/// Position before the first entry of the store: what [`to_kernel`] makes of the store's 0.
+/// Position before the first entry of the store: [`to_kernel`] of the store's 0.
 const AFTER_DOTS: i64 = 2;
 
 /// Longest name of an entry in bytes.
@@ -24,21 +24,21 @@ const LONGEST_NAME: usize = 255;
 /// Shortest stored name in bytes, rounded down: 16 bytes in Base64.
 const SHORTEST_STORED: usize = 16;
 
-/// The kernel's position for a position of the store.
+/// Returns the kernel's position for a position of the store.
 ///
-/// The topmost three share one, which goes back to the topmost: the end of a directory on ext4 and
-/// btrfs; no filesystem has positions right below that. Negative ones stay: the kernel does not
-/// seek to them, but reads on from them.
+/// The three highest positions become one, which [`to_store`] maps to the highest: the end of a
+/// directory on ext4 and Btrfs. No filesystem uses the two positions below it. Negative positions are
+/// not changed: the kernel continues reading from them, but does not seek to them.
 pub fn to_kernel(store: i64) -> i64 {
     if store < 0 { store } else { store.saturating_add(AFTER_DOTS) }
 }
 
-/// The store's position for a position of the kernel, which is not 0 or 1.
+/// Returns the store's position for a position of the kernel other than 0 and 1.
 pub fn to_store(kernel: i64) -> i64 {
     if kernel < 0 || kernel == i64::MAX { kernel } else { kernel - AFTER_DOTS }
 }
 
-/// What is listed, and how.
+/// The directory to list, and the form of the listing.
 pub struct Listing<'a> {
     /// The filesystem.
     pub ops: &'a dyn Operations,
@@ -46,9 +46,9 @@ pub struct Listing<'a> {
     pub node: NodeId,
     /// Its handle.
     pub handle: Handle,
-    /// With room for nodes and attributes (READDIRPLUS).
+    /// Entries have room for nodes and attributes (READDIRPLUS).
     pub plus: bool,
-    /// And with those.
+    /// Entries contain nodes and attributes.
     pub known: bool,
     /// How long the kernel may keep an entry.
     pub entry_ttl: Duration,
@@ -58,8 +58,8 @@ pub struct Listing<'a> {
 
 impl Listing<'_> {
     /// Appends the entries after the kernel's position `offset` to `out`, at most `size` bytes, and
-    /// returns the nodes that were counted. An error after some entries ends the answer there; it
-    /// comes up again at the next call.
+    /// returns the nodes that were counted. An error after some entries ends the listing; the next
+    /// call meets the error again and returns it.
     pub fn fill(&self, offset: i64, size: usize, out: &mut Vec<u8>) -> Result<Vec<NodeId>> {
         let mut counted = Vec::new();
         let mut at = offset;
@@ -72,8 +72,8 @@ impl Listing<'_> {
             if !self.fits(name, size, out) {
                 return Ok(counted);
             }
-            // A directory that was removed while it was open has no parent to ask; its listing
-            // still begins like any other.
+            // A directory that was removed while it was open has no attributes; its listing still
+            // begins like any other.
             let ino = self.ops.getattr(node).map_or(node, |attr| attr.ino);
             self.put_without_node(out, ino, next, libc::S_IFDIR, name);
             at = next;
@@ -142,9 +142,9 @@ impl Listing<'_> {
         if self.plus { ENTRY_OUT } else { 0 }
     }
 
-    /// Bytes of stored names to ask for, so that what is read fits into `room`: what does not is
-    /// read again, and the store's directory is gone back in. A stored name has a third more bytes
-    /// than the plain one and [`SHORTEST_STORED`] at least.
+    /// Returns how many bytes of stored names to read so that the entries fit into `room`. Entries
+    /// that do not fit would have to be read again, after seeking back in the store's directory. A
+    /// stored name has a third more bytes than the plain one, and at least [`SHORTEST_STORED`].
     fn batch(&self, room: usize) -> usize {
         (room / (self.overhead() + wire::dirent_len(SHORTEST_STORED)) * SHORTEST_STORED)
             .max(SHORTEST_STORED)

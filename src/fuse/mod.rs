@@ -4,7 +4,7 @@
 //!   implements; [`mod@vaultfs`]: a vault as one.
 //! * [`transport`]: how requests arrive, over `/dev/fuse` or io_uring; [`settings`]: how they are
 //!   served.
-//! * [`protocol`]: requests and replies in bytes; [`dispatch`]: from a request to its reply;
+//! * [`protocol`]: requests and replies in bytes; [`dispatch`]: turns a request into its reply;
 //!   [`listing`]: the replies of directories.
 //! * [`permission`]: what a caller may do, as far as the kernel leaves that to us.
 //! * [`mod@mount`]: mounting and unmounting.

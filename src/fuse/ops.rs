@@ -4,8 +4,8 @@
 //! * No type of a FUSE library appears: `fuser` is one transport over this trait and FUSE over
 //!   io_uring can be another.
 //! * Lookup counts: each [`Attr`] that `lookup`, `lookup_entry`, `mknod`, `mkdir`, `symlink`,
-//!   `link` or `create` returns adds one to the count of its node; `forget` takes back. A transport
-//!   whose reply did not reach the kernel takes back at once.
+//!   `link` or `create` returns adds one to the count of its node; `forget` subtracts. If a reply
+//!   does not reach the kernel, the transport calls `forget` at once.
 //! * Methods may be called from several threads at the same time and may block.
 
 use std::io;
@@ -22,11 +22,11 @@ pub use crate::vault::{
 pub struct Errno(i32);
 
 impl Errno {
-    /// Input or output error; also replaces a number that is no `errno`.
+    /// Input/output error; also replaces a number that is no `errno`.
     pub const EIO: Errno = Errno(libc::EIO);
     /// No such entry.
     pub const ENOENT: Errno = Errno(libc::ENOENT);
-    /// The transport is told never to ask again.
+    /// Not implemented: the kernel never sends such a request again.
     pub const ENOSYS: Errno = Errno(libc::ENOSYS);
     /// Not supported by this filesystem.
     pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
@@ -39,13 +39,13 @@ impl Errno {
     /// The name is taken.
     pub const EEXIST: Errno = Errno(libc::EEXIST);
 
-    /// The `errno` with this number; numbers that the kernel would not take as an error (it knows 1
-    /// to 4095) become [`Errno::EIO`].
+    /// Returns the `errno` with this number. Numbers that the kernel does not accept as an error
+    /// (other than 1 to 4095) become [`Errno::EIO`].
     pub const fn new(number: i32) -> Errno {
         if number >= 1 && number < 4096 { Errno(number) } else { Errno::EIO }
     }
 
-    /// The positive number.
+    /// Returns the positive number.
     pub fn get(self) -> i32 {
         self.0
     }
@@ -63,7 +63,7 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// A directory that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedDir {
-    /// What later operations name.
+    /// The handle for later operations.
     pub handle: Handle,
     /// What the kernel may do with its listing.
     pub cache: DirCache,
@@ -80,10 +80,10 @@ pub enum DirCache {
     Keep,
 }
 
-/// How a file is opened, as the system call said it.
+/// How a file is opened, as the system call requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRequest {
-    /// In plain terms.
+    /// The flags in plain terms.
     pub flags: OpenFlags,
     /// `O_EXCL`: a file that exists is an error of `create`.
     pub exclusive: bool,
@@ -92,7 +92,7 @@ pub struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// From the flags of open(2) and whether the caller may keep suid and sgid (root may).
+    /// Converts the flags of open(2). `privileged`: the caller may keep suid and sgid, as root may.
     pub fn from_flags(flags: i32, privileged: bool) -> OpenRequest {
         let access = flags & libc::O_ACCMODE;
         let truncate = flags & libc::O_TRUNC != 0;
@@ -119,7 +119,7 @@ pub struct FileRange {
     pub offset: u64,
 }
 
-/// `setxattr` mode from the flags of setxattr(2).
+/// Converts the flags of setxattr(2).
 pub fn xattr_mode(flags: i32) -> Result<SetXattr> {
     match flags {
         0 => Ok(SetXattr::Any),
@@ -129,7 +129,7 @@ pub fn xattr_mode(flags: i32) -> Result<SetXattr> {
     }
 }
 
-/// `fallocate` mode from the mode of fallocate(2).
+/// Converts the mode of fallocate(2).
 pub fn allocate_mode(mode: i32) -> Result<Fallocate> {
     const KEEP_AND_PUNCH: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
     const KEEP_AND_ZERO: i32 = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE;
@@ -143,7 +143,7 @@ pub fn allocate_mode(mode: i32) -> Result<Fallocate> {
     }
 }
 
-/// `rename` mode from the flags of renameat2(2).
+/// Converts the flags of renameat2(2).
 pub fn rename_mode(flags: u32) -> Result<RenameMode> {
     match flags {
         0 => Ok(RenameMode::Replace),
@@ -153,24 +153,24 @@ pub fn rename_mode(flags: u32) -> Result<RenameMode> {
     }
 }
 
-/// What a mounted filesystem does. Names are single path components; errors are what the system
-/// call returns.
+/// The operations of a mounted filesystem. Names are single path components. The system call returns
+/// the error of its operation.
 pub trait Operations: Send + Sync + 'static {
-    /// The entry `name`; counts one. `ENOENT` where there is none.
+    /// Returns the entry `name`; counts one lookup. `ENOENT` if there is none.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
-    /// The kernel gives back `count` lookups of `node`.
+    /// Subtracts `count` lookups of `node`.
     fn forget(&self, node: NodeId, count: u64);
-    /// `stat`.
+    /// Returns the attributes of a node.
     fn getattr(&self, node: NodeId) -> Result<Attr>;
-    /// Changes what `set` names, in one step. `set.kill_suid_sgid` on a directory means nothing:
-    /// directories keep theirs.
+    /// Changes the attributes that `set` contains, in one step. `set.kill_suid_sgid` is ignored for a
+    /// directory, which keeps these bits.
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr>;
     /// Clears sgid, whether the group may execute or not.
     fn clear_sgid(&self, node: NodeId) -> Result<()>;
-    /// What a symbolic link holds.
+    /// Returns the target of a symbolic link.
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>>;
-    /// Makes a file of any kind but directory and symbolic link; `mode` has the type bits. Counts
-    /// one.
+    /// Creates a file of any kind except directory and symbolic link; `mode` contains the type bits.
+    /// Counts one lookup.
     fn mknod(
         &self,
         caller: &Caller,
@@ -179,15 +179,15 @@ pub trait Operations: Send + Sync + 'static {
         mode: u32,
         rdev: u64,
     ) -> Result<Attr>;
-    /// Makes a directory; counts one.
+    /// Creates a directory; counts one lookup.
     fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr>;
     /// Removes a name that is not a directory.
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()>;
-    /// Makes a symbolic link; counts one.
+    /// Creates a symbolic link; counts one lookup.
     fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr>;
-    /// Renames.
+    /// Renames an entry.
     fn rename(
         &self,
         parent: NodeId,
@@ -196,12 +196,12 @@ pub trait Operations: Send + Sync + 'static {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()>;
-    /// Gives `node` another name; counts one.
+    /// Creates another name for `node`; counts one lookup.
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr>;
     /// Opens a file.
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened>;
-    /// Makes and opens a file; counts one. Without `request.exclusive` a file that exists is opened
-    /// instead.
+    /// Creates and opens a file; counts one lookup. Without `request.exclusive` an existing file is
+    /// opened instead.
     fn create(
         &self,
         caller: &Caller,
@@ -210,14 +210,14 @@ pub trait Operations: Send + Sync + 'static {
         perm: u32,
         request: OpenRequest,
     ) -> Result<(Attr, Opened)>;
-    /// Reads into `buf`, whose bytes on entry mean nothing; fewer than asked only at the end of the
-    /// file. May be asked of a handle that was opened for writing only: the kernel's writeback
-    /// fills up partial pages.
+    /// Reads into `buf`, and returns fewer bytes only at the end of the file. The former contents of
+    /// `buf` are ignored. The handle may have been opened for writing only, because the kernel's
+    /// writeback cache reads the rest of a page before it changes a part.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
-    /// Writes all of `data`. `kill_suid_sgid`: clear suid and (where group-executable) sgid first.
+    /// Writes all of `data`. `kill_suid_sgid`: clear suid first, and sgid if the group may execute.
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()>;
-    /// [`Operations::write`] of pages that the kernel has held back: for it they count as written,
-    /// also where they are refused.
+    /// Does [`Operations::write`] with pages from the kernel's writeback cache. The kernel treats them
+    /// as written even if this fails.
     fn write_pages(
         &self,
         handle: Handle,
@@ -227,34 +227,35 @@ pub trait Operations: Send + Sync + 'static {
     ) -> Result<()> {
         self.write(handle, offset, data, kill_suid_sgid)
     }
-    /// Asked before the kernel takes in a write that it may hold back, where it was told to ask. An
-    /// error is that of write(2); true has it send what it holds of the file first, and ask before
-    /// the next one again.
+    /// Checks a write before the kernel accepts it into its writeback cache. An error becomes that of
+    /// write(2). If it returns true, the kernel first writes back its dirty pages of the file, and
+    /// requests a check of the next write too.
     fn before_write(&self, handle: Handle) -> Result<bool> {
         let _ = handle;
         Ok(false)
     }
-    /// close(2) of one descriptor: the last chance to report an error of a write.
+    /// Handles close(2) of one descriptor: the last chance to report an error of a write.
     fn flush(&self, handle: Handle) -> Result<()>;
-    /// The last descriptor and mapping are gone. No program sees the error.
+    /// Closes a handle after its last descriptor and mapping are gone. No program sees the error.
     fn release(&self, handle: Handle) -> Result<()>;
     /// Makes contents (and, unless `data_only`, the inode) durable.
     fn fsync(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Opens a directory.
     fn opendir(&self, node: NodeId) -> Result<OpenedDir>;
-    /// Entries after the position `cookie` (0 is the beginning), without `.` and `..`: about
-    /// `limit` bytes of names at most, at least one entry if there is one. Empty is the end.
+    /// Returns entries after the position `cookie` (0 is the beginning), without `.` and `..`: at most
+    /// about `limit` bytes of names, but at least one entry if there is one. An empty result is the
+    /// end.
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>>;
-    /// The node of an entry that `readdir` gave; counts one. `None` where listing it should not
-    /// make a node, as in a directory too large to keep them all.
+    /// Returns the node of an entry that `readdir` has returned; counts one lookup. `None` if listing
+    /// the entry should not make a node, because the directory is too large to keep all nodes.
     fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>>;
-    /// The directory that holds the directory `node`; that of the root is the root.
+    /// Returns the parent of the directory `node`. The root is its own parent.
     fn parent(&self, node: NodeId) -> NodeId;
     /// Closes a directory.
     fn releasedir(&self, handle: Handle);
     /// Makes the entries of a directory durable.
     fn fsyncdir(&self, handle: Handle, data_only: bool) -> Result<()>;
-    /// Free and used space.
+    /// Returns free and used space.
     fn statfs(&self) -> Result<Space>;
     /// Sets an extended attribute. `kill_sgid`: the attribute is an ACL and the caller is not in
     /// the file's group, so sgid is cleared.
@@ -266,11 +267,11 @@ pub trait Operations: Send + Sync + 'static {
         mode: SetXattr,
         kill_sgid: bool,
     ) -> Result<()>;
-    /// An extended attribute; `ENODATA` where there is none.
+    /// Returns an extended attribute; `ENODATA` if there is none.
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
-    /// The names of the extended attributes; those in `trusted.` only where `privileged`.
+    /// Returns the names of the extended attributes; those in `trusted.` only if `privileged`.
     fn listxattr(&self, node: NodeId, privileged: bool) -> Result<Vec<Vec<u8>>>;
-    /// Removes an extended attribute; `ENODATA` where there is none.
+    /// Removes an extended attribute; `ENODATA` if there is none.
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
     /// Changes the space of a range. `kill_suid_sgid` as for `write`.
     fn fallocate(
@@ -281,11 +282,11 @@ pub trait Operations: Send + Sync + 'static {
         mode: Fallocate,
         kill_suid_sgid: bool,
     ) -> Result<()>;
-    /// The next data or hole at or after `offset`; `ENXIO` beyond the end. Of the range `sent` the
-    /// kernel has sent what it held.
+    /// Returns the next data or hole at or after `offset`; `ENXIO` beyond the end. The kernel has
+    /// written back its dirty pages of the range `sent`.
     fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought>;
-    /// Copies a range between two files and returns how much. `kill_suid_sgid` as for `write`, of
-    /// the second file.
+    /// Copies a range between two files and returns the number of bytes. `kill_suid_sgid` as for
+    /// `write`, for the second file.
     fn copy_file_range(
         &self,
         from: FileRange,

@@ -1,4 +1,4 @@
-//! From a decoded request to its reply, for every transport.
+//! Turns a decoded request into its reply, for every transport.
 //!
 //! * [`dispatcher`]: one call of [`Operations`](super::ops::Operations) for each request;
 //!   [`reply`]: what it returns.

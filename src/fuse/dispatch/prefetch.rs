@@ -8,8 +8,8 @@
 //!   writeback, or locked by a process that waits for this daemon, and the kernel's size is the
 //!   known one.
 //! * Contents that cannot be read are not stored: the program's own read reports the error.
-//! * Only since Linux 6.16, which clears the rest of a file's last page. It is not known which
-//!   earlier kernels do.
+//! * This is done only since Linux 6.16, which clears the rest of a file's last page. It is not known
+//!   whether earlier kernels do.
 
 use std::collections::HashSet;
 use std::sync::Arc;

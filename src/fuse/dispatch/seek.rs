@@ -16,8 +16,8 @@
 //!   the kernel knows where the file ends. `ENOSYS` would make the kernel itself answer so, but for
 //!   all files from then on. It is used only if a program may already have been told about holes of
 //!   the same file.
-//! * Only since Linux 6.16: earlier kernels treat a page in writeback as clean and written, and do
-//!   not wait for it.
+//! * This is done only since Linux 6.16: earlier kernels treat a page in writeback as clean and
+//!   written, and do not wait for it.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use super::mounts::Holder;
 /// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// There is no FUSE here.
+    /// The FUSE device cannot be opened.
     #[error("open /dev/fuse: {0}")]
     NoDevice(io::Error),
     /// An ordinary user needs the helper of the package fuse3.
@@ -18,7 +18,7 @@ pub enum MountError {
     /// The mount point cannot be used.
     #[error("mount point {}: {source}", path.display())]
     MountPoint {
-        /// As it was given.
+        /// The path that was given.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -45,7 +45,7 @@ pub enum MountError {
     Fusermount {
         /// The mount point.
         path: PathBuf,
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// Nothing is mounted there.
@@ -73,11 +73,11 @@ pub enum MountError {
     /// A call failed.
     #[error("{op} {}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The operation.
         op: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

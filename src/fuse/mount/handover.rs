@@ -1,19 +1,19 @@
-//! Has the kernel hand over what it has collected of small writes.
+//! Has the kernel write back the small writes that it has cached.
 //!
-//! With the writeback cache what a program writes stays in the kernel until there is much of it,
-//! the program asks, or half a minute has passed (`vm.dirty_expire_centisecs`). A daemon that dies
-//! takes that with it, where without it the store's own cache would have it. So it is asked for
-//! every few seconds, by `syncfs` on the mount, as long as a file is open for writing.
+//! With the writeback cache, written data stays in the kernel until there is much of it, the program
+//! syncs it, or half a minute has passed (`vm.dirty_expire_centisecs`). The data is lost if the
+//! daemon dies; without the writeback cache it would be in the store's own cache by then. So the
+//! daemon calls `syncfs` on the mount every few seconds, as long as a file is open for writing.
 //!
 //! Rules that hold here
 //! * Nothing is requested if no program can have written: an unused mount is left alone.
-//! * Nobody finds the mount busy because of this. As root it is reached by a detached copy, which
-//!   keeps no unmount from succeeding; an ordinary user has no such thing, so there it is done
-//!   while nothing else is written, and so takes milliseconds.
+//! * The call never makes an unmount fail as busy. Root uses a detached copy of the mount, which
+//!   does not count. An ordinary user has no such copy; there the call is made while no other write
+//!   is in progress, so it takes milliseconds.
 //! * `syncfs` waits for answers of the daemon and cannot be interrupted, so it runs in a helper
-//!   process: a thread of the daemon would keep its descriptors open, and its memory
-//!   with the rings, when the daemon is killed. The kernel would wait for answers for ever, and so
-//!   would every program in the mount.
+//!   process. A thread of a killed daemon would keep its descriptors open, and the memory of its
+//!   rings mapped. The kernel would wait for answers for ever, and so would every program in the
+//!   mount.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -32,13 +32,13 @@ use super::mounted::Mounted;
 use super::mounts::{ASKER, DeviceId};
 use crate::vault::Vault;
 
-/// How long the kernel may keep what it has.
+/// How long the kernel may keep cached writes.
 struct Pace {
-    /// How often it is looked whether there is a reason.
+    /// Interval at which the thread checks whether a call is due.
     tick: Duration,
-    /// How long the kernel may keep it.
+    /// How long the kernel may keep cached writes.
     kept: Duration,
-    /// The same while something is being written all the time.
+    /// The same while programs write all the time.
     kept_while_busy: Duration,
 }
 
@@ -55,7 +55,7 @@ const SYNCED: Pace = Pace {
     kept_while_busy: Duration::from_millis(300),
 };
 
-/// Asks until it is dropped.
+/// The thread that calls `syncfs`; it stops on drop.
 pub struct HandOver {
     _end: mpsc::Sender<()>,
     vault: Arc<Mutex<Option<Vault>>>,
@@ -68,10 +68,11 @@ impl Drop for HandOver {
     }
 }
 
-/// Begins to ask the kernel for what it holds of `mounted`, which shows `vault`.
+/// Starts a thread that has the kernel write back what it has cached of `mounted`, which shows
+/// `vault`.
 ///
 /// # Errors
-/// There can be no thread for it. The mount works without.
+/// The thread cannot be started. The mount works without it.
 pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
     let (end, ended) = mpsc::channel();
     let pace = if vault.is_synced() { SYNCED } else { USUAL };
@@ -96,8 +97,8 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
     Ok(HandOver { _end: end, vault })
 }
 
-/// Has the kernel hand over what it holds, and waits for it: in a helper process, this program as
-/// [`ASKER`], so that the wait ends with this process.
+/// Has the kernel write back all cached writes, and waits for the end. A helper process does this
+/// (this program, run as [`ASKER`]), so that a killed daemon does not wait.
 ///
 /// # Errors
 /// The helper cannot be started, or has failed.
@@ -114,8 +115,8 @@ pub fn collect(mounted: &Mounted) -> io::Result<()> {
     }
 }
 
-/// Does what this process is run for, where that is to ask; `None` where it is a command of the
-/// user's.
+/// Calls `syncfs` and returns the exit code if this process was started as [`ASKER`]; otherwise
+/// returns `None`.
 pub fn run_as_asker() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     if arguments.next()? != OsStr::new(ASKER) {
@@ -146,7 +147,7 @@ fn open_root(mounted: &Mounted) -> io::Result<OwnedFd> {
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     match open_tree(CWD, &mounted.mountpoint, copy) {
         Ok(copy) => Ok(rustix::fs::openat(copy, ".", flags, Mode::empty())?),
-        // For want of a privilege, of the call, or because the mount is one that is not copied.
+        // No privilege, no such system call, or a mount that cannot be copied.
         Err(_) => Ok(rustix::fs::open(&mounted.mountpoint, flags, Mode::empty())?),
     }
 }

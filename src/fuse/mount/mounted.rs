@@ -1,8 +1,8 @@
 //! Mounting: as root by mount(2), as an ordinary user through `fusermount3`.
 //!
 //! Rules that hold here
-//! * The mount point is resolved once and that place is what is mounted on, named in errors and
-//!   found in the mount table.
+//! * The mount point is resolved once. That path is then mounted on, named in errors and looked up
+//!   in the mount table.
 //! * A mounted filesystem blocks every program that accesses it until it is served. Between
 //!   [`mount()`] and [`serve`](crate::fuse::transport::serve::serve) nothing here accesses it, and a
 //!   caller that fails in between unmounts it.
@@ -24,12 +24,12 @@ use super::mounts::{self, DeviceId};
 use super::options::MountOptions;
 use super::unmount::{self, unmount};
 
-/// A filesystem that we have mounted. Dropping it changes nothing.
+/// A filesystem that this process has mounted. Dropping the value unmounts nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// Where, without symbolic links.
+    /// The mount point, without symbolic links.
     pub mountpoint: PathBuf,
-    /// Which.
+    /// The number of the filesystem.
     pub device: DeviceId,
 }
 
@@ -47,7 +47,7 @@ impl Mounted {
     /// this process. What the kernel has cached and not handed over is lost.
     ///
     /// # Errors
-    /// Those of [`unmount()`], except that it is not mounted any more.
+    /// Those of [`unmount()`], except [`MountError::NotMounted`] and [`MountError::NotOurs`].
     pub fn take_away(&self) -> Result<bool, MountError> {
         let is_ended = match unmount::force(&self.mountpoint, self.device) {
             Ok(()) => rustix::process::geteuid().is_root(),
@@ -55,26 +55,26 @@ impl Mounted {
             Err(MountError::NotMounted { .. } | MountError::NotOurs { .. }) => false,
             Err(error) => return Err(error),
         };
-        // The kernel's file for that; it belongs to the mounting user.
+        // Writing to this file of the kernel aborts the connection. It belongs to the mounting user.
         let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.minor);
         Ok(fs::write(abort, "1").is_ok() || is_ended)
     }
 
-    /// True while it is in the mount table, on top.
+    /// Returns whether the filesystem is the topmost mount at its mount point.
     pub fn is_mounted(&self) -> bool {
         mounts::mount_at(&self.mountpoint)
             .is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device))
     }
 
-    /// Whether a descriptor is of something in it.
+    /// Returns whether a descriptor is of an object in the filesystem.
     pub(super) fn is(&self, fd: &OwnedFd) -> io::Result<bool> {
         let device = rustix::fs::fstat(fd)?.st_dev;
         Ok(self.device
             == DeviceId { major: rustix::fs::major(device), minor: rustix::fs::minor(device) })
     }
 
-    /// Lets the kernel read this many KiB ahead; without it 128, whatever was negotiated. Only root
-    /// can do that, and only once the filesystem is served.
+    /// Lets the kernel read this many KiB ahead. Without this call it is 128, whatever was
+    /// negotiated. Only root can set it, and only once the filesystem is served.
     pub fn set_readahead(&self, kib: u32) -> io::Result<()> {
         let DeviceId { major, minor } = self.device;
         fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string())
@@ -84,7 +84,7 @@ impl Mounted {
 /// Mounts on `mountpoint` and returns the descriptor to serve it on.
 ///
 /// # Errors
-/// Any of [`MountError`] but those of unmounting.
+/// All of [`MountError`] except those of unmounting.
 pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, OwnedFd), MountError> {
     let (mountpoint, mode) = check(mountpoint, options)?;
     let fd = if rustix::process::geteuid().is_root() {
@@ -104,7 +104,7 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, Owne
     }
 }
 
-/// The mount point without symbolic links, and its mode.
+/// Returns the mount point without symbolic links, and its mode.
 fn check(mountpoint: &Path, options: &MountOptions) -> Result<(PathBuf, u32), MountError> {
     let failed = |source| MountError::MountPoint { path: mountpoint.to_owned(), source };
     let place = mounts::resolve(mountpoint).map_err(failed)?;
@@ -138,7 +138,7 @@ fn mount_as_root(place: &Path, mode: u32, options: &MountOptions) -> Result<Owne
     Ok(device.into())
 }
 
-/// `fusermount3` mounts for us and sends the descriptor over the socket that `_FUSE_COMMFD` names:
+/// Mounts by `fusermount3`, which sends the descriptor over the socket that `_FUSE_COMMFD` names:
 /// its standard input.
 fn mount_as_user(place: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let failed = |op| move |source| MountError::Io { op, path: place.to_owned(), source };
@@ -148,12 +148,12 @@ fn mount_as_user(place: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
     command.env("_FUSE_COMMFD", "0").env("LC_ALL", "C");
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(MountError::fusermount_start)?;
-    drop(command); // holds the other end of the socket, without whose closing a failure would not be seen
+    drop(command); // closes this process's copy of the socket's other end: otherwise a failure would not be seen
     let received = receive_fd(&ours);
     let mut message = String::new();
     if let Some(stderr) = child.stderr.take() {
-        // Its words are advice only; a broken pipe or text that is not UTF-8 changes nothing about
-        // the outcome.
+        // The message is only shown to the user: a broken pipe, or text that is not UTF-8, does not
+        // change the outcome.
         let _ = stderr.take(4096).read_to_string(&mut message);
     }
     let status = child.wait().map_err(failed("wait for fusermount3 on"))?;
@@ -169,7 +169,7 @@ fn mount_as_user(place: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
     }
 }
 
-/// One descriptor from the socket; `None` where the other end was closed without one.
+/// Receives one descriptor from the socket; `None` if the other end was closed without sending one.
 fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

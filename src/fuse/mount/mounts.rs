@@ -1,8 +1,8 @@
 //! The mount table, and the processes that use a mount.
 //!
 //! Rules that hold here
-//! * Nothing here asks the mounted filesystem for anything: its daemon may be dead or be the
-//!   caller.
+//! * Nothing here sends a request to the mounted filesystem, because its daemon may be dead, or be
+//!   this process. The exception is [`is_dead`].
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ use super::options::SUBTYPE;
 /// has this name.
 pub const ASKER: &str = "kithfs-syncfs";
 
-/// Number of a mounted filesystem, as `st_dev` has it.
+/// Number of a mounted filesystem, as in `st_dev`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId {
     /// Major number; 0 for FUSE.
@@ -31,9 +31,9 @@ pub struct DeviceId {
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Where.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// Which.
+    /// The number of the filesystem.
     pub device: DeviceId,
     /// Type, such as `fuse.kithfs`.
     pub fstype: OsString,
@@ -44,24 +44,24 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// True for a mount that is served by kithfs.
+    /// Returns whether the mount is served by kithfs.
     pub fn is_kithfs(&self) -> bool {
         self.fstype.as_bytes().strip_prefix(b"fuse.") == Some(SUBTYPE.as_bytes())
     }
 }
 
-/// The mount table of this process, lowest first: of two mounts at one place the later one is on
-/// top.
+/// Returns the mount table of this process, lowest first: of two mounts at one place the later one
+/// is on top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     const TABLE: &str = "/proc/self/mountinfo";
-    // Not unchanged: a caller that asks about a mount point would take this for an error of the
-    // mount point.
+    // The error is changed so that it names the mount table. Otherwise it would look like an error
+    // of the mount point that the caller has asked about.
     let table =
         fs::read(TABLE).map_err(|error| io::Error::other(format!("read {TABLE}: {error}")))?;
     Ok(parse(&table))
 }
 
-/// The topmost mount at `mountpoint`, which must be absolute and free of symbolic links.
+/// Returns the topmost mount at `mountpoint`, which must be absolute and free of symbolic links.
 pub fn mount_at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
 }
@@ -70,8 +70,8 @@ fn parse(table: &[u8]) -> Vec<MountEntry> {
     table.split(|&b| b == b'\n').filter_map(parse_line).collect()
 }
 
-/// `36 35 0:45 / /mnt rw,nosuid shared:1 - fuse.kithfs /vault rw,user_id=0`; lines of another shape
-/// are passed over.
+/// Parses a line such as `36 35 0:45 / /mnt rw,nosuid shared:1 - fuse.kithfs /vault rw,user_id=0`.
+/// Returns `None` for a line of another form.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|&field| field == b"-")?;
@@ -86,7 +86,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Takes back the kernel's `\040` for a space and its like.
+/// Replaces the kernel's escapes, such as `\040` for a space.
 fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -106,8 +106,8 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// `path` without symbolic links, found without asking what is mounted there: its daemon may be
-/// dead.
+/// Returns `path` without symbolic links. Sends no request to a filesystem that is mounted there,
+/// because its daemon may be dead.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     match (absolute.parent(), absolute.components().next_back()) {
@@ -120,7 +120,8 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether the daemon of what is mounted at `place` has died. Asks that daemon, where it lives.
+/// Returns whether the daemon of the filesystem at `place` has died. If it is alive, it gets a
+/// request.
 pub fn is_dead(place: &Path) -> bool {
     fs::metadata(place).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
 }
@@ -128,25 +129,25 @@ pub fn is_dead(place: &Path) -> bool {
 /// A process that keeps a filesystem busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
     /// Its name, at most 15 bytes.
     pub name: String,
-    /// By what: `working directory`, `root directory`, `program`, `open file`, `mapped file`, or
-    /// what else it is that a path follows.
+    /// How it uses the filesystem: `working directory`, `root directory`, `program`, `open file`,
+    /// `mapped file`, or another text to be followed by the path.
     pub by: &'static str,
-    /// The file or directory, where it has a name.
+    /// The file or directory, if it has a name.
     pub path: Option<PathBuf>,
 }
 
-/// The processes that have something open on `device`, each with the first thing found. Of other
-/// users' processes only root sees what they hold.
+/// Returns the processes that use an object on `device`, each with the first one found. Only root
+/// can see what processes of other users have open.
 pub fn holders(device: DeviceId) -> Vec<Holder> {
     processes(|process| held(process, device))
 }
 
-/// Where in this process's own mount namespace a kithfs is mounted of which `is_it` is true: by
-/// `mount --bind` it can be in several places.
+/// Returns the mount points, in this process's mount namespace, of a kithfs of which `is_it` is
+/// true. `mount --bind` can make several.
 pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
     mounts()
         .unwrap_or_default()
@@ -156,9 +157,9 @@ pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The processes, one for each mount namespace other than this one's, in which a kithfs of which
-/// `is_it` is true is mounted: such a namespace began as a copy of another one, and keeps what is
-/// unmounted there. Of other users' processes only root sees the mounts.
+/// Returns one process for each other mount namespace in which a kithfs is mounted of which `is_it`
+/// is true. A namespace begins as a copy of another one, and keeps mounts that are unmounted there.
+/// Only root can see the mounts of other users' processes.
 pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let mut seen: HashSet<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();
@@ -172,7 +173,7 @@ pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
     })
 }
 
-/// The processes for which `look` has an answer, by number.
+/// Returns the processes for which `look` returns a value, by process id.
 fn processes(
     mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf>)>,
 ) -> Vec<Holder> {
@@ -194,7 +195,7 @@ fn processes(
 }
 
 fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
-    // Of the daemon's own for a moment, which nobody can be told to end.
+    // The daemon's own helper, which runs only for a moment and which no user can end.
     if fs::read(process.join("cmdline"))
         .is_ok_and(|line| line.split(|&b| b == 0).next() == Some(ASKER.as_bytes()))
     {
@@ -217,16 +218,16 @@ fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBu
         .map(|path| ("mapped file", path))
 }
 
-/// Asks for nothing but the device, which no filesystem is asked for: `DONT_SYNC` keeps the kernel
-/// from sending GETATTR.
+/// Returns whether a link leads to an object on `device`. The kernel knows the device of every
+/// object, and with `DONT_SYNC` it sends no GETATTR.
 fn is_on(link: &Path, device: DeviceId) -> bool {
     statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).is_ok_and(|stat| {
         DeviceId { major: stat.stx_dev_major, minor: stat.stx_dev_minor } == device
     })
 }
 
-/// `7f00-7f01 r--p 00000000 00:2d 12     /mnt/file`: the path where the line maps a file of
-/// `device`.
+/// Parses a line such as `7f00-7f01 r--p 00000000 00:2d 12     /mnt/file`. Returns the path if the
+/// line maps a file of `device`.
 fn mapped_from(line: &[u8], device: DeviceId) -> Option<Option<PathBuf>> {
     let mut fields = line.splitn(6, |&b| b == b' ');
     let (major, minor) = std::str::from_utf8(fields.nth(3)?).ok()?.split_once(':')?;

@@ -1,5 +1,5 @@
-//! What the kernel leaves to a filesystem of suid, sgid and ACLs under `FUSE_HANDLE_KILLPRIV_V2`,
-//! the same for every transport.
+//! Clearing of suid and sgid that the kernel leaves to the filesystem under
+//! `FUSE_HANDLE_KILLPRIV_V2`, for every transport.
 
 use crate::fuse::ops::{NodeId, Operations, Result, SetAttr};
 use crate::fuse::permission::acl;
@@ -19,27 +19,27 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Whether a group is the primary or a supplementary group of the caller.
+    /// Returns whether a group is the primary or a supplementary group of the caller.
     pub fn is_of(self, group: u32) -> bool {
         self.gid == group || has_group(self.pid, group)
     }
 
-    /// Whether a file's group is none of the caller's groups. Always false for root.
+    /// Returns whether a file's group is none of the caller's groups. Always false for root.
     pub fn is_outside(self, group: u32) -> bool {
         self.uid != 0 && !self.is_of(group)
     }
 }
 
-/// sgid without execution by the group, which once meant mandatory locks: the operations leave it
-/// alone, as `linux/fuse.h` defines it.
+/// Returns whether sgid is set without execution by the group, which once meant mandatory locks. The
+/// operations do not clear such a bit, as `linux/fuse.h` requires.
 fn has_bare_sgid(perm: u32) -> bool {
     perm & 0o2010 == 0o2000
 }
 
-/// Clears set-user-ID and set-group-ID bits if `by` lacks the privilege to keep them. The operation
-/// itself clears them, but not a bare sgid, which Linux (since 6.2) clears too if the caller is not
-/// in the group; that is done here, and first, as on a local filesystem. The kernel knows that it
-/// asked for all this and yet keeps the mode that it has cached, so it is told to ask again.
+/// Runs an operation that clears set-user-ID and set-group-ID bits if `by` lacks the privilege to
+/// keep them. The operation itself does not clear a bare sgid. Linux (since 6.2) clears it too if the
+/// caller is not in the group, so this function does that first. The kernel keeps the mode that it
+/// has cached, so it is notified to request the mode again.
 ///
 /// # Errors
 /// Those of the operation.
@@ -64,8 +64,8 @@ pub fn killing<T>(
     result
 }
 
-/// What precedes a change of attributes that clears suid and sgid: a bare sgid goes, as in
-/// [`killing`]. The answer to the change tells the kernel of the new mode.
+/// Clears a bare sgid, as in [`killing`], before a change of attributes that clears suid and sgid.
+/// The answer to that change contains the new mode.
 ///
 /// # Errors
 /// Those of `getattr` and of the change.
@@ -84,8 +84,8 @@ pub fn before_setattr(
     Ok(())
 }
 
-/// Whether setting the extended attribute `name` clears sgid: if it is the ACL and the caller is
-/// not in the file's group. The kernel reports this only in an extension of the request
+/// Returns whether setting the extended attribute `name` clears sgid: if it is the ACL and the caller
+/// is not in the file's group. The kernel reports this only in an extension of the request
 /// (`FUSE_SETXATTR_EXT`), which `fuser` 0.18 cannot parse.
 ///
 /// # Errors
@@ -97,8 +97,8 @@ pub fn kills_sgid(ops: &dyn Operations, node: NodeId, name: &[u8], by: Requester
     Ok(by.is_outside(ops.getattr(node)?.gid))
 }
 
-/// Whether `group` is a supplementary group of a process; false where that cannot be told (it is of
-/// another PID namespace, or gone).
+/// Returns whether `group` is a supplementary group of a process; false if the process cannot be
+/// seen, because it is in another PID namespace or has ended.
 fn has_group(pid: u32, group: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();

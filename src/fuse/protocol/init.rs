@@ -1,9 +1,9 @@
-//! The first request of a session, in which the kernel and we agree on its terms, where no library
-//! does it for us.
+//! The first request of a session, INIT, in which the kernel and the daemon agree on capabilities and
+//! limits. Used by the io_uring transport; `fuser` has its own.
 //!
 //! Rules that hold here
-//! * Each capability is an offer of the kernel that is taken where we want it; what the kernel
-//!   lacks we do without.
+//! * The kernel offers capabilities, and the daemon accepts those that it wants. A capability that
+//!   the kernel does not offer is not used.
 
 use std::time::Duration;
 
@@ -11,11 +11,13 @@ use crate::fuse::ops::{Errno, Result};
 use crate::fuse::protocol::abi::{self, init_flag, init_in, init_out, put, u32_at};
 use crate::fuse::settings::{Permissions, ServeOptions};
 
-/// Capabilities that are asked for where the kernel has them. Not among them: POSIX and BSD locks,
-/// which the kernel then does by itself; `SETXATTR_EXT`, which nothing here needs;
-/// `NO_OPENDIR_SUPPORT`, since listings need a handle; `ASYNC_DIO`, under which the kernel (6.18)
-/// keeps pages that a reader brought into its cache while an asynchronous O_DIRECT write was under
-/// way: programs that copied the file later read the data from before the write.
+/// Capabilities that are requested if the kernel has them. Not requested are:
+/// * POSIX and BSD locks, which the kernel then handles by itself;
+/// * `SETXATTR_EXT`, which is not needed;
+/// * `NO_OPENDIR_SUPPORT`, because listings need a handle;
+/// * `ASYNC_DIO`: under it the kernel (6.18) keeps pages that were read into its cache during an
+///   asynchronous O_DIRECT write. Programs that copied the file later read the data from before the
+///   write.
 const WANTED: u64 = init_flag::ASYNC_READ
     | init_flag::BIG_WRITES
     | init_flag::ATOMIC_O_TRUNC
@@ -29,7 +31,7 @@ const WANTED: u64 = init_flag::ASYNC_READ
 /// Size of a page in the protocol's `max_pages`.
 pub const PAGE: u32 = 4096;
 
-/// What was agreed on.
+/// The agreed terms of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Minor version of the protocol.
@@ -41,18 +43,18 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Whether requests come over io_uring once all queues are registered.
+    /// Returns whether requests come over io_uring once all queues are registered.
     pub fn over_io_uring(&self) -> bool {
         self.flags & init_flag::OVER_IO_URING != 0
     }
 }
 
-/// Answers INIT, whose body is `body`: the terms and the body of the answer. `uring`: requests are
-/// wanted over io_uring.
+/// Answers INIT with the body `body`. Returns the terms and the body of the answer. `uring` requests
+/// io_uring.
 ///
 /// # Errors
-/// `EPROTO` where the kernel speaks another version of the protocol, or an older one than 7.31
-/// (Linux 5.4), or has no writeback cache that is wanted.
+/// `EPROTO` if the kernel's protocol has another major version or is older than 7.31 (Linux 5.4), or
+/// if the kernel lacks a writeback cache that is wanted.
 pub fn answer(
     body: &[u8],
     options: &ServeOptions,
@@ -76,14 +78,14 @@ pub fn answer(
     let mut wanted = WANTED;
     for (flag, on) in [
         (init_flag::WRITEBACK_CACHE, options.writeback),
-        // Files that are opened while there is little room are mapped like others.
+        // Allows mappings of files that are opened with direct I/O because there is little room.
         (init_flag::DIRECT_IO_ALLOW_MMAP, options.writeback),
         (init_flag::CACHE_SYMLINKS, options.attr_ttl != Duration::ZERO),
-        // With ACLs the umask is ours to apply, for a directory's default ACL takes its place.
+        // With ACLs the daemon applies the umask, because a directory's default ACL replaces it.
         (init_flag::DONT_MASK, options.acls),
         (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
-        // For handles past the cache of a mount that has one: a mapping keeps pages, which no other
-        // daemon may change.
+        // Not in a mount without a page cache: a mapping keeps pages, which other daemons could not
+        // update.
         (init_flag::DIRECT_IO_ALLOW_MMAP, !options.direct_io),
         (init_flag::OVER_IO_URING, uring),
     ] {
@@ -150,7 +152,7 @@ mod tests {
         );
         assert_eq!(u32_at(&out, init_out::max_readahead), 128 << 10);
         assert!(!answer(&offer(45, u64::MAX), &options, false).unwrap().0.over_io_uring());
-        // The upper word of a kernel that does not say that it has one means nothing.
+        // The upper word is ignored if the kernel does not announce one.
         let (terms, _) =
             answer(&offer(31, !(init_flag::INIT_EXT | init_flag::MAX_PAGES)), &options, true)
                 .unwrap();

@@ -3,7 +3,7 @@
 //! * [`abi`]: structures and numbers of the kernel's header.
 //! * [`request`]: decoded requests; [`wire`]: encoded replies, and the device that takes them.
 //! * [`mod@init`]: the first request of a session.
-//! * [`notify`]: changes that the kernel's caches are told of.
+//! * [`notify`]: notifications by which the kernel drops cached data.
 
 pub mod abi;
 pub mod init;

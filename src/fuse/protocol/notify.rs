@@ -1,12 +1,14 @@
-//! Pushing changes out of the kernel's caches.
+//! Notifications that make the kernel drop or replace cached data.
 //!
 //! Rules that hold here
-//! * Never from a thread that serves requests, and never under a lock that an operation takes: the
-//!   kernel may wait for an operation that is under way on the same directory or inode before it
-//!   returns. Excepted are the attributes alone of an inode that is open, and all names at once:
-//!   for those it takes no lock that an operation holds. And pages of a file that nobody has open:
-//!   see `prefetch`; and those of a file of which GETATTR is answered, on a thread that nothing
-//!   else waits for: see `held`.
+//! * A notification is not sent from a thread that serves requests, nor under a lock that an
+//!   operation takes. Before it returns, the kernel may wait for an operation in progress on the same
+//!   directory or inode. The exceptions are
+//!   * the attributes alone of an open inode, and all names at once: for these the kernel takes no
+//!     lock that an operation holds;
+//!   * pages of a file that no program has open (see `prefetch`);
+//!   * pages of a file for which GETATTR is being answered, on a thread that no other request waits
+//!     for (see `held`).
 
 use std::io;
 
@@ -15,8 +17,7 @@ use crate::fuse::protocol::wire::{
     Device, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_STORE,
 };
 
-/// Tells the kernel what has changed beneath it. Cheap to clone; usable from any thread that serves
-/// no request.
+/// Sends notifications to the kernel. Cheap to clone; usable from any thread that serves no request.
 #[derive(Clone, Debug)]
 pub struct Notifier(Device);
 
@@ -25,8 +26,8 @@ impl Notifier {
         Notifier(device)
     }
 
-    /// Forgets that `parent` has (or has not) an entry `name`. It is no error if the kernel did not
-    /// know of it.
+    /// Makes the kernel drop what it has cached about the entry `name` of `parent`. It is no error if
+    /// nothing was cached.
     pub fn inval_entry(&self, parent: NodeId, name: &[u8]) -> io::Result<()> {
         let len = u32::try_from(name.len())
             .map_err(|_| io::Error::from_raw_os_error(libc::ENAMETOOLONG))?;
@@ -36,9 +37,9 @@ impl Notifier {
         )
     }
 
-    /// Forgets the attributes of `node` and its pages from `offset` on (`len` 0: to the end); with
-    /// a negative `offset` the attributes alone. Under the writeback cache the kernel writes dirty
-    /// pages of the range first and keeps its own size.
+    /// Makes the kernel drop the attributes of `node` and `len` bytes of its pages from `offset` on
+    /// (0: to the end). With a negative `offset` only the attributes are dropped. With a writeback
+    /// cache the kernel first writes back dirty pages of the range, and keeps its own size.
     pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> io::Result<()> {
         self.send(
             NOTIFY_INVAL_INODE,
@@ -46,8 +47,8 @@ impl Notifier {
         )
     }
 
-    /// Puts `data` into the pages of `node`, from `offset` on, and lengthens it where it ends
-    /// before them.
+    /// Stores `data` in the kernel's pages of `node`, from `offset` on. If the kernel's size of the
+    /// file is smaller, it grows.
     pub(in crate::fuse) fn store(&self, node: NodeId, offset: u64, data: &[u8]) -> io::Result<()> {
         let len =
             u32::try_from(data.len()).map_err(|_| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
@@ -56,7 +57,8 @@ impl Notifier {
         self.0.notify(NOTIFY_STORE, &[&header, data])
     }
 
-    /// Has every name looked up anew before it is used again. `EINVAL` before Linux 6.16.
+    /// Makes the kernel look up every cached name again before its next use. `EINVAL` before Linux
+    /// 6.16.
     pub fn forget_names(&self) -> io::Result<()> {
         self.send(NOTIFY_INC_EPOCH, &[])
     }

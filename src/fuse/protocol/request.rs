@@ -30,7 +30,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// From the beginning of `bytes`; `None` where they are too few.
+    /// Parses the header at the beginning of `bytes`; `None` if there are too few.
     pub fn read(bytes: &[u8]) -> Option<Header> {
         use abi::in_header as at;
         (bytes.len() >= at::LEN).then(|| Header {
@@ -43,12 +43,12 @@ impl Header {
         })
     }
 
-    /// The caller, with the umask that came.
+    /// Returns the caller, with the umask of the request.
     pub fn caller(&self, umask: u32) -> Caller {
         Caller { uid: self.uid, gid: self.gid, umask: umask & 0o777 }
     }
 
-    /// The caller, for checks that depend on supplementary groups.
+    /// Returns the caller, for checks that depend on supplementary groups.
     pub fn requester(&self) -> Requester {
         Requester { uid: self.uid, gid: self.gid, pid: self.pid }
     }
@@ -57,15 +57,15 @@ impl Header {
 /// A read of a file or a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Of what.
+    /// The open file or directory.
     pub handle: Handle,
-    /// From where; a position where a directory is read.
+    /// The offset in a file, or the position in a directory.
     pub offset: u64,
-    /// At most how much.
+    /// Maximum number of bytes to return.
     pub size: usize,
 }
 
-/// What is asked. Names are single components without a zero byte.
+/// The operation and its arguments. Names are single components without a zero byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the method of Operations of that name, with its arguments")]
 pub enum Call<'a> {
@@ -75,7 +75,7 @@ pub enum Call<'a> {
     Forget {
         count: u64,
     },
-    /// Pairs of node and count, as they came.
+    /// Pairs of node and count, not parsed.
     BatchForget {
         pairs: &'a [u8],
     },
@@ -120,7 +120,7 @@ pub enum Call<'a> {
         node: NodeId,
         name: &'a [u8],
     },
-    /// `kill`: the kernel says that suid and sgid go.
+    /// `kill`: suid and sgid must be cleared.
     Open {
         flags: i32,
         kill: bool,
@@ -138,7 +138,7 @@ pub enum Call<'a> {
         offset: u64,
         data: &'a [u8],
         kill: bool,
-        /// They are pages that the kernel has held back.
+        /// The data is from the kernel's writeback cache.
         held: bool,
     },
     StatFs,
@@ -202,15 +202,16 @@ pub enum Call<'a> {
         to: FileRange,
         len: u64,
     },
-    /// The end of a filesystem on a block device, which ours is not.
+    /// Ends a filesystem on a block device. It is never sent to kithfs.
     Destroy,
-    /// An answer to a question that we never ask.
+    /// An answer to a notification that is never sent.
     NotifyReply,
-    /// What is not served; the kernel is told so and does not ask again.
+    /// An operation that is not supported. It is answered with `ENOSYS`, so the kernel does not send
+    /// it again.
     Unknown,
 }
 
-/// The bytes up to the next zero byte, and what follows it.
+/// Returns the bytes up to the next zero byte, and those after it.
 fn name(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     let end = bytes.iter().position(|&byte| byte == 0).ok_or(Errno::EINVAL)?;
     Ok((&bytes[..end], &bytes[end + 1..]))
@@ -261,20 +262,20 @@ fn set_attr(fixed: &[u8]) -> Result<SetAttr> {
 }
 
 impl<'a> Call<'a> {
-    /// Decodes a request that came in one piece; `body` is what follows its header.
+    /// Decodes a request that came in one piece; `body` is the part after the header.
     ///
     /// # Errors
-    /// `EINVAL` where it is too short or malformed.
+    /// `EINVAL` if it is too short or malformed.
     pub fn from_body(operation: u32, body: &'a [u8]) -> Result<Call<'a>> {
         let (fixed, rest) =
             body.split_at_checked(abi::fixed_len(operation)).ok_or(Errno::EINVAL)?;
         Call::decode(operation, fixed, rest)
     }
 
-    /// Decodes a request from the operation's own structure and what follows that: names and data.
+    /// Decodes a request from the operation's own structure `fixed`, and the names and data in `rest`.
     ///
     /// # Errors
-    /// `EINVAL` where it is too short or malformed.
+    /// `EINVAL` if it is too short or malformed.
     pub fn decode(operation: u32, fixed: &[u8], rest: &'a [u8]) -> Result<Call<'a>> {
         if fixed.len() < abi::fixed_len(operation) {
             return Err(Errno::EINVAL);
@@ -443,7 +444,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// False for what the kernel wants no answer to.
+    /// Returns whether the kernel expects an answer.
     pub fn is_answered(&self) -> bool {
         !matches!(
             self,

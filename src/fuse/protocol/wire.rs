@@ -3,9 +3,9 @@
 //! Rules that hold here
 //! * Structures are those of `include/uapi/linux/fuse.h`, version 7.31 and later, in the byte order
 //!   of the machine.
-//! * A reply goes out through the open file description on which its request came in: the kernel
-//!   keeps the requests in flight per description. A duplicate made by dup(2) shares it, one made
-//!   by `FUSE_DEV_IOC_CLONE` does not.
+//! * A reply is written to the open file description from which its request was read, because the
+//!   kernel keeps the requests in flight per description. A duplicate made by dup(2) shares the
+//!   description, one made by `FUSE_DEV_IOC_CLONE` does not.
 //!
 //! Why not the replies of `fuser` 0.18: its `FileAttr` has one number for both the node id and the
 //! inode number that `stat` shows, so hard links would change their number once forgotten, `d_ino`
@@ -38,10 +38,10 @@ pub const NOTIFY_STORE: i32 = 4;
 /// `FUSE_NOTIFY_INC_EPOCH`.
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 
-/// Block size that `stat` shows: what the kernel's page cache works in.
+/// Block size that `stat` shows: the size of a page of the kernel's cache.
 const BLOCK_SIZE: u32 = 4096;
 
-/// The type bits of `st_mode`.
+/// Returns the type bits of `st_mode`.
 pub fn type_bits(kind: Kind) -> u32 {
     match kind {
         Kind::File => libc::S_IFREG,
@@ -54,7 +54,8 @@ pub fn type_bits(kind: Kind) -> u32 {
     }
 }
 
-/// The kind that the type bits of a mode name; none of them is a regular file, as mknod(2) has it.
+/// Returns the kind for the type bits of a mode. Without type bits it is a regular file, as in
+/// mknod(2).
 pub fn kind_of_mode(mode: u32) -> Option<Kind> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Some(Kind::File),
@@ -79,8 +80,8 @@ fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
     for time in [attr.atime, attr.mtime, attr.ctime] {
         out.extend_from_slice(&time.nanos.to_ne_bytes());
     }
-    // Both the C library and the kernel put major and minor numbers of 12 and 20 bits, which is all
-    // there are, into the low word.
+    // Major numbers have at most 12 bits and minor numbers 20. The C library and the kernel put both
+    // into the low word.
     let rdev = attr.rdev as u32;
     let mode = type_bits(attr.kind) | (attr.perm & 0o7777);
     for number in [mode, attr.nlink, attr.uid, attr.gid, rdev, BLOCK_SIZE, 0] {
@@ -99,9 +100,9 @@ pub fn put_entry(out: &mut Vec<u8>, attr: &Attr, entry_ttl: Duration, attr_ttl: 
     put_attr(out, attr);
 }
 
-/// Appends a `struct fuse_entry_out` with node 0: in a reply to LOOKUP "there is no such name",
-/// which the kernel remembers for `ttl`; in a listing "look it up yourself", with `ino` and `mode`
-/// as all that is said.
+/// Appends a `struct fuse_entry_out` with node 0. In a reply to LOOKUP it means that the name does
+/// not exist, which the kernel caches for `ttl`. In a listing it means that the kernel has to look
+/// the entry up; it contains only `ino` and `mode`.
 pub fn put_no_entry(out: &mut Vec<u8>, ino: u64, mode: u32, ttl: Duration) {
     let start = out.len();
     out.resize(start + ENTRY_OUT, 0);
@@ -127,7 +128,7 @@ pub fn put_open(out: &mut Vec<u8>, handle: u64, flags: u32) {
     out.extend_from_slice(&0u32.to_ne_bytes());
 }
 
-/// Bytes that a directory entry with a name of this length takes.
+/// Returns the size in bytes of a directory entry with a name of this length.
 pub fn dirent_len(name: usize) -> usize {
     (DIRENT + name).next_multiple_of(8)
 }
@@ -177,7 +178,7 @@ impl Device {
         header[8..].copy_from_slice(&unique.to_ne_bytes());
         let slices: Vec<IoSlice<'_>> =
             std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
-        rustix::io::writev(&self.0, &slices)?; // a message is taken whole or not at all
+        rustix::io::writev(&self.0, &slices)?; // the kernel accepts all of a message or nothing
         Ok(())
     }
 }

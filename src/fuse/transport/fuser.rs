@@ -158,11 +158,11 @@ impl ::fuser::Filesystem for Adapter {
             InitFlags::FUSE_POSIX_ACL,
             self.options.acls && self.options.permissions == Permissions::Kernel,
         );
-        // Files that are opened while there is little room are mapped like others.
+        // Allows mappings of files that are opened with direct I/O because there is little room.
         wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, self.options.writeback);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
-        // For handles that bypass the cache of a mount that has one: a mapping keeps pages, which
-        // no other daemon may change.
+        // Not in a mount without a page cache: a mapping keeps pages, which other daemons could not
+        // update.
         wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, !self.options.direct_io);
         // The vault relies on it: whether the kernel or the vault maintains modification times is
         // fixed before the session begins. Every kernel since 3.15 offers it.
@@ -208,7 +208,7 @@ impl ::fuser::Filesystem for Adapter {
     ) {
         let handle = handle.map(|handle| handle.0);
         let call = Call::GetAttr { handle };
-        // It may have to wait until the kernel has written back its pages.
+        // The answer may have to wait until the kernel has written back its pages.
         if handle.is_some() && self.options.writeback {
             self.answer_later(request, node, call, reply);
         } else {

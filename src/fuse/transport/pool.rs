@@ -1,9 +1,9 @@
-//! Threads for work that may take long, so that the thread that took the request is free for what
-//! comes next.
+//! Threads for operations that may take long, so that the thread that received the request can
+//! receive the next one.
 //!
 //! Rules that hold here
-//! * The number of threads is fixed. What waits is bounded from outside: each job is a request that
-//!   a program waits for.
+//! * The number of threads is fixed. The number of waiting jobs is bounded by the kernel: each job is
+//!   a request that a program waits for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,8 +28,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A small one for what waits until other requests are served, and so must never have the
-    /// threads that serve those.
+    /// Creates a small pool for operations that wait until other requests are served. They must not
+    /// occupy the threads that serve those requests.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -38,7 +38,7 @@ impl Pool {
         Pool::new(PATIENT)
     }
 
-    /// A pool of so many threads.
+    /// Creates a pool with this number of threads.
     ///
     /// # Errors
     /// A thread cannot be started.

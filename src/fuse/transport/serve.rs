@@ -1,12 +1,12 @@
 //! Threads on the FUSE device or on io_uring, until the filesystem is unmounted.
 //!
 //! Rules that hold here
-//! * `fuser` is the transport unless io_uring was asked for and is there.
-//! * `fuser` never mounts or unmounts: it is handed the descriptor of a filesystem that is mounted
+//! * `fuser` is the transport unless io_uring was requested and is available.
+//! * `fuser` never mounts or unmounts: it gets the descriptor of a filesystem that is mounted
 //!   already.
-//! * All threads read from the one descriptor. Clones of it (`FUSE_DEV_IOC_CLONE`) would each want
-//!   their replies back on themselves, and `fuser` does not tell on which clone a request came;
-//!   what they save is a spinlock.
+//! * All threads read from one descriptor. With clones (`FUSE_DEV_IOC_CLONE`) a reply would have to
+//!   go to the clone from which its request was read, which `fuser` does not report. Clones would
+//!   save only a spinlock.
 
 use std::io;
 use std::mem;
@@ -22,8 +22,8 @@ use crate::fuse::settings::{ServeOptions, Transport};
 use crate::fuse::transport::fuser::Adapter;
 use crate::fuse::transport::uring;
 
-/// A filesystem that is being served. Dropping it changes nothing: the threads go on until the
-/// filesystem is unmounted.
+/// A filesystem that is being served. Dropping the value stops nothing: the threads continue until
+/// the filesystem is unmounted.
 #[derive(Debug)]
 pub struct Serving {
     session: Session,
@@ -40,8 +40,8 @@ enum Session {
     Uring(uring::Session),
 }
 
-/// Serves `ops` on the descriptor that [`mount`](crate::fuse::mount::mounted::mount) gave. Returns once the kernel
-/// and we have agreed on the terms of the session, so that the mount can be used.
+/// Serves `ops` on the descriptor that [`mount`](crate::fuse::mount::mounted::mount) has returned.
+/// Returns once kernel and daemon have agreed on the terms of the session: the mount is then usable.
 pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> io::Result<Serving> {
     let insist = options.transport == Transport::Uring;
     let over_io_uring = options.transport != Transport::Dev
@@ -72,19 +72,19 @@ pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> i
         config,
     )?;
     let session = session.spawn()?;
-    // The replies that Adapter forgets keep fuser's descriptor open for ever, unless there was
-    // none. This makes it certain.
+    // Each reply that Adapter forgets keeps a reference to fuser's descriptor. This forgets one in
+    // any case, so fuser never closes the descriptor, and `join` can close it.
     mem::forget(session.notifier());
     Ok(Serving { session: Session::Dev { session, lent }, device })
 }
 
 impl Serving {
-    /// Pushes changes out of the kernel's caches.
+    /// Returns a notifier for this session.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(self.device.clone())
     }
 
-    /// Whether requests come over io_uring.
+    /// Returns whether requests come over io_uring.
     pub fn over_io_uring(&self) -> bool {
         matches!(&self.session, Session::Uring(session) if session.over_io_uring())
     }
@@ -96,8 +96,8 @@ impl Serving {
             Session::Uring(session) => session.join(),
             Session::Dev { session, lent } => {
                 let result = session.join();
-                // After an error fuser may have left threads behind that still read from its
-                // descriptor; then it stays open.
+                // After an error fuser may leave threads behind that still read from its descriptor.
+                // The descriptor then stays open.
                 if result.is_ok() {
                     // SAFETY: `lent` is open and ours alone: the session that used it has ended
                     // with all its threads, and it cannot have been closed by fuser, which counts

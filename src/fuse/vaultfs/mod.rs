@@ -1,9 +1,9 @@
-//! A vault as [`Operations`]: call the vault, show what it says.
+//! Implements [`Operations`] for a vault: calls the vault and converts its results.
 //!
 //! Rules that hold here
-//! * With the kernel's writeback cache READ comes on handles that were opened for writing only, and
-//!   it is the kernel that puts appended bytes at the end. So a file is always opened for reading
-//!   too and never for appending.
+//! * With the writeback cache the kernel sends READ for handles that were opened for writing only,
+//!   and itself puts appended bytes at the end. So a file is always opened for reading too, and never
+//!   for appending.
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
 
 mod listed;
@@ -38,10 +38,10 @@ pub struct VaultFs {
     closing: Closing,
 }
 
-/// Refuses every request of a program, except those that write back what it has written.
+/// Makes the mount refuse all requests of programs, except writeback of data that they have written.
 ///
-/// The kernel serves writes and reads from attributes and pages that it has, also after the
-/// connection has ended. So it must get none between their invalidation and that end.
+/// The kernel serves reads and writes from cached attributes and pages even after the connection has
+/// ended. So between the invalidation of these and the end of the connection it must get no new ones.
 #[derive(Clone, Default)]
 pub struct Closing(Arc<AtomicBool>);
 
@@ -53,23 +53,23 @@ impl Closing {
 }
 
 impl VaultFs {
-    /// Shows `vault` as `view` says.
+    /// Creates the operations for `vault`, with the owners and permission bits of `view`.
     pub fn new(vault: Vault, view: View) -> VaultFs {
         let (listed, usage, closing) = Default::default();
         VaultFs { vault, view, listed, usage, closing }
     }
 
-    /// Tells whether something was asked of it by a program.
+    /// Returns the record of when programs have used the mount.
     pub fn usage(&self) -> Usage {
         self.usage.clone()
     }
 
-    /// Makes it refuse programs from now on.
+    /// Returns the switch that makes the mount refuse requests of programs.
     pub fn closing(&self) -> Closing {
         self.closing.clone()
     }
 
-    /// The vault, for what a program asks. `ENOTCONN` while the mount is taken away.
+    /// Returns the vault, for a request of a program. `ENOTCONN` while the mount is taken away.
     fn used(&self) -> Result<&Vault> {
         if self.closing.0.load(Ordering::Acquire) {
             return Err(Errno::new(libc::ENOTCONN));
@@ -77,7 +77,7 @@ impl VaultFs {
         Ok(self.written())
     }
 
-    /// The vault, for what a program has written already.
+    /// Returns the vault, for data that a program has written already.
     fn written(&self) -> &Vault {
         self.usage.mark();
         &self.vault
@@ -90,8 +90,8 @@ impl VaultFs {
         attr
     }
 
-    /// The flags for the vault, by the first rule above. Where others write too the kernel has no
-    /// writeback cache, and does not know where a file ends.
+    /// Returns the flags for the vault, by the first rule above. With concurrent writers the kernel
+    /// has no writeback cache and does not know where a file ends, so `append` is passed on.
     fn flags(&self, request: &OpenRequest) -> OpenFlags {
         OpenFlags {
             read: true,
@@ -100,8 +100,8 @@ impl VaultFs {
         }
     }
 
-    /// `set` as the vault should do it. Where owners are shown as someone they are not, a change of
-    /// them means nothing and is passed over as if it were done, as FAT and NTFS mounts do with
+    /// Returns the changes of `set` that the vault makes. If `uid=` or `gid=` replace the owners that
+    /// are shown, a change of owner is ignored and reported as done, as in FAT and NTFS mounts with
     /// `quiet`.
     fn settable(&self, node: NodeId, set: &SetAttr) -> Result<SetAttr> {
         let mut set = *set;
@@ -121,7 +121,8 @@ impl VaultFs {
         Ok(set)
     }
 
-    /// An ACL names true owners and bits: where others are shown, there is none.
+    /// Refuses ACLs in a mount with `uid=`, `gid=` or `umask=`: an ACL contains the real owners and
+    /// bits.
     fn check_acl(&self, name: &[u8]) -> Result<()> {
         if name.starts_with(b"system.") && !self.view.is_plain() {
             Err(Errno::EOPNOTSUPP)
@@ -375,9 +376,9 @@ impl Operations for VaultFs {
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.check_acl(name)?;
-        // Where the kernel has SELinux, it answers this itself. Elsewhere `ls -l` asks it of every
-        // file, until one says that there is no such thing here: then it asks for no other file of
-        // the mount (coreutils 9.1), which is one request a file.
+        // A kernel with SELinux answers this itself. Without SELinux `ls -l` requests the label of
+        // every file, until one request fails with EOPNOTSUPP. Then it stops doing so for the mount
+        // (coreutils 9.1), which saves one request per file.
         let missing_label =
             |error: &Error| name == SECURITY_LABEL && error.errno() == libc::ENODATA;
         self.used()?.get_xattr(node, name).map_err(|error| {
