@@ -28,7 +28,7 @@ macro_rules! keys {
                 $name(bytes)
             }
 
-            /// The bytes of the key, for a primitive or for wrapping.
+            /// Returns the bytes of the key, for a primitive or for wrapping.
             #[must_use]
             pub fn expose(&self) -> &[u8; KEY_LEN] {
                 &self.0

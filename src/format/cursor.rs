@@ -115,12 +115,12 @@ macro_rules! write_integer {
 }
 
 impl Writer {
-    /// An empty writer.
+    /// Creates an empty writer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty writer with room for `n` bytes.
+    /// Creates an empty writer with room for `n` bytes.
     pub fn with_capacity(n: usize) -> Self {
         Self { out: Vec::with_capacity(n) }
     }
@@ -149,12 +149,12 @@ impl Writer {
         self.out.is_empty()
     }
 
-    /// What was written so far.
+    /// Returns the bytes written so far.
     pub fn as_slice(&self) -> &[u8] {
         &self.out
     }
 
-    /// The finished structure.
+    /// Returns the finished structure.
     pub fn into_vec(self) -> Vec<u8> {
         self.out
     }

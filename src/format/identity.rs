@@ -60,7 +60,7 @@ pub struct PublicIdentity {
 }
 
 impl PublicIdentity {
-    /// Signing key, then exchange key.
+    /// Returns the signing key followed by the exchange key.
     pub fn to_bytes(&self) -> [u8; PUBLIC_LEN] {
         let mut bytes = [0; PUBLIC_LEN];
         bytes[..32].copy_from_slice(&self.sign);
@@ -219,7 +219,7 @@ pub struct IdentityRecord {
     pub slots: Vec<SlotRecord>,
 }
 
-/// Memory times passes of all passphrase slots together, in KiB.
+/// Returns memory times passes of all passphrase slots together, in KiB.
 fn total_work(slots: &[SlotRecord]) -> u64 {
     let work = |slot: &SlotRecord| match slot.kind {
         SlotKind::Passphrase(params) => params.work(),
@@ -235,7 +235,7 @@ impl IdentityRecord {
         total_work(&self.slots) <= Argon2Params::MAX.work()
     }
 
-    /// The file's bytes.
+    /// Returns the file's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN + self.slots.len() * (SLOT_LEN + MAX_LABEL));
         w.bytes(&MAGIC)

@@ -61,7 +61,7 @@ pub struct JournalHead {
 }
 
 impl JournalHead {
-    /// The [`RECORDS_AT`] bytes of the head.
+    /// Returns the [`RECORDS_AT`] bytes of the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.bytes(MAGIC)
@@ -125,7 +125,7 @@ pub struct JournalRecord<'a> {
     pub patches: Vec<Patch<'a>>,
 }
 
-/// BLAKE3 of a header's bytes (the first `Layout::header()` bytes of a file).
+/// Returns the BLAKE3 hash of a header's bytes (the first `Layout::header()` bytes of a file).
 pub fn header_hash(bytes: &[u8]) -> [u8; 32] {
     *blake3::hash(bytes).as_bytes()
 }

@@ -33,7 +33,7 @@ pub struct Sign<'a> {
 }
 
 impl Sign<'_> {
-    /// The [`TRAILER_LEN`] bytes.
+    /// Returns the [`TRAILER_LEN`] bytes.
     pub fn trailer(&self, label: &Label, message: &[u8]) -> [u8; TRAILER_LEN] {
         let mut bytes = [0; TRAILER_LEN];
         bytes[..32].copy_from_slice(&self.by.author);

@@ -293,8 +293,8 @@ impl Assembly {
 /// Verified manifests by their hash.
 type Valid = HashMap<[u8; 32], Link>;
 
-/// The manifests whose ancestors are all present. For one that settles a fork this includes the
-/// second parent, which must differ from the first; and its epoch must be the next above both.
+/// Returns the manifests whose ancestors are all present. For one that settles a fork this includes
+/// the second parent, which must differ from the first; and its epoch must be the next above both.
 fn sound(valid: &Valid) -> HashSet<[u8; 32]> {
     const NONE: [u8; 32] = [0; 32];
     let parents = |link: &Link| {
@@ -455,12 +455,12 @@ impl VerifiedRoster {
         self.chain.last().expect("a verified roster has at least the founder's manifest")
     }
 
-    /// The share's descriptor.
+    /// Returns the share's descriptor.
     pub fn descriptor(&self) -> &ShareDescriptor {
         &self.descriptor
     }
 
-    /// The share's id.
+    /// Returns the share's id.
     pub fn share_id(&self) -> &[u8; 32] {
         &self.share
     }
@@ -470,17 +470,17 @@ impl VerifiedRoster {
         Pin { sequence: self.last().manifest.sequence, hash: self.last().hash }
     }
 
-    /// The manifest at the head.
+    /// Returns the manifest at the head.
     pub fn manifest(&self) -> &Manifest {
         &self.last().manifest
     }
 
-    /// All manifests from the first to the head, each with its hash.
+    /// Returns all manifests from the first to the head, each with its hash.
     pub fn history(&self) -> impl DoubleEndedIterator<Item = (&Manifest, &[u8; 32])> {
         self.chain.iter().map(|link| (&*link.manifest, &link.hash))
     }
 
-    /// Epoch at the head.
+    /// Returns the epoch at the head.
     pub fn epoch(&self) -> u32 {
         self.manifest().epoch
     }

@@ -133,7 +133,7 @@ impl Contacts {
         &self.list
     }
 
-    /// The contact of this name.
+    /// Returns the contact of this name.
     pub fn get(&self, name: &str) -> Option<&Contact> {
         self.position(name).ok().map(|at| &self.list[at])
     }
@@ -225,7 +225,7 @@ impl Contacts {
         Ok(self.list.remove(at))
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         let mut text = format!("{FIRST_LINE}\n");
         for Contact { name, public, verified, offered } in &self.list {

@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A new identity.
+    /// Generates a new identity.
     pub fn generate(random: &dyn Random) -> Self {
         let mut seed = Zeroizing::new([0; 32]);
         random.fill(&mut *seed);
@@ -46,7 +46,7 @@ impl Identity {
         Self::from_seed(IdentitySeed::from_bytes(*self.seed.expose()))
     }
 
-    /// The public half.
+    /// Returns the public half.
     pub fn public(&self) -> PublicIdentity {
         self.public
     }
@@ -56,7 +56,7 @@ impl Identity {
         self.signing.sign(&[label.as_bytes(), message].concat())
     }
 
-    /// The key of this identity's journals in a share.
+    /// Returns the key of this identity's journals in a share.
     pub fn journal_key(&self, share: &[u8; 32]) -> JournalKey {
         JournalKey::from_bytes(*expand(&self.prk, &labels::IDENTITY_JOURNAL, &[share]))
     }

@@ -139,7 +139,7 @@ impl IdentityFile {
         Ok(file)
     }
 
-    /// The file's bytes.
+    /// Returns the file's bytes.
     pub fn encode(&self) -> Vec<u8> {
         self.record.encode()
     }
@@ -157,7 +157,7 @@ impl IdentityFile {
         self.record.public
     }
 
-    /// The slots in ascending order of id.
+    /// Returns the slots in ascending order of id.
     pub fn slots(&self) -> impl Iterator<Item = SlotInfo<'_>> {
         self.record.slots.iter().map(|slot| SlotInfo {
             id: slot.id,

@@ -81,12 +81,12 @@ impl Invitation {
         if record.invited == *me { Ok(Self { record }) } else { Err(InvitationError::OtherPerson) }
     }
 
-    /// The share.
+    /// Returns the share.
     pub fn descriptor(&self) -> &ShareDescriptor {
         &self.record.descriptor
     }
 
-    /// The share's id.
+    /// Returns the share's id.
     pub fn share_id(&self) -> [u8; 32] {
         self.record.descriptor.share_id()
     }

@@ -84,7 +84,7 @@ impl FolderKeys {
         self.epochs.iter().find(|key| key.epoch == epoch && key.commitment[..8] == *commitment)
     }
 
-    /// All keys, ascending by epoch.
+    /// Returns all keys, ascending by epoch.
     pub fn all(&self) -> impl DoubleEndedIterator<Item = &EpochKey> {
         self.epochs.iter()
     }
@@ -261,7 +261,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// The member with this signing key.
+    /// Returns the member with this signing key.
     pub fn get(&self, sign: &[u8; 32]) -> Option<&Member> {
         self.list
             .binary_search_by(|member| member.public.sign.cmp(sign))
@@ -274,7 +274,7 @@ impl Members {
         self.get(sign).is_some_and(|member| member.role.may_write())
     }
 
-    /// All members, ascending by signing key.
+    /// Returns all members, ascending by signing key.
     pub fn all(&self) -> &[Member] {
         &self.list
     }

@@ -51,7 +51,7 @@ pub enum PinnedShareError {
     Key(#[from] PublicTextError),
 }
 
-/// Lower-case hexadecimal.
+/// Converts bytes to lower-case hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
@@ -60,7 +60,7 @@ fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// 32 bytes of lower-case hexadecimal.
+/// Parses 32 bytes in lower-case hexadecimal.
 fn unhex(text: &str) -> Option<[u8; 32]> {
     let digit = |c: &u8| b"0123456789abcdef".iter().position(|digit| digit == c);
     let digits: Vec<usize> = text.as_bytes().iter().map(digit).collect::<Option<_>>()?;

@@ -43,7 +43,8 @@ pub enum PublicTextError {
 }
 
 impl PublicIdentity {
-    /// 100 bits of a hash of both keys in five groups of four symbols, for people to compare.
+    /// Returns the fingerprint, for people to compare: 100 bits of a hash of both keys, in five
+    /// groups of four symbols.
     pub fn fingerprint(&self) -> String {
         let hash = digest(&labels::FINGERPRINT, &[&self.sign, &self.exchange]);
         base32::encode(&hash, FINGERPRINT_SYMBOLS).to_string()
@@ -77,7 +78,7 @@ pub fn verify_labelled(
 }
 
 impl fmt::Display for PublicIdentity {
-    /// The `kith1...` line.
+    /// Returns the `kith1...` line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = [TEXT_VERSION; 1 + PUBLIC_LEN];
         bytes[1..].copy_from_slice(&self.to_bytes());

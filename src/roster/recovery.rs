@@ -42,14 +42,14 @@ fn check(code: &[u8; CODE_LEN]) -> [u8; CHECK_LEN] {
 }
 
 impl RecoveryCode {
-    /// A new random code.
+    /// Generates a new random code.
     pub fn generate(random: &dyn Random) -> Self {
         let mut code = Self([0; CODE_LEN]);
         random.fill(&mut code.0);
         code
     }
 
-    /// The code as it is shown once: `XXXX-XXXX-...`, nine groups.
+    /// Returns the code as it is shown once: `XXXX-XXXX-...`, nine groups.
     pub fn text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new([0; CODE_LEN + CHECK_LEN]);
         bytes[..CODE_LEN].copy_from_slice(&self.0);

@@ -213,7 +213,7 @@ pub trait Dir: Send + Sync {
     fn unlink(&self, name: &[u8]) -> io::Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, name: &[u8]) -> io::Result<()>;
-    /// Renames. `EXDEV` if `new_dir` is in another store.
+    /// Renames an entry. `EXDEV` if `new_dir` is in another store.
     fn rename(
         &self,
         name: &[u8],
@@ -231,11 +231,11 @@ pub trait Dir: Send + Sync {
     fn chown(&self, name: &[u8], uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
     /// Sets the times of an entry; never follows a link.
     fn set_times(&self, name: &[u8], atime: SetTime, mtime: SetTime) -> io::Result<()>;
-    /// The same three for this directory itself.
+    /// Sets the permission bits of this directory itself.
     fn chmod_self(&self, perm: u32) -> io::Result<()>;
-    /// See [`Dir::chmod_self`].
+    /// Sets owner and group of this directory itself.
     fn chown_self(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
-    /// See [`Dir::chmod_self`].
+    /// Sets the times of this directory itself.
     fn set_times_self(&self, atime: SetTime, mtime: SetTime) -> io::Result<()>;
     /// Returns an extended attribute of an entry; `Ok(None)` if there is none. Never follows a
     /// link.
@@ -244,11 +244,11 @@ pub trait Dir: Send + Sync {
     fn set_xattr(&self, name: &[u8], key: &[u8], value: &[u8]) -> io::Result<()>;
     /// Removes an extended attribute of an entry; `Ok(false)` if there was none.
     fn remove_xattr(&self, name: &[u8], key: &[u8]) -> io::Result<bool>;
-    /// The same three for this directory itself.
+    /// Returns an extended attribute of this directory itself.
     fn get_xattr_self(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
-    /// See [`Dir::get_xattr_self`].
+    /// Sets an extended attribute of this directory itself.
     fn set_xattr_self(&self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// See [`Dir::get_xattr_self`].
+    /// Removes an extended attribute of this directory itself.
     fn remove_xattr_self(&self, key: &[u8]) -> io::Result<bool>;
     /// Lists entries from the position `cookie` (0 is the beginning), without `.` and `..`: at most
     /// about `limit` bytes of names. An empty result is the end. A handle has one position, so

@@ -120,7 +120,7 @@ impl RecordCipher {
     }
 }
 
-/// The AES-256-GCM key and nonce that XAES-256-GCM uses for `nonce`.
+/// Returns the AES-256-GCM key and nonce that XAES-256-GCM uses for `nonce`.
 fn gcm(xaes: &Xaes, nonce: &[u8; RECORD_NONCE_LEN]) -> (Active, [u8; GCM_NONCE_LEN]) {
     let salt = nonce.first_chunk().expect("24 is more than 12");
     let rest = nonce.last_chunk().expect("24 is more than 12");

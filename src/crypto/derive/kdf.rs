@@ -15,7 +15,7 @@ use zeroize::{Zeroize, Zeroizing};
 #[error("more output than one expansion can produce")]
 pub struct TooMuchOutput;
 
-/// HKDF-Extract: a pseudorandom key of 32 bytes from input key material of any length.
+/// Computes HKDF-Extract: a pseudorandom key of 32 bytes from input key material of any length.
 #[must_use]
 pub fn extract(salt: &[u8], ikm: &[u8]) -> Zeroizing<[u8; 32]> {
     let (mut prk, _) = Hkdf::<Sha256>::extract(Some(salt), ikm);
@@ -24,7 +24,7 @@ pub fn extract(salt: &[u8], ikm: &[u8]) -> Zeroizing<[u8; 32]> {
     out
 }
 
-/// HKDF-Expand to 32 bytes, for one purpose and context.
+/// Computes HKDF-Expand to 32 bytes, for one purpose and context.
 ///
 /// # Panics
 /// When a part is longer than 65,535 bytes; parts are ids, numbers and names that were parsed under
@@ -52,7 +52,7 @@ pub fn expand_raw(prk: &[u8; 32], info: &[&[u8]], out: &mut [u8]) -> Result<(), 
     hkdf.expand_multi_info(info, out).map_err(|_| TooMuchOutput)
 }
 
-/// HMAC-SHA256 over parts, each preceded by its length as a little-endian u16.
+/// Returns the HMAC-SHA256 over parts, each preceded by its length as a little-endian u16.
 ///
 /// # Panics
 /// When a part is longer than 65,535 bytes, as for [`expand`].

@@ -47,7 +47,7 @@ impl Argon2Params {
     /// For new slots: 256 MiB, 3 passes, 4 lanes.
     pub const DEFAULT: Argon2Params = Argon2Params { memory_kib: 256 << 10, passes: 3, lanes: 4 };
 
-    /// Memory times passes, in KiB: the time of a guess is proportional to it.
+    /// Returns memory times passes, in KiB: the time of a guess is proportional to it.
     pub fn work(&self) -> u64 {
         u64::from(self.memory_kib) * u64::from(self.passes)
     }

@@ -31,7 +31,7 @@ impl ExchangeSecret {
         ExchangeSecret(StaticSecret::from(*bytes))
     }
 
-    /// The public key.
+    /// Returns the public key.
     #[must_use]
     pub fn public(&self) -> [u8; 32] {
         PublicKey::from(&self.0).to_bytes()

@@ -32,7 +32,7 @@ impl SigningKey {
         SigningKey(ed25519_dalek::SigningKey::from_bytes(seed))
     }
 
-    /// The public key.
+    /// Returns the public key.
     #[must_use]
     pub fn public(&self) -> [u8; 32] {
         self.0.verifying_key().to_bytes()

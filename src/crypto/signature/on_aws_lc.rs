@@ -61,7 +61,7 @@ mod tests {
     use super::super::{SigningKey, on_dalek};
     use super::*;
 
-    /// Both signs of x.
+    /// Returns both signs of x.
     fn encodings() -> impl Iterator<Item = [u8; 32]> {
         SMALL_ORDER.into_iter().flat_map(|y| {
             [0, 0x80].map(|sign| std::array::from_fn(|i| if i == 31 { y[i] | sign } else { y[i] }))

@@ -67,7 +67,7 @@ impl Junction {
     }
 }
 
-/// Name of the control file for the place with this hash.
+/// Returns the name of the control file for the place with this hash.
 pub fn file_name(hash: &[u8; 32]) -> Vec<u8> {
     [PREFIX, &text::encode(hash)].concat()
 }

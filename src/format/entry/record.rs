@@ -117,7 +117,7 @@ fn aad(share: &[u8; 32], kind: RecordKind, clear: &[u8], bound: &[u8]) -> Vec<u8
     [kind.word(), &share[..], clear, bound].concat()
 }
 
-/// Epoch of a record, to choose the key with.
+/// Returns the epoch of a record, to choose the key with.
 pub fn epoch_of(kind: RecordKind, bytes: &[u8]) -> Result<u32, FormatError> {
     let mut r = Reader::named(kind.what(), bytes);
     let version = r.u8()?;

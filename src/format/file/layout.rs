@@ -58,7 +58,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Layout for chunks of `1 << chunk_log2` bytes; `None` outside
+    /// Returns the layout for chunks of `1 << chunk_log2` bytes; `None` outside
     /// [`CHUNK_LOG2_MIN`]`..=`[`CHUNK_LOG2_MAX`].
     pub fn new(chunk_log2: u8, signed: bool) -> Option<Self> {
         (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX)
@@ -76,7 +76,7 @@ impl Layout {
         self.signed
     }
 
-    /// Plain bytes in a chunk.
+    /// Returns the number of plain bytes in a chunk.
     pub fn chunk(&self) -> u64 {
         1 << self.chunk_log2
     }
@@ -130,22 +130,22 @@ impl Layout {
         blocks
     }
 
-    /// Offset of the table of chunk `k`.
+    /// Returns the offset of the table of chunk `k`.
     pub fn table_offset(&self, k: u64) -> u64 {
         DATA_START + k * self.stride() + Self::index_blocks_before(k) * INDEX_BLOCK as u64
     }
 
-    /// Offset of the first segment of chunk `k`.
+    /// Returns the offset of the first segment of chunk `k`.
     pub fn chunk_offset(&self, k: u64) -> u64 {
         self.table_offset(k) + self.table()
     }
 
-    /// Offset of segment `s` of chunk `k`.
+    /// Returns the offset of segment `s` of chunk `k`.
     pub fn segment_offset(&self, k: u64, s: usize) -> u64 {
         self.chunk_offset(k) + (s * SEGMENT) as u64
     }
 
-    /// Offset of the `j`-th index block of `level` (1 is the level above the tables).
+    /// Returns the offset of the `j`-th index block of `level` (1 is the level above the tables).
     pub fn index_offset(&self, level: u8, j: u64) -> u64 {
         debug_assert!((1..=LEVELS_MAX).contains(&level));
         let first =
@@ -176,7 +176,7 @@ impl Layout {
         (offset >> self.chunk_log2, ((offset & (self.chunk() - 1)) / SEGMENT as u64) as usize)
     }
 
-    /// Ciphertext length of a committed file of `size` plain bytes.
+    /// Returns the ciphertext length of a committed file of `size` plain bytes.
     pub fn cipher_len(&self, size: u64) -> u64 {
         if size <= SMALL_MAX {
             return self.header() as u64 + size;

@@ -60,7 +60,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of holes.
+    /// Creates a table of holes.
     pub fn empty(layout: &Layout, salt: [u8; 16], epoch: u32) -> Self {
         let hashes = if layout.signed() { layout.segments() } else { 0 };
         Table {
@@ -135,12 +135,12 @@ impl Table {
     }
 }
 
-/// Hash of a table's used bytes.
+/// Returns the hash of a table's used bytes.
 pub fn table_hash(used: &[u8]) -> Hash {
     tree_hash(0, used)
 }
 
-/// Hash of an index block of `level` (1 and up).
+/// Returns the hash of an index block of `level` (1 and up).
 pub fn index_hash(level: u8, block: &[u8]) -> Hash {
     tree_hash(level, block)
 }
@@ -149,7 +149,7 @@ pub fn index_hash(level: u8, block: &[u8]) -> Hash {
 const OF_SEGMENT: u8 = 254;
 const OF_SMALL: u8 = 255;
 
-/// Hash of a segment's ciphertext, in the tables of a signed share.
+/// Returns the hash of a segment's ciphertext, in the tables of a signed share.
 pub fn segment_hash(sealed: &[u8]) -> Hash {
     tree_hash(OF_SEGMENT, sealed)
 }
@@ -163,7 +163,7 @@ pub fn small_hash(data: &[u8]) -> Hash {
 /// Domain prefix of every hash in this module.
 const WORD: &[u8; 7] = b"kithfs1";
 
-/// BLAKE3 over a domain word, the level and the block.
+/// Returns the BLAKE3 hash over a domain word, the level and the block.
 fn tree_hash(level: u8, block: &[u8]) -> Hash {
     // In one piece: a hasher that gets word, level and block one after the other is misaligned with
     // the block from then on. Its vector instructions idle, and it takes two and a half times as
@@ -187,12 +187,12 @@ fn tree_hash(level: u8, block: &[u8]) -> Hash {
 pub struct IndexBlock(pub Box<[Hash; FANOUT as usize]>);
 
 impl IndexBlock {
-    /// A block of holes.
+    /// Creates a block of holes.
     pub fn empty() -> Self {
         IndexBlock(Box::new([HOLE; FANOUT as usize]))
     }
 
-    /// The [`INDEX_BLOCK`] bytes of the block.
+    /// Returns the [`INDEX_BLOCK`] bytes of the block.
     pub fn encode(&self) -> Vec<u8> {
         self.0.as_flattened().to_vec()
     }

@@ -24,7 +24,7 @@ const WHAT: &str = "inventory";
 pub struct InventoryList(Vec<[u8; 32]>);
 
 impl InventoryList {
-    /// The list of these hashes.
+    /// Creates the list of these hashes.
     pub fn new(mut hashes: Vec<[u8; 32]>) -> Self {
         hashes.sort_unstable();
         hashes.dedup();
@@ -36,12 +36,12 @@ impl InventoryList {
         self.0.binary_search(hash).is_ok()
     }
 
-    /// The hashes, ascending.
+    /// Returns the hashes, ascending.
     pub fn hashes(&self) -> &[[u8; 32]] {
         &self.0
     }
 
-    /// The file's bytes.
+    /// Returns the file's bytes.
     pub fn encode(&self) -> Vec<u8> {
         self.0.as_flattened().to_vec()
     }
@@ -86,7 +86,7 @@ impl InventoryList {
     }
 }
 
-/// Hash of an inventory's file.
+/// Returns the hash of an inventory's file.
 pub fn file_hash(bytes: &[u8]) -> [u8; 32] {
     digest(&labels::INVENTORY_HASH, &[bytes])
 }
@@ -103,7 +103,7 @@ pub fn file_hash_of<E>(
     digest_stream(&labels::INVENTORY_HASH, len, read)
 }
 
-/// Name of the control file with this file hash.
+/// Returns the name of the control file with this file hash.
 pub fn file_name(hash: &[u8; 32]) -> String {
     hash[..16].iter().fold(PREFIX.to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }

@@ -57,7 +57,7 @@ impl InvitationRecord {
         w.into_vec()
     }
 
-    /// The invitation's bytes, [`INVITATION_LEN`] of them.
+    /// Returns the invitation's bytes, [`INVITATION_LEN`] of them.
     pub fn encode(&self) -> Vec<u8> {
         [&self.signed_bytes()[..], &self.signature].concat()
     }

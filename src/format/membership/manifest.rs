@@ -143,7 +143,7 @@ impl Manifest {
         w.into_vec()
     }
 
-    /// The manifest's bytes.
+    /// Returns the manifest's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.encode_unsigned();
         bytes.extend_from_slice(&self.signature);
@@ -235,7 +235,7 @@ impl Manifest {
     }
 }
 
-/// The first 16 bytes in hexadecimal, as the names of control files have them.
+/// Returns the first 16 bytes in hexadecimal, as in the names of control files.
 pub(super) fn short_hex(hash: &[u8; 32]) -> String {
     use std::fmt::Write;
     hash[..16].iter().fold(String::with_capacity(32), |mut text, byte| {

@@ -31,7 +31,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The role's byte.
+    /// Returns the role's byte.
     pub fn as_byte(self) -> u8 {
         self as u8
     }
@@ -41,7 +41,7 @@ impl Role {
         [Self::Reader, Self::Writer, Self::Admin].into_iter().find(|role| role.as_byte() == byte)
     }
 
-    /// "reader", "writer" or "admin".
+    /// Returns "reader", "writer" or "admin".
     pub fn name(self) -> &'static str {
         match self {
             Self::Reader => "reader",
@@ -68,7 +68,7 @@ pub struct Member {
     pub name: String,
 }
 
-/// The list's bytes. `members` must be sorted by signing key.
+/// Returns the list's bytes. `members` must be sorted by signing key.
 pub fn encode(members: &[Member]) -> Vec<u8> {
     let mut w = Writer::with_capacity(LIST_HEADER_LEN + members.len() * (MEMBER_LEN + 16));
     w.u32(members.len() as u32);

@@ -67,7 +67,7 @@ pub struct ShareDescriptor {
 }
 
 impl ShareDescriptor {
-    /// The descriptor's bytes, [`DESCRIPTOR_LEN`] of them.
+    /// Returns the descriptor's bytes, [`DESCRIPTOR_LEN`] of them.
     pub fn encode(&self) -> Vec<u8> {
         let flags = if self.signed { FLAG_SIGNED } else { 0 }
             | if self.isolated { FLAG_ISOLATED } else { 0 };
@@ -122,12 +122,12 @@ impl ShareDescriptor {
         })
     }
 
-    /// The share's id: the labelled hash of the descriptor's bytes.
+    /// Returns the share's id: the labelled hash of the descriptor's bytes.
     pub fn share_id(&self) -> [u8; 32] {
         digest(&labels::SHARE_ID, &[&self.encode()])
     }
 
-    /// Chunk size in bytes.
+    /// Returns the chunk size in bytes.
     pub fn chunk_size(&self) -> u32 {
         1 << self.chunk_log2
     }

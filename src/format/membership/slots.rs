@@ -76,7 +76,7 @@ fn fetch(read: &mut ReadAt<'_>, at: usize, buf: &mut [u8]) -> Result<(), BlockEr
     })
 }
 
-/// A reader over a block that is in memory.
+/// Returns a reader over a block that is in memory.
 pub fn slice_reader(bytes: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> + '_ {
     move |at, buf| {
         let from = usize::try_from(at)
@@ -110,7 +110,7 @@ pub struct SlotHeader {
 }
 
 impl SlotHeader {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN);
         w.bytes(&MAGIC)
@@ -158,7 +158,7 @@ impl SlotHeader {
         Ok(header)
     }
 
-    /// The block's root, which names the block and which manifests sign.
+    /// Returns the block's root, which names the block and which manifests sign.
     pub fn root(&self) -> [u8; 32] {
         digest(&labels::SLOT_BLOCK, &[&self.encode()])
     }
@@ -185,7 +185,7 @@ impl SlotHeader {
         self.tree_at() + stored_levels(self.pages()).sum::<usize>() * NODE_LEN
     }
 
-    /// Length of the whole block.
+    /// Returns the length of the whole block.
     pub fn block_len(&self) -> u64 {
         (self.members_at() + self.members_len as usize) as u64
     }
@@ -295,7 +295,7 @@ fn check_order(slots: &[Slot]) -> Result<(), FormatError> {
     }
 }
 
-/// The stored levels, concatenated, and the top.
+/// Returns the stored levels, concatenated, and the top.
 fn tree(slots: &[u8]) -> (Vec<u8>, [u8; 32]) {
     let mut level: Vec<[u8; 32]> =
         slots.chunks(PAGE_LEN).enumerate().map(|(page, bytes)| leaf(page, bytes)).collect();
@@ -364,7 +364,8 @@ pub fn check(bytes: &[u8]) -> Result<SlotHeader, FormatError> {
     Ok(header)
 }
 
-/// The name of the control file of the block with this root: `+slots-` and 32 hexadecimal digits.
+/// Returns the name of the control file of the block with this root: `+slots-` and 32 hexadecimal
+/// digits.
 pub fn file_name(root: &[u8; 32]) -> String {
     format!("+slots-{}", super::manifest::short_hex(root))
 }

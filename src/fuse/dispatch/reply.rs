@@ -30,7 +30,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A failure.
+    /// Returns a failure.
     pub fn refusal(error: Errno) -> Answer {
         Answer { error: Some(error), undo: Undo::Nothing }
     }

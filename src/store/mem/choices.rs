@@ -27,7 +27,7 @@ pub struct Exhaustive {
 }
 
 impl Exhaustive {
-    /// The state before the first run.
+    /// Creates the state before the first run.
     pub fn new() -> Exhaustive {
         Exhaustive::default()
     }

@@ -126,12 +126,12 @@ impl Content {
         self.blocks.append(&mut beyond);
     }
 
-    /// Number of blocks that are allocated.
+    /// Returns the number of blocks that are allocated.
     pub(super) fn allocated(&self) -> u64 {
         self.blocks.len() as u64
     }
 
-    /// Whether the block at `offset` is allocated.
+    /// Returns whether the block at `offset` is allocated.
     pub(super) fn is_allocated(&self, offset: u64) -> bool {
         self.blocks.contains_key(&(offset / BLOCK))
     }

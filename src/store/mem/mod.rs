@@ -93,7 +93,7 @@ impl MemStore {
         MemStore { shared: Arc::new(Shared { state: Mutex::new(state), hook: RwLock::new(None) }) }
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     pub fn root(&self) -> Arc<dyn Dir> {
         Arc::new(MemDir::open(&self.shared, ROOT))
     }

@@ -122,7 +122,7 @@ impl State {
             .sum();
     }
 
-    /// The next moment of logical time.
+    /// Returns the next moment of logical time.
     pub(super) fn now(&mut self) -> Tick {
         self.tick += 1;
         self.tick

@@ -16,12 +16,12 @@ impl Cached {
     /// Nothing: no reply has contained a size.
     pub const NOTHING: Cached = Cached { size: u64::MAX, mark: 0 };
 
-    /// A size derived from the length of the ciphertext. No page is cached.
+    /// The kernel caches a size derived from the length of the ciphertext, and no page.
     pub fn size(size: u64) -> Cached {
         Cached { size, mark: 0 }
     }
 
-    /// The committed state with this header hash and this plain size.
+    /// The kernel caches pages of the committed state with this header hash and this plain size.
     pub fn state(size: u64, header: &[u8; 32]) -> Cached {
         // Part of the hash is enough to distinguish two states, and there are many nodes.
         Cached { size, mark: u64::from_le_bytes(*header.first_chunk().expect("32 bytes")).max(1) }

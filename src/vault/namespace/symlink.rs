@@ -21,7 +21,7 @@ use crate::vault::types::NodeId;
 
 pub(crate) const OVERFLOW_FILE: &[u8] = b"+link-";
 
-/// Length of the text of a link that overflows.
+/// Returns the length of the text of a link that overflows.
 pub(crate) fn overflow_text_len(signed: bool) -> u64 {
     1 + ((overhead(signed) + REFERENCE_LEN) * 4).div_ceil(3) as u64
 }

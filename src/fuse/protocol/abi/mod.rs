@@ -263,8 +263,8 @@ pub const URING_COMMIT_AND_FETCH: u32 = 2;
 /// operation's own.
 pub const URING_HEADER: usize = 128;
 
-/// Length of the structure that follows the header of a request: what io_uring brings apart from
-/// the rest.
+/// Returns the length of the structure that follows the header of a request. Over io_uring this
+/// structure is in a separate area.
 pub fn fixed_len(operation: u32) -> usize {
     match operation {
         opcode::FORGET => forget_in::LEN,
@@ -294,18 +294,18 @@ pub fn fixed_len(operation: u32) -> usize {
     }
 }
 
-/// The two bytes at `at`. `bytes` must reach that far, as with the other readers and writers here:
-/// lengths are checked once, before.
+/// Returns the two bytes at `at`. Like the other readers and writers here, it panics if `bytes` is
+/// too short: callers check the length once before.
 pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
 }
 
-/// The four bytes at `at`.
+/// Returns the four bytes at `at`.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// The eight bytes at `at`.
+/// Returns the eight bytes at `at`.
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }

@@ -392,8 +392,8 @@ impl Nodes {
         self.path(id, Kept::name)
     }
 
-    /// Whether an entry of `parent` with a stored name of `len` bytes has a stored path that is too
-    /// long for a record of the journal.
+    /// Returns whether an entry of `parent` with a stored name of `len` bytes has a stored path
+    /// that is too long for a record of the journal.
     pub fn is_too_deep(&self, mut parent: NodeId, mut len: usize) -> bool {
         let inside = self.inside.lock();
         while parent != ROOT && len <= RECORD_PATH_MAX {

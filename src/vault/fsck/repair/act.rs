@@ -25,7 +25,7 @@ use crate::vault::types::{Caller, NodeId, OpenFlags, ROOT};
 const NAME_MAX: usize = 120;
 /// Size in bytes of the pieces that are copied.
 const PART: usize = 1 << 20;
-/// Owner of the objects that a repair creates: the user of this process.
+/// Returns the owner of the objects that a repair creates: the user of this process.
 fn caller() -> Caller {
     Caller {
         uid: rustix::process::geteuid().as_raw(),
