@@ -79,8 +79,8 @@ fn open(store: &MemStore, plan: &Arc<FaultPlan>) -> Result<Vault, Error> {
     )
 }
 
-/// Another vault to put into the place of one that is closed but cannot release everything: the
-/// first one is released before it is opened again.
+/// Returns another vault, which takes the place of a closed vault in a variable. So the closed one
+/// is dropped, with all its locks, before it is opened again.
 fn dummy() -> Vault {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -295,7 +295,7 @@ impl Run {
     fn synced(&mut self, o: usize) {
         self.plan.heal();
         if self.objs[o].fragile && self.read(o).is_some_and(|read| read.is_err()) {
-            return; // it was lost before
+            return; // the file was lost before
         }
         let obj = &mut self.objs[o];
         obj.states = vec![obj.view.clone()];

@@ -94,7 +94,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Asked before unmounting: the kernel gives up what it would still have to release then.
+        // Checked before unmounting: afterwards the kernel sends no RELEASE any more.
         let closed =
             std::thread::panicking() || self.serving.is_none() || self.ops.wait_until_closed();
         if self.mounted.is_mounted()
@@ -102,7 +102,7 @@ impl Drop for Mount {
         {
             eprintln!("{error}; unmounting lazily");
             let _ = self.mounted.unmount(true);
-            return; // this very test may hold it, so joining could wait for ever
+            return; // this test itself may keep the mount busy, so joining could wait for ever
         }
         if let Some(serving) = self.serving.take() {
             let ended = serving.join();
@@ -372,8 +372,8 @@ fn nobody_opens_a_file_while_the_kernel_is_given_its_contents() {
             let _ = written.send(());
         };
         let writer = scope.spawn(write);
-        // Nobody has written until this returns. A correct daemon passes whatever the time; the
-        // time only helps to find the fault.
+        // The write must not end while the read waits at the gate. With a correct daemon the test
+        // passes for any time limit; a longer one only makes the fault more likely to show.
         let early = has_written.recv_timeout(Duration::from_millis(300)).is_ok();
         mount.ops.open_gate();
         writer.join().unwrap();

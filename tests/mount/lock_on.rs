@@ -1,5 +1,5 @@
-//! `--lock-on`: events of the session lock the vault. python-dbusmock plays logind and screen
-//! lockers, on buses of the test's own.
+//! `--lock-on`: events of the session lock the vault. python-dbusmock imitates logind and screen
+//! lockers, on buses that the test starts.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -133,13 +133,13 @@ fn sleep_waits_until_the_vault_is_locked() {
 #[test]
 fn the_lock_of_the_screen_locks_the_vault() {
     let Some(mut desktop) = Desktop::new() else { return };
-    // Without a desktop that announces it, by `loginctl lock-session`. The session of another user
+    // `loginctl lock-session` locks the session, without a desktop. That of another user's session
     // does not count.
     let daemon = desktop.mount("screen,suspend", "");
     let _: () = desktop.system.call(LOGIND, &session_path("c3"), SESSION, "Lock", &());
     desktop.sleep();
     is_locked(daemon, "the machine is about to sleep");
-    // Nor does the end of sleep.
+    // The end of sleep does not count either.
     let daemon = desktop.mount("screen,suspend", "");
     prepare_for_sleep(&desktop.system, false);
     let _: () = desktop.system.call(LOGIND, &session_path("c2"), SESSION, "Lock", &());
@@ -150,7 +150,7 @@ fn the_lock_of_the_screen_locks_the_vault() {
     let daemon = desktop.mount("screen", "");
     let _: () = desktop.session.call(gnome, path, gnome, "SetActive", &(true,));
     is_locked(daemon, "the screen was locked");
-    // As KDE and others announce it; this one is started after the mount.
+    // A screen locker of KDE and others, which is started after the mount.
     let daemon = desktop.mount("screen", "");
     let (other, path) = ("org.freedesktop.ScreenSaver", "/ScreenSaver");
     desktop.session.mock(&["--session", other, path, other], other);
@@ -226,7 +226,7 @@ fn a_bus_that_is_gone_locks_the_vault() {
     is_locked(daemon, "the lock of the screen cannot be noticed any more");
 }
 
-/// Puts a bus that accepts connections and says nothing in the place of a socket.
+/// Replaces a socket by a bus that accepts connections and never answers.
 fn hang(socket: &Path) -> UnixListener {
     let aside = socket.with_extension("hangs");
     let hanging = UnixListener::bind(&aside).unwrap();
@@ -234,8 +234,8 @@ fn hang(socket: &Path) -> UnixListener {
     hanging
 }
 
-/// A bus that accepted a connection and said nothing was waited for: `mount --lock-on` never asked
-/// for the passphrase, and a vault whose bus began to hang was not locked.
+/// kithfs waited for a bus that accepted a connection and never answered: `mount --lock-on` never
+/// asked for the passphrase, and a vault whose bus began to hang was not locked.
 #[test]
 fn a_bus_that_hangs_is_not_waited_for() {
     let Some(mut desktop) = Desktop::new() else { return };
@@ -305,7 +305,7 @@ fn an_event_that_nothing_would_announce_is_refused() {
     is_locked(daemon, "the machine is about to sleep");
 }
 
-/// As a setting of a named vault, which an option of `open` overrides.
+/// A named vault can have events as a setting; an option of `open` overrides it.
 #[test]
 fn a_named_vault_keeps_the_events() {
     let Some(desktop) = Desktop::new() else { return };
@@ -333,7 +333,7 @@ fn a_named_vault_keeps_the_events() {
 }
 
 /// `su` without a terminal opens a session of the class "background". A mount from it was refused:
-/// "logind knows no login session of this user". It took the real logind to notice.
+/// "logind knows no login session of this user". Only a test with the real logind showed this.
 #[test]
 fn a_session_for_a_background_job_counts_for_its_own_mounts() {
     let Some(desktop) = Desktop::new() else { return };
@@ -345,7 +345,7 @@ fn a_session_for_a_background_job_counts_for_its_own_mounts() {
     let daemon = desktop.mount("logout", "c1");
     desktop.remove("c1");
     is_locked(daemon, "the session has ended");
-    // It is no session whose end an outsider could wait for.
+    // For a mount from outside it is no login session, so `logout` is refused.
     let mut command = desktop.kithfs("mount");
     command.arg("--lock-on=logout").arg(desktop.scratch.vault()).arg(desktop.scratch.point());
     let said = expect_code(&mut command, 1);

@@ -152,7 +152,7 @@ struct Source {
     named: Vec<(usize, Vec<String>)>,
 }
 
-/// `crate`, the room, and so on: the module that a file is.
+/// Returns the path of the module in a file: `crate`, the room, and so on.
 fn module_of(path: &str) -> Vec<&str> {
     let inner = path.trim_end_matches(".rs").split('/');
     ["crate"].into_iter().chain(inner.filter(|p| !matches!(*p, "mod" | "lib" | "main"))).collect()
@@ -583,7 +583,7 @@ const MADE_UP: &[(&str, &str, usize)] = &[
     ("fuse/a.rs", "use crate::store::{Kind, Timestamp}; fn f() -> crate::store::Space {}", 0),
     ("fuse/a.rs", "use crate::store::{Kind, os::open};", 1),
     ("fuse/a.rs", "use crate::store::Dir; use crate::store; use crate::store::*;", 3),
-    // However an arrow is written.
+    // Other ways to write a path.
     ("format/a.rs", "use crate::{\n    crypto::Suite,\n    vault::{self, Vault},\n};", 2),
     ("format/a.rs", "use super::super::vault::Vault;", 1),
     ("format/a.rs", "fn f(v: &crate::vault::Vault) {}", 1),

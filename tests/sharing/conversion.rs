@@ -493,8 +493,8 @@ fn largest(dir: &dyn Dir) -> Vec<u8> {
 
 #[test]
 fn a_change_within_one_second_is_noticed_with_coarse_times() {
-    // exFAT and sshfs have whole seconds: bytes that a program wrote right after its file was
-    // copied, if they were as many, were missing in the share.
+    // On exFAT and sshfs times are whole seconds. If a program overwrote a file right after it was
+    // copied, without changing its size, the new bytes were missing in the share.
     let store = filled(b"projects");
     let (root, _) = through_fuse(&store);
     let vault = vaults::open(root).unwrap();

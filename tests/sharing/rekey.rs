@@ -1,5 +1,5 @@
-//! The pass that reseals a share after the folder key has changed: complete, interruptible, and
-//! never of help to a forger.
+//! The pass that reseals a share after the folder key has changed. It is complete, can be interrupted
+//! anywhere, and never signs forged data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ fn looks(vault: &Vault) -> BTreeMap<Vec<u8>, (Timestamp, u32, u32, u32)> {
             let path = [path, b"/", &name].concat();
             if name == b"within" {
                 vault.forget(attr.node, 1);
-                continue; // its own lock and journal come and go in it
+                continue; // its times change with the vault's own lock and journal
             }
             if attr.kind == Kind::Dir {
                 walk(vault, attr.node, &path, all);
@@ -144,7 +144,7 @@ fn pending(vault: &Vault) -> Pending {
 fn stored_entries(dir: &Arc<dyn Dir>, path: &[u8], all: &mut Vec<Vec<u8>>) {
     for entry in dir.reopen().unwrap().read(0, 1 << 20).unwrap() {
         let path = [path, b"/", &entry.name].concat();
-        // Only its place leads into the nested share.
+        // The nested share can be entered only through its place in the parent.
         let within =
             dir.open_dir(&entry.name).ok().filter(|inside| inside.stat(b"+share").is_err());
         if let Some(inside) = within {
@@ -180,7 +180,7 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     );
     vault.share_at(b"").unwrap().remove(&[key(&bob)], &mut quiet()).unwrap();
     let all = pending(&vault);
-    // Of the sparse file, the part of a segment up to its end.
+    // The last segment of the sparse file is shorter than the others.
     let sparse = 300_010 % 4096;
     assert_eq!((all.files, all.bytes), (6, LARGE as u64 + sparse + 6 + 6 + 9 + 6), "{all:?}");
     assert!(all.bytes_total == all.bytes && all.names >= 13 && all.headers >= 15, "{all:?}");
@@ -602,7 +602,7 @@ fn a_hard_link_keeps_attributes_if_a_rekey_stops_midway() {
     let fail = |call, errno| {
         plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno, short: false })
     };
-    // A pass that may change names and nothing else.
+    // Makes everything except changes of names fail in this pass.
     fail(Call::Symlink, libc::EACCES);
     let left = vault.reseal(b"", false, &mut quiet()).unwrap();
     assert_eq!((left.names, left.headers), (0, 2));
@@ -663,7 +663,7 @@ fn directories_that_are_deeper_than_the_stack_are_sealed_anew() {
     vault.close().unwrap();
     let vault = open_as(&store, &ann).unwrap();
     root_share(&vault).rekey().unwrap();
-    // A stack that is smaller in proportion.
+    // A small stack makes a tree of moderate depth enough for this test.
     let pass = std::thread::Builder::new()
         .stack_size(512 << 10)
         .spawn(move || vault.reseal(b"", true, &mut quiet()));

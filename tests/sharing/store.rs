@@ -91,8 +91,8 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     assert_eq!(get(&open, b"projects/plan").unwrap(), b"the plan");
     attack(&scene, &*folder);
 
-    // Under an open vault: whether it notices or not, it continues with what it has verified, and
-    // writes for nobody else.
+    // The vault is open during the attack. Whether it notices the attack or not, it continues with
+    // the data that it has verified, and seals new data only for the same members.
     let _ = open.refresh();
     assert_eq!(get(&open, b"projects/plan").unwrap(), b"the plan");
     if put(&open, b"projects/later", b"for the same people").is_ok() {
@@ -107,7 +107,7 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     }
     open.close().unwrap();
 
-    // Opened again, from the vault around it and alone.
+    // Opens the share again, from the vault around it and alone.
     let vault = scene.vault();
     let from_vault = get(&vault, b"projects/plan").expect_err("Ann does not take it");
     assert!(put(&vault, b"projects/secret", b"Ann's own").is_err());
@@ -155,7 +155,7 @@ fn attack_an_older_roster_is_put_back() {
 
 #[test]
 fn attack_the_slots_of_two_members_are_exchanged() {
-    // Whole, or the sealed keys alone with the tags left in order.
+    // Exchanges whole slots, or only the sealed keys so that the tags stay in order.
     for from in [0, 16] {
         let errors = refused(|_, folder| {
             let name = current_slots(folder);

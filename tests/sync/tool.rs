@@ -40,8 +40,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// True if a tool takes both for the same version. A file that was replaced by one of the same
-    /// size and time is not noticed.
+    /// Returns whether a tool treats both as the same version. Tools do not notice that a file was
+    /// replaced by one of the same size and time.
     pub fn looks_like(&self, other: &Entry) -> bool {
         let of = |entry: &Entry| (entry.is_dir, entry.size, entry.mtime, entry.mode);
         of(self) == of(other)
@@ -62,7 +62,7 @@ pub fn scan(root: &Path) -> BTreeMap<String, Entry> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![String::new()];
     while let Some(dir) = dirs.pop() {
-        // It may have gone meanwhile.
+        // The directory may have been removed meanwhile.
         let Ok(entries) = fs::read_dir(root.join(&dir)) else { continue };
         for entry in entries.flatten() {
             let name = entry.file_name().into_string().expect("a name of ASCII");

@@ -9,8 +9,9 @@
 //! * While `files` is held, a `state` may be tried (`try_read`) but not waited for.
 //! * `paths` is taken after a `state`; a thread that holds `paths` for writing waits for no
 //!   `state`.
-//! * The last close commits while the file is still in the table, and looks again: an opener that
-//!   wrote and closed meanwhile was not the last, and left its change to this close.
+//! * The last close commits while the file is still in the table, and then checks the state again:
+//!   another opener may have written and closed meanwhile. That was not the last close, so it did
+//!   not commit.
 
 use std::collections::HashMap;
 

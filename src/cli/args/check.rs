@@ -18,10 +18,9 @@ pub struct Fsck {
     pub json: bool,
     /// Repair the faults, with a question for each
     ///
-    /// Replays the journal of a crash and clears its residue without a question. Rewrites lost
-    /// directory records and long names from authenticated copies in the vault. Moves data that
-    /// cannot be authenticated to a new directory in `lost+found`, with a report. The vault must
-    /// not be mounted.
+    /// Replays the journal of a crash and clears its residue without a question. Restores lost names
+    /// from authenticated copies in the vault. Moves data that cannot be authenticated to a new
+    /// directory in `lost+found`, with a report. The vault must not be mounted.
     #[arg(long, conflicts_with = "online", group = "changes")]
     pub repair: bool,
     /// Remove control files to which nothing refers, with one question

@@ -1,12 +1,12 @@
-//! How a mount ends: politely at a signal, or at once when its vault is locked.
+//! Ends a mount: by an ordinary unmount at a signal, or at once when its vault is locked.
 //!
 //! Rules that hold here
-//! * Whatever a program has written is committed before the mount ends. Locking waits for the store
-//!   as long as that takes: keys in memory are better than lost files.
+//! * Everything that programs have written is committed before the mount ends. Locking waits for the
+//!   store as long as that takes: keys that stay in memory are better than lost files.
 //! * A vault inside this mount is locked first, and waited for: its files are written through this
 //!   mount.
-//! * Locking also takes the pages and attributes of open files out of the kernel's cache, and lets
-//!   none in again. Otherwise programs could go on reading them, and writing to them, without an
+//! * Locking also drops the pages and attributes of open files from the kernel's cache, and lets the
+//!   kernel load none again. Otherwise programs could continue to read and write them without an
 //!   error.
 //! * Nothing here keeps keys alive: the vault is handed over by [`Ending::release`].
 //! * The log names the programs that lost their files by process and command, never by path.
@@ -55,7 +55,7 @@ pub struct Of {
     pub registered: Option<Registered>,
     /// Drops pages from the kernel's cache.
     pub kernel: Notifier,
-    /// Refuses what programs ask.
+    /// Refuses requests of programs.
     pub closing: Closing,
     /// The kernel caches what programs write.
     pub collects: bool,
@@ -87,7 +87,7 @@ fn log_holders(what: &str, holders: &[Holder]) {
 }
 
 impl Ending {
-    /// Makes it for a mount that serves `vault`.
+    /// Creates the value for a mount that serves `vault`.
     pub fn new(of: Of, lock_within: fn(&Path), is_service: bool) -> Arc<Ending> {
         let Of { mounted, vault, registered, kernel, closing, collects, notices } = of;
         Arc::new(Ending {

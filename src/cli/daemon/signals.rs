@@ -1,10 +1,10 @@
 //! SIGTERM, SIGINT and SIGHUP, which one thread waits for, and SIGXFSZ, which no thread takes.
 //!
-//! Rule: they are blocked before the first thread starts. Every thread inherits the mask, so none
-//! is killed by them.
+//! Rule: the signals are blocked before the first thread starts. Every thread inherits the mask, so
+//! they kill no thread.
 //!
-//! A long command takes SIGINT and SIGTERM as a request to stop, and says what it has done. The
-//! second one ends it at once.
+//! A long command treats SIGINT or SIGTERM as a request to stop, and prints what it has done. A
+//! second signal ends it at once.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,14 +20,14 @@ use crate::cli::report::Failure;
 pub struct Signals(SigSet);
 
 impl Signals {
-    /// Blocks them.
+    /// Blocks the signals.
     pub fn block() -> io::Result<Signals> {
         let set = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
         set.thread_block()?;
         Ok(Signals(set))
     }
 
-    /// Waits for the next one and returns its name.
+    /// Waits for the next signal and returns its name.
     pub fn wait(&self) -> io::Result<&'static str> {
         Ok(self.0.wait()?.as_str())
     }
@@ -62,20 +62,20 @@ pub fn take_interrupts(stop: impl Fn() + Send + 'static) -> Result<(), Error> {
 }
 
 /// Does [`take_interrupts`] for a command that can be killed at any time and continues when it is
-/// run again: says so, and ends it.
+/// run again: prints how to continue, and ends the process.
 ///
 /// # Errors
 /// Those of [`take_interrupts`].
 pub fn end_at_interrupt(command: &'static str, hint: &'static str) -> Result<(), Error> {
     take_interrupts(move || {
-        // Below the line of the progress.
+        // Begins a new line below the progress.
         eprintln!();
         Failure::new(Exit::Interrupted, format_args!("{command}: interrupted")).hint(hint).print();
         std::process::exit(Exit::Interrupted.code().into());
     })
 }
 
-/// The mask of signals to go back to.
+/// The mask of signals to restore.
 pub struct Unblocked(SigSet);
 
 /// Lets signals end this process until the returned value is dropped: for the time of a question,

@@ -1,6 +1,6 @@
-//! A connection to a message bus, with the signals that were asked for.
+//! A connection to a message bus, and the signals subscribed to on it.
 //!
-//! Rule: nothing waits for ever for a bus that does not answer.
+//! Rule: every wait for the bus has a time limit.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,7 +21,7 @@ use zbus::{Connection, Message, MessageStream, Type, block_on};
 pub const DBUS: &str = "org.freedesktop.DBus";
 const DBUS_PATH: &str = "/org/freedesktop/DBus";
 
-/// How long a service may take to answer. One that is started for the call needs some seconds.
+/// How long a service may take to answer. A service that is started for the call needs some seconds.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// How many signals may wait while a call is answered. A queue that is full would hold up the
 /// answer, and these signals are rare.
@@ -37,15 +37,15 @@ pub fn has_session() -> bool {
             .is_some_and(|dir| Path::new(&dir).join("bus").exists())
 }
 
-/// Connects within the time `accepts`. That takes a thread: the time limit of a [`Builder`] is for
-/// calls alone, and a bus that accepts and says nothing would be waited for.
+/// Connects within the time `accepts`. This needs a thread: the time limit of a [`Builder`] applies
+/// only to calls, so it would wait for a bus that accepts the connection and never answers.
 ///
 /// # Errors
 /// There is no bus, it refuses, or it does not answer.
 pub fn connect(to: Builder<'static>, accepts: Duration) -> zbus::Result<Connection> {
     let (done, connected) = mpsc::channel();
     let connect = move || {
-        // Nobody is left to hear of it after the time limit.
+        // After the time limit there is no receiver.
         let _ = done.send(block_on(to.build()));
     };
     std::thread::Builder::new().name("kithfs-bus".into()).spawn(connect)?;
@@ -61,7 +61,7 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Connects.
+    /// Connects to a bus.
     ///
     /// # Errors
     /// As [`connect()`].
@@ -71,7 +71,7 @@ impl Bus {
         Ok(Bus { connection, messages })
     }
 
-    /// Calls a method and returns what it answers.
+    /// Calls a method and returns its answer.
     ///
     /// # Errors
     /// The call failed, or was not answered in time.

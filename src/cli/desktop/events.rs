@@ -28,7 +28,7 @@ impl From<&[LockEvent]> for LockOn {
     }
 }
 
-/// What came over a bus.
+/// A message on a bus that matters.
 pub enum Happened {
     /// The vault has to be locked, for this reason.
     Lock(&'static str),

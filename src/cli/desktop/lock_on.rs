@@ -4,8 +4,8 @@
 //! * An event that nobody would announce is refused, before any passphrase is asked for.
 //! * Sleep waits for this process: the inhibitor is closed when it ends, and the keys are wiped
 //!   before.
-//! * A bus that is lost is connected to again at once. If that fails, the vault is locked: its user
-//!   relies on events that could not be noticed any more.
+//! * If a bus is lost, this process connects to it again at once. If that fails, the vault is locked:
+//!   its user relies on events that could no longer be noticed.
 //! * Nothing polls.
 
 use std::io;
@@ -18,7 +18,7 @@ use super::screen::Screen;
 use crate::cli::error::Error;
 use crate::cli::report::note;
 
-/// The events, subscribed to.
+/// Subscriptions to the events.
 pub struct Watch {
     logind: Option<Logind>,
     screen: Option<Screen>,
@@ -51,7 +51,7 @@ impl LockOn {
         Ok(())
     }
 
-    /// Also returns whether a screen locker is known.
+    /// Subscribes to the events. Also returns whether a screen locker is known.
     async fn find(self) -> Result<(Watch, bool), Error> {
         let mut logind = None;
         if self.suspend || self.logout {
@@ -108,7 +108,7 @@ fn follow_logind(mut logind: Logind, lock: &Lock) {
         match block_on(logind.next()) {
             Happened::Lock(why) => {
                 lock(why);
-                // Sleep waits for what `logind` holds, until this process ends.
+                // `logind` holds the inhibitor, so sleep waits until this process ends.
                 loop {
                     std::thread::park();
                 }

@@ -31,7 +31,7 @@ type Listed = (String, u32, String, String, OwnedObjectPath);
 /// The sessions whose end is waited for.
 #[derive(Default)]
 pub struct Sessions {
-    /// The session of this process. If it is in none, all sessions of its user count.
+    /// The session of this process. If the process is in no session, all sessions of its user count.
     own: Option<String>,
     live: Mutex<HashSet<String>>,
     /// Called when none is left. Set when the vault is open.
@@ -213,8 +213,8 @@ impl Logind {
         let (Ok(class), Ok(leader)) = (property("Class").await, property("Leader").await) else {
             return tracing::debug!("a session has ended already");
         };
-        // Those of the service manager and of background jobs are no login. The own one counts
-        // whatever it is: `su` without a terminal opens one for a background job.
+        // Sessions of the service manager and of background jobs are no logins. The session of this
+        // process counts in any case: `su` without a terminal opens one of the class "background".
         let is_login = String::try_from(class).is_ok_and(|class| class.starts_with("user"));
         if (is_login || self.sessions.own.is_some())
             && self.sessions.live.lock().insert(session.to_owned())
@@ -263,7 +263,7 @@ impl Logind {
             }
             "Lock" if self.on.screen => {
                 let session = header.path()?.as_str();
-                // One that has ended meanwhile may have been ours.
+                // If the session has ended meanwhile, it may have been one of this user.
                 let is_ours = |(_, user, .., path): &Listed| *user == uid() || **path != *session;
                 let listed = list(&self.bus).await.unwrap_or_default();
                 listed.iter().all(is_ours).then_some("the session was locked")
@@ -285,7 +285,7 @@ impl Logind {
         }
     }
 
-    /// Asks a logind that was started anew to wait for this mount too.
+    /// Makes a logind that was restarted wait for this mount too.
     async fn take_over(&mut self) -> Option<&'static str> {
         if !self.on.suspend {
             return None;

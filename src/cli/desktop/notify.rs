@@ -1,10 +1,9 @@
 //! Notifications on the user's desktop.
 //!
 //! Rules that hold here
-//! * None is sent unless the user has asked for them. A desktop shows notifications on a locked
-//!   screen, so they name no vault and no person, unless the user has asked for that too.
-//! * A desktop that is slow or absent delays nothing but the end of the process, and that by
-//!   `PATIENCE`.
+//! * Notifications are sent only if the user has requested them. A desktop shows them on a locked
+//!   screen, so they name no vault and no person, unless the user has requested that too.
+//! * A desktop that is slow or absent delays only the end of the process, by at most `PATIENCE`.
 //! * Names may be chosen by others: they are shown without control characters and markup.
 
 use std::collections::HashMap;
@@ -30,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A full store is reported at most this often: every write fails in it.
 const FULL_EVERY: Duration = Duration::from_secs(600);
 
-/// What the user is told.
+/// What a notification is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The vault was locked, for this reason.
@@ -75,7 +74,7 @@ impl Notices {
         }
     }
 
-    /// Tells the user something, soon.
+    /// Queues a notification.
     pub fn tell(&self, what: What) {
         if let Some(sending) = &self.0
             && let Some(queue) = &*sending.queue.lock()

@@ -21,8 +21,8 @@ const YEAR: f64 = 365.0 * 24.0 * 3600.0;
 /// Words that an attacker tries first.
 const KNOWN: &[&str] = &["kithfs", "vault", "identity"];
 
-/// Returns the seconds for which the passphrase is expected to withstand; `None` if it is not text,
-/// of which nothing is known.
+/// Returns the seconds for which the passphrase is expected to withstand guessing; `None` if it is
+/// not text, because the estimate needs text.
 fn withstands(passphrase: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(passphrase).ok()?;
     Some(10f64.powf(zxcvbn(text, KNOWN).guesses_log10()) / PROCESSORS)

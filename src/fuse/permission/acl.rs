@@ -2,8 +2,8 @@
 //! (`linux/posix_acl_xattr.h`), and what they allow.
 //!
 //! Rules that hold here
-//! * The order of checks is that of acl(5), "access check algorithm": named users, then groups, of
-//!   which one that grants all bits is enough, then others. Owners are not checked here: their bits
+//! * The order of checks is that of acl(5), "access check algorithm": first named users, then groups,
+//!   then others. One group that grants all bits is enough. Owners are not checked here: their bits
 //!   are in the mode.
 
 /// Attribute with the ACL of an object.

@@ -133,12 +133,12 @@ impl FaultPlan {
         self.state.lock().faults.push(fault);
     }
 
-    /// From now on nothing of this name can be opened: `EACCES`.
+    /// Makes every open of an object with this name fail with `EACCES` from now on.
     pub fn forbid(&self, name: &[u8]) {
         self.forbidden.lock().insert(name.to_vec());
     }
 
-    /// Fails if nothing of this name can be opened.
+    /// Fails if objects with this name cannot be opened.
     pub(super) fn check_allowed(&self, name: &[u8]) -> io::Result<()> {
         match self.forbidden.lock().contains(name) {
             true => Err(io::Error::from_raw_os_error(libc::EACCES)),
@@ -151,31 +151,31 @@ impl FaultPlan {
         *self.locks.lock() = how;
     }
 
-    /// From now on a failing `symlink` is performed too: only its answer is lost, as on a network
+    /// Makes a failing `symlink` take effect from now on: only its answer is lost, as on a network
     /// filesystem.
     pub fn link_all_the_same(&self) {
         *self.done.lock() = Some(Call::Symlink);
     }
 
-    /// From now on failing writes are performed too, except those that are cut short.
+    /// Makes failing writes take effect from now on, except those that are cut short.
     pub fn write_all_the_same(&self) {
         *self.done.lock() = Some(Call::Write);
     }
 
-    /// From now on each call of that kind is delayed by this duration.
+    /// Delays each call of that kind by this duration from now on.
     pub fn slow_down(&self, call: Call, time: Duration) {
         *self.slow.lock() = Some((call, time));
     }
 
-    /// From now on `act` runs before each call of that kind, in place of an earlier action: a
-    /// concurrent change at that moment.
+    /// Runs `act` before each call of that kind from now on, in place of an earlier action. This
+    /// imitates a concurrent change at that moment.
     pub fn before(&self, call: Call, act: impl Fn() + Send + Sync + 'static) {
         *self.before.lock() = Some(Before { call, act: Arc::new(act) });
     }
 
-    /// From now on a failing flush of a file loses the data that it was to flush, as on Linux: the
-    /// bytes are visible while the kernel has memory for them, and no later flush writes them to
-    /// the disk. For a store in memory; see
+    /// Makes a failing flush of a file lose the data that it was to flush, as on Linux: the bytes are
+    /// visible as long as the kernel has memory for them, and no later flush writes them to the disk.
+    /// For a store in memory; see
     /// [`MemStore::evict`](super::super::mem::MemStore::evict).
     pub fn lose_what_is_not_flushed(&self) {
         self.loses.store(true, Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl FaultPlan {
         self.loses.load(Ordering::Relaxed)
     }
 
-    /// From now on the store behaves as sshfs, exFAT and others behind FUSE: names cannot be
+    /// Makes the store behave like sshfs, exFAT and others behind FUSE from now on: names cannot be
     /// exchanged; a file that lost its last name while it is open still has a link count of one;
     /// each hard link has an inode number of its own; creating a FIFO fails and leaves an empty
     /// file; times have whole seconds.
@@ -276,7 +276,7 @@ impl FaultPlan {
         *self.done.lock() == Some(call)
     }
 
-    /// [`FaultPlan::pass`], together with the call's action.
+    /// Does [`FaultPlan::pass`] and the call's action.
     pub(super) fn pass_or_do(
         &self,
         call: Call,

@@ -393,7 +393,7 @@ impl FileState {
         }
     }
 
-    /// Makes the file one of which nothing is known: see [`Phase::Void`].
+    /// Marks the contents of the file as unknown: see [`Phase::Void`].
     pub fn make_void(&mut self) {
         (self.phase, self.changes) = (Phase::Void, None);
     }

@@ -88,8 +88,8 @@ impl Core {
         record::link_target_len(stat.size, self.keys.signed())
     }
 
-    /// Returns a name of a node. Of several names, those that another program has removed in the
-    /// store, or given to another object, are forgotten.
+    /// Returns a name of a node. If the node has several names, forgets those that another program
+    /// has removed in the store or given to another object.
     pub fn link_of(&self, node: NodeId) -> Inner<Link> {
         loop {
             let link = self.nodes.link(node)?;
@@ -162,7 +162,8 @@ impl Core {
                     other => other,
                 }
             }
-            // It has no name any more, or is in a folder whose place another one has taken.
+            // The object has no name any more, or another directory has taken the place of its
+            // parent.
             Err(fault) => {
                 let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
                 match open {

@@ -207,8 +207,8 @@ impl Core {
         Ok(pinned)
     }
 
-    /// Called after a commit: from here on only a further commit overwrites data that others see,
-    /// and the journal is empty of this file.
+    /// Called after a commit: empties the journal of this file's records. From here on only another
+    /// commit overwrites data that other daemons read.
     pub fn end_shared_commit(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         if state.phase.is_unflushed() && state.committed.is_some() {
             state.phase = Phase::Durable;

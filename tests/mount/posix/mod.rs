@@ -2,8 +2,8 @@
 //! expected results; if the rule is Linux's own and not obvious, the same is done on the filesystem
 //! below, and both must behave the same.
 //!
-//! As root all of it is tested, with other users by setpriv(1); `user.rs` tests what differs for
-//! the daemon of an ordinary user.
+//! Root runs all tests, with other users by setpriv(1). `user.rs` tests the differences in a mount
+//! of an ordinary user.
 
 mod access;
 mod attributes;

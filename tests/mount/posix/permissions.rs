@@ -164,7 +164,8 @@ fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     note("no attribute", get_xattr(&f, "user.none"));
     note("set attribute", set_xattr(&f, "user.new", b"1"));
     note("remove attribute", rustix::fs::removexattr(&f, "user.there").map_err(Into::into));
-    // First, because a user who may write to the file may set a time that it already has.
+    // This call comes first: later the file could already have this time, and setting the time that
+    // a file already has is permitted to users who may write to it.
     note("touch time of modification", utimes(&f, OMIT, NOW));
     note("touch", utimes(&f, NOW, NOW));
     note("set times", utimes(&f, 1, 2));
@@ -248,8 +249,8 @@ fn attempts_by(who: Who, at: &Path, links: bool) -> Vec<Outcome> {
 
 #[test]
 fn each_kind_of_call_is_allowed_or_refused_as_below() {
-    // On a mount without `default_permissions` nobody decided: any user who could enter wrote to
-    // files of mode 0444.
+    // In a mount without `default_permissions` access was not checked at all: any user who could
+    // enter wrote to files of mode 0444.
     let links =
         fs::read_to_string("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.trim() == "1");
     for posix in Posix::both() {

@@ -111,9 +111,9 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
     }
 }
 
-/// Waits for the daemon without a time limit, as files are not safe before it ends. Only if the
-/// mount persists, at another mount point or in another mount namespace, its end is unpredictable
-/// and the wait stops.
+/// Waits for the end of the daemon without a time limit, because files are not safe before. But if
+/// the filesystem is still mounted at another mount point or in another mount namespace, the daemon
+/// may run for ever, and the wait stops.
 fn wait(
     place: &Path,
     process: ProcessId,

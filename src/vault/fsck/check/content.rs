@@ -63,7 +63,7 @@ pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64
     let mut waiting = 0;
     for i in 0..jobs.len() {
         if jobs[i].open.state.read().small.is_some() {
-            // Sealed with its header, which was opened.
+            // The contents are sealed with the header, which was already opened.
             verified(jobs[i].size);
             continue;
         }
