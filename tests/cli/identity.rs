@@ -158,7 +158,7 @@ fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
         "--recovery-code-file",
         "code",
     ]);
-    // Of the commands at the same moment, each one that reports success has made its slot.
+    // If several commands run at the same time, each one that reports success has made its slot.
     let adds: Vec<_> = (0..6)
         .map(|_| {
             ann.kithfs(&["identity", "passphrase", "add", "--new-recovery-code"])

@@ -18,7 +18,7 @@ use crate::support::vaults::{
     self, Item, READ_WRITE, at, mkdir, pattern, rename, set_xattr, split,
 };
 
-/// What is known of contents that began under one name; a later name may have them by now.
+/// What is known of the contents of one file, which may have been renamed since.
 #[derive(Default)]
 struct Story {
     /// The last durable state, followed by every later state.
@@ -258,7 +258,7 @@ fn session(fault: Option<Fault>, capacity: Option<u64>, what: &str) -> (u64, usi
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
     plan.reset();
-    // As Linux does, and the worst that a store may do.
+    // Linux behaves like this. It is the worst that a store may do.
     plan.lose_what_is_not_flushed();
     if let Some(fault) = fault {
         plan.add(fault);
@@ -421,7 +421,7 @@ fn a_full_store_keeps_its_data_and_recovers_with_space() {
     for store in [crashed, store.snapshot()] {
         let vault = vaults::open(store.root()).unwrap();
         assert!(vaults::get(&vault, b"fresh").unwrap() == pattern(5, 1000));
-        // Of the refused change, perhaps the part that needs no room was made.
+        // The part of the refused change that needs no room may have been made.
         let mut begun = pattern(1, 1000);
         begun[500..].copy_from_slice(&pattern(3, 300_000)[..500]);
         assert!([begun, pattern(1, 1000)].contains(&vaults::get(&vault, b"small").unwrap()));
@@ -460,9 +460,9 @@ fn removing_long_names_does_not_list_each_directory_again() {
 
 #[test]
 fn a_directory_rename_that_gets_enospc_changes_nothing() {
-    // If the empty directory could no longer be put away, the two had changed places. The mount did
-    // not know it, and the next daemon did not find the files under the paths in their journal
-    // records.
+    // Such a rename exchanges the two directories and then moves the empty one away. When that move
+    // failed, the exchange was not undone. The mount did not know this, and the next daemon did not
+    // find the files under the paths in their journal records.
     for n in 1.. {
         let store = MemStore::new();
         vaults::create(&store.root(), Suite::Aes256Gcm, 12);

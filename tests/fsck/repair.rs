@@ -390,7 +390,7 @@ fn a_power_cut_at_any_moment_of_a_repair_harms_nothing() {
     let vault = vaults::open(store.root()).unwrap();
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
     flip(&store, &stored(&vault, b"large"), layout.segment_offset(3, 0));
-    // Of two entries the long name is lost, and two have names that are none.
+    // Two entries lose their long names, and two others have invalid names.
     let inner = stored(&vault, &[b"after/", &LONG[..]].concat());
     for entry in [&stored(&vault, &LONG)[..], at(&store, &inner).1] {
         let (dir, file) = raw::long_name(&store.root(), entry);

@@ -267,8 +267,8 @@ fn an_ordinary_user_locks_with_and_without_fusectl() {
     assert_eq!(said, "refused\nwritten\n".repeat(2));
 }
 
-/// Of two vaults, one is inside the mount of the other. Both were locked at the same time, and the
-/// inner one could no longer write its last changes.
+/// One vault is inside the mount of another one. Both were locked at the same time, and the inner
+/// one could no longer write its last changes.
 ///
 /// All vaults of a user: in a user namespace, where other mounts of this machine do not belong to
 /// this user.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 const PAGE: u64 = 4096;
 
-/// Returns whether the kernel can be made to send what it holds back.
+/// Returns whether the kernel writes its dirty pages back when the daemon requests it.
 pub fn kernel_sends() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();
@@ -56,8 +56,9 @@ fn ranges(pages: &BTreeSet<u64>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Several threads write single pages into files of their own in `dir`, and never sync. After every
-/// few they look where data is. `exact`: nothing else may be reported as data.
+/// Several threads write single pages, each into its own file in `dir`, and never sync. After every
+/// six pages a thread checks that all pages written so far are reported as data. With `exact`,
+/// nothing else may be reported as data.
 pub fn many_at_once(dir: &Path, exact: bool) {
     const THREADS: u64 = 16;
     const ROUNDS: u64 = 12;

@@ -289,7 +289,7 @@ impl View {
 /// Length of the mark ` (moved XXXXXXXX)`.
 const MARK: usize = 17;
 
-/// A trace on its way.
+/// A trace that is being played.
 pub struct Player {
     plain: Side,
     tested: Side,
@@ -629,8 +629,8 @@ impl Player {
                 Action::Keeps(number) => Some((b'R', number)),
                 _ => None,
             })
-            // A part of a sync may not have brought the directory in which to write, and the two
-            // tools bring other parts.
+            // After a partial sync, the directory in which to write may be missing. The two tools
+            // deliver different parts, so a write can fail on one system only.
             .filter(|piece| {
                 self.acknowledged.contains(piece) || self.whole && self.written.contains(piece)
             })
@@ -723,12 +723,13 @@ impl Player {
         lacking
     }
 
-    /// True for a name that a program has used, with or without the mark of a conflict; and for
-    /// those that SPEC.md gives an entry which cannot have such a name.
+    /// Returns whether a program has used this name, with or without the mark of a conflict, or
+    /// SPEC.md gives this name to an entry that cannot have the name that a program used.
     fn has_a_name(&self, path: &str, all: &[String]) -> bool {
         let shown = tool::name_of(path);
-        // Another entry has the name. Or a program of this machine has taken the name from one while
-        // others, of names under several keys, claimed it: then it is free until the next mount.
+        // The mark is right if another entry has the plain name. After a change of the folder key,
+        // the plain name may also be free until the next mount: several entries claimed it, and a
+        // program of this machine has taken it from one of them.
         if let Some(plain) = without_mark(path) {
             let is_taken = self.rekeyed || all.iter().any(|other| other == plain);
             return is_taken && self.has_a_name(plain, all);
@@ -799,14 +800,14 @@ fn is_conflict(suffix: &str) -> bool {
     [".sync-conflict-", " (conflict", "'s conflicted copy"].iter().any(|mark| suffix.contains(mark))
 }
 
-/// Returns the path of which this one is marked as another entry's.
+/// Returns the path without the mark ` (moved XXXXXXXX)` at its end, if it has this mark.
 fn without_mark(path: &str) -> Option<&str> {
     let (plain, mark) = path.rsplit_once(" (moved ")?;
     let digits = mark.strip_suffix(')')?;
     (digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())).then_some(plain)
 }
 
-/// Asks until it is true, for as long as `time`.
+/// Calls `holds` until it returns true, or until `time` has passed.
 fn within(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + time;
     loop {

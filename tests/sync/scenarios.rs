@@ -526,9 +526,9 @@ scenarios! {
         0 keeps 4
     "
     /// A directory with a file was renamed to one in which another machine had made a file of that
-    /// name. Of the two entries one has the name, the other one the mark beside it. The Nextcloud
-    /// client renames the directory in the store, and the program's rename that followed at once
-    /// failed with ESTALE: the kernel had the directory at its old place.
+    /// name. One of the two entries is shown with the name, the other one with the mark added. The
+    /// Nextcloud client renames the directory in the store. The program's rename followed at once
+    /// and failed with ESTALE: the kernel had the directory at its old place.
     two_entries_of_one_directory_have_one_name "
         0 mkdir a
         0 mkdir b

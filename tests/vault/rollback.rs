@@ -1306,9 +1306,9 @@ fn act_on_a_machine(vault: &Vault, random: &Seeded, fresh: &str) {
 }
 
 /// Two machines work on their own copies, and after each round a sync tool brings both to one
-/// state: what one machine changed, created or removed. Of a file that both changed, one version
-/// wins and the other becomes a copy beside it. None of this is an alarm, except a conflict that
-/// this machine's version lost: there the name goes back, which only the user can judge.
+/// state: what one machine changed, created or removed. If both changed a file, one version wins and
+/// the other becomes a copy beside it. None of this is an alarm, except a conflict that this
+/// machine's version lost: the name then shows an older version, and only the user can judge that.
 #[test]
 fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
     for seed in 0..8 {

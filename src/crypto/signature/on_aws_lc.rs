@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn a_point_of_small_order_is_refused_as_key_and_as_r() {
-        // Of many messages some satisfy the equation: under a key of order 8 one in eight does with
-        // the R that it gives.
+        // With such keys, the equation alone accepts some messages without a signature: for a key
+        // of order 8 and a fitting R, one message in eight.
         let (mut keys, mut passed) = (0, 0);
         for public in encodings() {
             keys += 1;
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn both_libraries_agree_on_keys_with_a_small_order_part() {
-        // A member may publish any key. With one that is a sum of an ordinary point and one of
-        // small order the two ways to verify that are in use, with and without the cofactor,
-        // differ, and two members would see two vaults. Neither library takes the cofactor.
+        // A member may publish any key, also the sum of an ordinary point and a point of small
+        // order. For such a key, verification with the cofactor and verification without it give
+        // different results, so two members could see two vaults. Neither library uses the cofactor.
         use curve25519_dalek::constants::{ED25519_BASEPOINT_POINT as B, EIGHT_TORSION};
         use curve25519_dalek::scalar::Scalar;
         use sha2::{Digest, Sha512};

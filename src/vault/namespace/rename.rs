@@ -333,8 +333,8 @@ impl Core {
                 if bare {
                     return Err(e.into());
                 }
-                // For a moment it is in the place of its replacement, where a crash may leave it:
-                // an empty directory like any other.
+                // For a moment the empty directory is at the place from which its replacement came.
+                // A crash may leave it there, as an empty directory like any other.
                 let trash = Trash::fresh_name(&*self.random);
                 let trash_in =
                     match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
@@ -342,8 +342,8 @@ impl Core {
                             if let Err(e) =
                                 from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)
                             {
-                                // A full store may have no room for another name. Both entries have
-                                // one: then nothing was done.
+                                // A full store may have no room for a new name. Exchanging the two
+                                // again needs no new name, and restores the state before the call.
                                 let _ = from.dir.rename(
                                     stored,
                                     &*to.dir,

@@ -1,4 +1,5 @@
-//! Keeps the rollback database of an open share: records local changes, and compares.
+//! Keeps the rollback database of an open share: records local changes, and compares the store with
+//! what was recorded.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

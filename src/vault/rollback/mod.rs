@@ -12,8 +12,8 @@
 //!   Objects that an interrupted session may have removed count as removed by it.
 //! * A sync tool delivers files in any order: notices are shown only after the store has been
 //!   unchanged for a while.
-//! * The file under a name never goes backwards, whatever is beside it. Of two versions that were
-//!   seen at the same time, one may vanish.
+//! * The file under a name never goes backwards, whatever is beside it. If two versions were seen at
+//!   the same time, one of them may vanish.
 //! * A remembered object that could not be compared gets a notice as well.
 //! * The only cost on the path of an operation is one entry in a set.
 

@@ -476,8 +476,8 @@ fn check_recording(path: &Path, whole: usize, what: &str) {
 #[test]
 fn an_unsynced_recording_loses_only_its_last_seconds() {
     // Data that a program wrote little by little stayed in the kernel for half a minute, and was
-    // lost with a daemon that died. Of a file that was never synced, a power cut could leave
-    // nothing readable, however long ago it was begun.
+    // lost when the daemon died. After a power cut, a file that was never synced could be unreadable
+    // as a whole, however long ago it was created.
     if !can_mount() {
         return;
     }

@@ -607,7 +607,7 @@ mod tests {
     #[test]
     fn a_conflict_copy_beside_a_file_of_its_name_comes_out_too() {
         // A sync tool's copy of "one" is shown as "one (1)" with a mark if that is also the name of
-        // a user's file. Of two entries with one name the second was skipped without a message.
+        // a user's file. If two entries had one name, the second was skipped without a message.
         let scene = Scene::new();
         scene.import();
         let stored = |path: &[u8]| scene.stored(path);

@@ -240,7 +240,7 @@ pub mod fattr {
 
 /// In `open_in.open_flags`: the caller may not keep suid and sgid (with `O_TRUNC`).
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// In `write_in.write_flags`: likewise.
+/// In `write_in.write_flags`: the caller may not keep suid and sgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In `write_in.write_flags`: pages that the kernel held back.
 pub const WRITE_CACHE: u32 = 1 << 0;

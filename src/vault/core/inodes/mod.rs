@@ -387,7 +387,8 @@ impl Nodes {
         self.path(id, Kept::stored)
     }
 
-    /// Returns the plain path from the root, likewise.
+    /// Returns the plain path from the root, components joined by `/`; `None` if a name on the way
+    /// is gone.
     pub fn plain_path(&self, id: NodeId) -> Option<Vec<u8>> {
         self.path(id, Kept::name)
     }

@@ -6,15 +6,17 @@
 //!   that very name, and stays so when the copy is removed. That alone may be all that this client
 //!   ever sees of another machine. A mark that the vault did not have when it was first compared
 //!   counts only once another client has changed the vault: the storage host can set it.
-//! * Under a new name, an older version is an alarm, unless the newest one is also there, or was
-//!   when both were seen at the same time.
-//! * A file that is not at its name is gone, unless it is elsewhere and not older. If an older
-//!   version that was seen at the same time is there, that is informational; and always where
-//!   several machines write a synced vault, since a removal leaves nothing to verify.
-//! * A file that was removed or replaced must not come back under its name. Under another name that
-//!   is informational, if this client removed it; and under its own where several machines write a
-//!   synced vault, since a sync tool keeps what another machine has changed, if only its times. There
-//!   it may also be older under another name, which another machine gave to the version that it had.
+//! * An older version under a new name is an alarm. It is none if the newest version is in the vault
+//!   as well, or if both versions were once seen in it at the same time.
+//! * A file that is not at its name is gone, unless it is elsewhere and not older. This is
+//!   informational in two cases: an older version is there that was seen at the same time; or several
+//!   machines write a synced vault, since a removal leaves nothing to verify.
+//! * A file that was removed or replaced must not come back under its name. If several machines
+//!   write a synced vault, this is informational: a sync tool keeps a file that another machine has
+//!   changed, even if only its times were changed.
+//! * If a file that this client removed comes back under another name, this is informational. If
+//!   several machines write a synced vault, it may then be an older version: another machine may have
+//!   renamed the version that it had.
 //! * A file whose name another known file has taken is gone like any other. If the names of several
 //!   files rotate, they were exchanged. That is informational where several machines write a synced
 //!   vault: renaming a file leaves nothing to verify.
@@ -273,7 +275,7 @@ impl Survey<'_> {
         notices.insert(pending.key, row);
     }
 
-    /// Keeps for a while when entries first had a notice, although they have none at the moment.
+    /// Remembers for a while at what time an entry first had a notice, although it has none now.
     fn keep_first(&self, notices: &mut BTreeMap<EntryKey, NoticeRow>) {
         let while_ = PATIENCE * self.options.settle.as_secs() as i64;
         for (key, old) in &self.before {
