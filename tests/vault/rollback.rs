@@ -240,10 +240,11 @@ fn exchanged_and_vanished_entries_are_noticed() {
 
 /// Rows of entries in a client's database.
 fn rows(client: &Client) -> u64 {
-    use redb::{ReadableDatabase, ReadableTableMetadata};
+    use redb::ReadableDatabase;
     let db = redb::Database::open(client.path()).unwrap();
-    let table = redb::TableDefinition::<&[u8], &[u8]>::new("entries");
-    db.begin_read().unwrap().open_table(table).unwrap().len().unwrap()
+    let table = redb::TableDefinition::<&str, i64>::new("meta");
+    let meta = db.begin_read().unwrap().open_table(table).unwrap();
+    meta.get("entries").unwrap().unwrap().value() as u64
 }
 
 #[test]
@@ -1632,4 +1633,144 @@ fn an_older_version_renamed_elsewhere_is_a_note() {
             false => assert!(older(&told, "renamed"), "{told:?}"),
         }
     }
+}
+
+/// Bytes on disk of a client's database.
+fn len(client: &Client) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(client.path()).unwrap().blocks() * 512
+}
+
+/// A vault with 200 directories of 100 files, and a client that remembers them.
+fn of_many_files() -> (MemStore, Client) {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let client = Client::new();
+    client.session(&store.root(), |v| {
+        for n in 0..200 {
+            mkdir(v, format!("directory {n}").as_bytes()).unwrap();
+            fill(v, n);
+        }
+    });
+    (store, client)
+}
+
+fn fill(vault: &Vault, directory: usize) {
+    for n in 0..100 {
+        put(vault, format!("directory {directory}/document {n}.txt").as_bytes(), b"x").unwrap();
+    }
+}
+
+fn empty(vault: &Vault, directory: usize) {
+    vaults::at(vault, format!("directory {directory}").as_bytes(), |dir| {
+        (0..100).try_for_each(|n| vault.unlink(dir, format!("document {n}.txt").as_bytes()))
+    })
+    .unwrap();
+}
+
+/// The database took 1,050 bytes for each file, and kept all of its length when files were replaced
+/// or removed. Now it takes at most 100 bytes for each file or directory, and 50 for each file that
+/// was removed or replaced, of which it remembers 65,536.
+#[test]
+fn the_database_takes_100_bytes_for_each_file() {
+    let (store, client) = of_many_files();
+    let root = store.root();
+    let live = 20_200;
+    assert!(len(&client) <= 100 * live, "{} bytes", len(&client));
+    assert_eq!(client.told(&root), []);
+    assert!(len(&client) <= 100 * live, "{} bytes after a comparison", len(&client));
+    let mut removed = 0;
+    for round in 0..6 {
+        client.session(&root, |v| {
+            for directory in 0..50 {
+                empty(v, directory);
+                fill(v, directory);
+            }
+        });
+        removed += 5_000;
+        assert!(len(&client) <= 100 * live + 50 * removed, "{} in {round}", len(&client));
+    }
+    assert_eq!(client.told(&root), []);
+    client.session(&root, |v| (0..200).for_each(|directory| empty(v, directory)));
+    assert_eq!(client.told(&root), []);
+    let rest = len(&client);
+    assert!(rest <= 100 * 200 + 50 * (removed + 20_000), "{rest} bytes when all are removed");
+}
+
+/// A full database records nothing more, tells how many entries it left out, and still notices what
+/// happens to those that it knows. What it left out is no news of another machine: that would make a
+/// note of the alarm.
+#[test]
+fn a_full_database_records_no_more_and_tells() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let known = rows(&client);
+    // Room for no entry at all, and then for two more.
+    let removed = 65_536 * 50;
+    Vault::limit_rollback_memory(&client.path(), removed).unwrap();
+    let full = |v: &Vault| {
+        (0..5).for_each(|n| put(v, format!("new {n}").as_bytes(), b"x").unwrap());
+        write_at(v, b"letter", 0, b"newer").unwrap();
+    };
+    let before = bytes(&root, &cipher(&root, b"letter"));
+    client.session(&root, full);
+    assert_eq!((client.told(&root), rows(&client)), (vec![], known));
+    assert_eq!(Vault::left_out_of_rollback_memory(&client.path()).unwrap(), 5);
+    Vault::limit_rollback_memory(&client.path(), removed + 100 * (known + 2)).unwrap();
+    assert_eq!((client.told(&root), rows(&client)), (vec![], known + 2));
+    assert_eq!(Vault::left_out_of_rollback_memory(&client.path()).unwrap(), 3);
+    let letter = cipher(&root, b"letter");
+    set(&root, &letter, &before);
+    root.unlink(&cipher(&root, b"third")).unwrap();
+    let told = client.told(&root);
+    assert!(
+        matches!(
+            &told[..],
+            [(letter, NoticeKind::Older { .. }), (third, NoticeKind::Gone { elsewhere: false })]
+                if letter == "letter" && third == "third"
+        ),
+        "{told:?}"
+    );
+    Vault::limit_rollback_memory(&client.path(), 1 << 30).unwrap();
+    client.told(&root);
+    assert_eq!(rows(&client), known + 5);
+    assert_eq!(Vault::left_out_of_rollback_memory(&client.path()).unwrap(), 0);
+}
+
+/// Records that could not be read were taken for unknown ones, and nothing was compared with them.
+/// Now a changed block is an error, and so is one in the place of another.
+#[test]
+fn a_damaged_block_of_the_database_is_an_error() {
+    use redb::ReadableTable;
+    let (store, client) = fresh();
+    let root = store.root();
+    let intact = std::fs::read(client.path()).unwrap();
+    let table = redb::TableDefinition::<&[u8], &[u8]>::new;
+    for exchanged in [false, true] {
+        std::fs::write(client.path(), &intact).unwrap();
+        let db = redb::Database::open(client.path()).unwrap();
+        let tx = db.begin_write().unwrap();
+        {
+            let mut entries = tx.open_table(table("entries")).unwrap();
+            let files = tx.open_table(table("files")).unwrap();
+            let from = |table: &redb::Table<&[u8], &[u8]>| {
+                table.get(&[][..]).unwrap().expect("the first block").value().to_vec()
+            };
+            let mut block = if exchanged { from(&files) } else { from(&entries) };
+            if !exchanged {
+                block[30] ^= 1;
+            }
+            entries.insert(&[][..], &block[..]).unwrap();
+        }
+        tx.commit().unwrap();
+        drop(db);
+        let vault = vaults::open(root.clone()).unwrap();
+        let error = vault.survey(&client.path(), &SurveyOptions::default()).unwrap_err();
+        assert!(
+            error.to_string().contains("a block of the rollback database is damaged"),
+            "{error}"
+        );
+    }
+    std::fs::write(client.path(), &intact).unwrap();
+    assert_eq!(client.told(&root), []);
 }

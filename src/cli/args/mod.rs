@@ -264,6 +264,12 @@ pub struct OpenArgs {
     /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 has the same effect.
     #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
     pub no_rollback_memory: bool,
+    /// Limit of the database in which this machine records the vault's state; kept for next time
+    ///
+    /// Files that do not fit are not compared; `kithfs rollback` says how many. Each takes up to 100
+    /// bytes. Default is no limit.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_memory)]
+    pub rollback_memory: Option<u64>,
     /// Accept the share, or the contact's key, unverified: without an invitation, an earlier visit
     /// or a compared fingerprint
     #[arg(long)]

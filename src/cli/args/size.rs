@@ -16,6 +16,9 @@ pub enum SizeError {
     /// A cache size out of bounds.
     #[error("a cache size is from 4M to 64G")]
     NotACacheSize,
+    /// A limit of the rollback database below 8 MiB.
+    #[error("a limit of the rollback database is at least 8M")]
+    NotAMemorySize,
 }
 
 /// Reads a number of bytes with an optional suffix `K`, `M`, `G` or `T`, itself optionally followed
@@ -54,6 +57,12 @@ pub fn parse_cache(text: &str) -> Result<usize, SizeError> {
         return Err(SizeError::NotACacheSize);
     }
     usize::try_from(size).map_err(|_| SizeError::NotACacheSize)
+}
+
+/// Reads the limit of a rollback database, 8 MiB or more.
+pub fn parse_memory(text: &str) -> Result<u64, SizeError> {
+    let size = parse(text)?;
+    if size < 8 << 20 { Err(SizeError::NotAMemorySize) } else { Ok(size) }
 }
 
 #[cfg(test)]
@@ -100,5 +109,11 @@ mod tests {
         assert_eq!(parse_cache("64M"), Ok(64 << 20));
         assert_eq!(parse_cache("3M"), Err(SizeError::NotACacheSize));
         assert_eq!(parse_cache("65G"), Err(SizeError::NotACacheSize));
+    }
+
+    #[test]
+    fn limits_of_the_rollback_database_have_a_minimum() {
+        assert_eq!(parse_memory("8M"), Ok(8 << 20));
+        assert_eq!(parse_memory("8191K"), Err(SizeError::NotAMemorySize));
     }
 }

@@ -19,7 +19,7 @@ use crate::cli::terminal::stdout::Out;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{Open, Purpose, find, open};
 use crate::cli::vaults::paths;
-use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions};
+use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions, Vault};
 
 /// A notice. The names of the fields are stable.
 #[derive(Serialize)]
@@ -112,12 +112,20 @@ fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Fai
     let share = find(vault)?.description.share_id;
     let memory = rollback_memory::path(&share)
         .ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
-    Ok((open(vault, args, Purpose::Beside)?, memory))
+    let open = open(vault, args, Purpose::Beside)?;
+    if let Some(limit) = args.rollback_memory {
+        Vault::limit_rollback_memory(&memory, limit).map_err(failed)?;
+    }
+    Ok((open, memory))
 }
 
 /// Compares the vault with its recorded state.
 fn survey(open: &Open, memory: &Path, options: &SurveyOptions) -> Result<Vec<Notice>, Failure> {
-    open.vault.survey(memory, options).map_err(|error| Failure::new(Exit::Failure, error))
+    open.vault.survey(memory, options).map_err(failed)
+}
+
+fn failed(error: crate::vault::Error) -> Failure {
+    Failure::new(Exit::Failure, error)
 }
 
 /// Lists the notices.
@@ -151,6 +159,12 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     }
     out.finish()?;
     // Changes that another client may have made are listed, but are not an alarm.
+    let left_out = Vault::left_out_of_rollback_memory(&memory).map_err(failed)?;
+    if left_out > 0 {
+        note(format_args!(
+            "{left_out} entries were not compared: the rollback database has reached its limit; raise it with --rollback-memory SIZE"
+        ));
+    }
     let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
     if lines.is_empty() && !args.json {
         note(format_args!(

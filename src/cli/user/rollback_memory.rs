@@ -12,14 +12,16 @@ pub fn path(share: &[u8; 32]) -> Option<PathBuf> {
     Some(directories::state().ok()?.join("seen").join(format!("{}.redb", hex(share))))
 }
 
-/// Starts recording the state of a vault. A failure is reported and does not stop the command.
-pub fn begin(vault: &Vault, share: &[u8; 32], survey: bool) {
+/// Starts recording the state of a vault, with a new limit of the database if one is given. A
+/// failure is reported and does not stop the command.
+pub fn begin(vault: &Vault, share: &[u8; 32], survey: bool, limit: Option<u64>) {
     let Some(path) = path(share) else {
         return tracing::info!(
             "neither XDG_STATE_HOME nor HOME is set: the vault's state is not recorded"
         );
     };
-    match vault.remember(&path, survey) {
+    let limited = limit.map_or(Ok(()), |limit| Vault::limit_rollback_memory(&path, limit));
+    match limited.and_then(|()| vault.remember(&path, survey)) {
         Ok(0) => {}
         Ok(noticed) => note(format_args!(
             "{noticed} files in the vault are older than before, or gone: see `kithfs rollback`"

@@ -233,7 +233,7 @@ pub fn kept_journals(dir: &Path, share: &[u8; 32]) -> Vec<Kept> {
 pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
     let open = open_unrecorded(given, args, purpose)?;
     if purpose == Purpose::Write && !args.no_rollback_memory {
-        rollback_memory::begin(&open.vault, &open.share, false);
+        rollback_memory::begin(&open.vault, &open.share, false, args.rollback_memory);
     }
     Ok(open)
 }

@@ -13,25 +13,27 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::ops::Bound;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::{
-    Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
-    TableDefinition, TableHandle,
+    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle,
+    WriteTransaction,
 };
 
+use super::blocks::{Definition, Edits, Sealer, View, Writer};
+use super::rows::{EntryKey, FileRow, ID, Id, KEY, NoticeRow, PREFIX, RemovedRow, Row};
 use crate::vault::error::{Corruption, Fault, Inner};
 
-/// Hash of a directory's id, and of the id and a name.
-pub(super) type EntryKey = [u8; 48];
-/// Length in bytes of the part of an [`EntryKey`] that all entries of a directory share.
-pub(super) const PREFIX: usize = 16;
-
-const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
-const FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("files");
-const REMOVED: TableDefinition<&[u8], &[u8]> = TableDefinition::new("removed");
+const ENTRIES: Definition<KEY> = Definition("entries");
+const FILES: Definition<ID> = Definition("files");
+const REMOVED: Definition<ID> = Definition("removed");
 const NOTICES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("notices");
+/// All tables but the last.
+const TABLES: [TableDefinition<&[u8], &[u8]>; 4] =
+    [ENTRIES.table(), FILES.table(), REMOVED.table(), NOTICES];
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
 /// Key of the start time of a mount that has not ended yet.
 const SESSION: &str = "session";
@@ -41,14 +43,26 @@ const COMPARED: &str = "compared";
 const OTHERS: &str = "others";
 /// Key that is there if the vault was marked as synced when it was first compared.
 const SYNCED: &str = "synced";
+/// Key of the maximum number of entries.
+const LIMIT: &str = "limit";
+/// Key of the number of entries that the last comparison found and did not record, for want of room.
+const LEFT_OUT: &str = "left out";
 /// Key of the layout version of the rows.
 const LAYOUT: &str = "layout";
-const LAYOUT_NOW: i64 = 2;
-/// Maximum number of removed files that are remembered: about 10 MiB of database. Beyond it the
+const LAYOUT_NOW: i64 = 3;
+/// Maximum number of removed files that are remembered: about 3 MiB of database. Beyond it the
 /// oldest eighth is dropped, first the files that other machines removed.
 pub(super) const REMOVED_MAX: u64 = if cfg!(test) { 64 } else { 65_536 };
-/// Maximum number of names remembered for one removed file.
-const NAMES_MAX: usize = 8;
+/// Length in bytes of all removed files that are remembered, at most.
+const REMOVED_LEN: u64 = REMOVED_MAX * 50;
+/// Length in bytes of an entry and its file, at most, if the names are of usual length.
+const ENTRY_LEN: u64 = 100;
+/// Memory in bytes for pages of an open database.
+const CACHE: usize = 8 << 20;
+/// Length of a page of the database in bytes; every block has one.
+const PAGE: u64 = 4096;
+/// Length in bytes up to which a database is not written anew, whatever it contains.
+const SMALL: u64 = 1 << 20;
 
 /// What is known of other clients of the vault. Each value is set once and never cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,197 +75,32 @@ pub(super) struct Others {
     pub synced: bool,
 }
 
-/// The remembered state of an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
-    /// 1 file, 2 directory, 3 anything else.
-    pub kind: u8,
-    /// Id of the file, hash of the id of the directory, or zeros.
-    pub id: [u8; 32],
-    /// For a file: the highest version seen under this name.
-    pub version: u64,
-    pub seen: i64,
-    /// The plain name, sealed.
-    pub name: Vec<u8>,
-}
-
-/// The remembered state of an existing file, by its id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileRow {
-    /// The highest version seen under any name.
-    pub version: u64,
-    /// A lower version seen at the same time under another name; 0 for none.
-    pub beside: u64,
-    pub seen: i64,
-    /// Number of remembered entries that are this file.
-    pub names: u32,
-    /// The first bytes of the id of the file that it replaced, or 0: a truncated file gets a new
-    /// id, under all of its names.
-    pub after: u64,
-}
-
-/// Hash of the place of a directory and a name in it.
-pub(super) type NameTag = [u8; 16];
-
-/// The remembered state of a file that was removed or replaced, by its id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RemovedRow {
-    /// The highest version seen before.
-    pub version: u64,
-    pub when: i64,
-    /// This machine removed or replaced it.
-    pub here: bool,
-    /// The names from which it was removed.
-    pub names: Vec<NameTag>,
-}
-
-/// An unsettled notice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NoticeRow {
-    /// Kind of the notice; 0: at the moment there is nothing to report.
-    pub what: u8,
-    pub was: u64,
-    pub now: u64,
-    pub seen: i64,
-    /// When this entry first had a notice.
-    pub first: i64,
-    /// When this entry last had a notice.
-    pub last: i64,
-    pub silenced: bool,
-    /// The plain path, sealed.
-    pub path: Vec<u8>,
-}
-
-fn failed(e: impl Into<redb::Error>) -> Fault {
+pub(super) fn failed(e: impl Into<redb::Error>) -> Fault {
     Fault::Io(std::io::Error::other(e.into()))
-}
-
-struct Take<'a>(&'a [u8]);
-
-impl<'a> Take<'a> {
-    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(head)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        Some(self.bytes(1)?[0])
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?))
-    }
-
-    fn i64(&mut self) -> Option<i64> {
-        self.u64().map(|n| n as i64)
-    }
-}
-
-impl Row {
-    fn encode(&self) -> Vec<u8> {
-        [
-            &[self.kind],
-            &self.id[..],
-            &self.version.to_le_bytes(),
-            &self.seen.to_le_bytes(),
-            &self.name,
-        ]
-        .concat()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Row> {
-        let mut t = Take(bytes);
-        Some(Row {
-            kind: t.u8()?,
-            id: t.bytes(32)?.try_into().ok()?,
-            version: t.u64()?,
-            seen: t.i64()?,
-            name: t.0.to_vec(),
-        })
-    }
-}
-
-impl FileRow {
-    fn encode(&self) -> Vec<u8> {
-        [
-            &self.version.to_le_bytes()[..],
-            &self.beside.to_le_bytes(),
-            &self.seen.to_le_bytes(),
-            &self.names.to_le_bytes(),
-            &self.after.to_le_bytes(),
-        ]
-        .concat()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<FileRow> {
-        let mut t = Take(bytes);
-        Some(FileRow {
-            version: t.u64()?,
-            beside: t.u64()?,
-            seen: t.i64()?,
-            names: u32::from_le_bytes(t.bytes(4)?.try_into().ok()?),
-            after: t.u64()?,
-        })
-    }
-}
-
-impl RemovedRow {
-    /// Adds a name, in place of the oldest if there are too many.
-    pub fn add_name(&mut self, name: NameTag) {
-        if !self.names.contains(&name) {
-            if self.names.len() == NAMES_MAX {
-                self.names.remove(0);
-            }
-            self.names.push(name);
-        }
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        [
-            &self.version.to_le_bytes()[..],
-            &self.when.to_le_bytes(),
-            &[self.here.into()],
-            self.names.as_flattened(),
-        ]
-        .concat()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<RemovedRow> {
-        let mut t = Take(bytes);
-        let (version, when, here) = (t.u64()?, t.i64()?, t.u8()? != 0);
-        let names = t.0.chunks_exact(16).map(|name| name.try_into().expect("16 bytes")).collect();
-        Some(RemovedRow { version, when, here, names })
-    }
-}
-
-impl NoticeRow {
-    fn encode(&self) -> Vec<u8> {
-        let numbers = [self.was, self.now].map(u64::to_le_bytes).concat();
-        let times = [self.seen, self.first, self.last].map(i64::to_le_bytes).concat();
-        [&[self.what, self.silenced.into()], &numbers[..], &times, &self.path].concat()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<NoticeRow> {
-        let mut t = Take(bytes);
-        let (what, silenced) = (t.u8()?, t.u8()? != 0);
-        let (was, now, seen, first, last) = (t.u64()?, t.u64()?, t.i64()?, t.i64()?, t.i64()?);
-        Some(NoticeRow { what, was, now, seen, first, last, silenced, path: t.0.to_vec() })
-    }
 }
 
 /// The open database; other processes wait until it is dropped.
 pub(super) struct Db {
     db: Database,
+    path: PathBuf,
     _turn: fs::File,
+}
+
+impl Drop for Db {
+    /// Writes the database anew if half of its file or more is unused.
+    fn drop(&mut self) {
+        if let Err(fault) = self.compact(8) {
+            tracing::warn!("the rollback database cannot be made smaller: {fault:?}");
+        }
+    }
 }
 
 /// Changes that are made in one transaction.
 #[derive(Default)]
 pub(super) struct Changes {
     pub entries: BTreeMap<EntryKey, Option<Row>>,
-    pub files: BTreeMap<[u8; 32], Option<FileRow>>,
-    pub removed: BTreeMap<[u8; 32], Option<RemovedRow>>,
+    pub files: BTreeMap<Id, Option<FileRow>>,
+    pub removed: BTreeMap<Id, Option<RemovedRow>>,
 }
 
 impl Changes {
@@ -262,55 +111,41 @@ impl Changes {
 
 /// A snapshot of the rows.
 pub(super) struct Reader {
-    entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
-    files: ReadOnlyTable<&'static [u8], &'static [u8]>,
-    removed: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    entries: View<KEY>,
+    files: View<ID>,
+    removed: View<ID>,
 }
 
 impl Reader {
     /// Returns the remembered state of an entry.
     pub fn row(&self, key: &EntryKey) -> Inner<Option<Row>> {
-        Ok(self.entries.get(&key[..]).map_err(failed)?.and_then(|row| Row::decode(row.value())))
+        Ok(self.entries.get(key)?.and_then(|row| Row::decode(&row)))
     }
 
     /// Returns the remembered state of an existing file.
-    pub fn file(&self, id: &[u8; 32]) -> Inner<Option<FileRow>> {
-        Ok(self.files.get(&id[..]).map_err(failed)?.and_then(|row| FileRow::decode(row.value())))
+    pub fn file(&self, id: &Id) -> Inner<Option<FileRow>> {
+        Ok(self.files.get(id)?.and_then(|row| FileRow::decode(&row)))
     }
 
     /// Returns the remembered state of a removed file.
-    pub fn removed(&self, id: &[u8; 32]) -> Inner<Option<RemovedRow>> {
-        Ok(self
-            .removed
-            .get(&id[..])
-            .map_err(failed)?
-            .and_then(|row| RemovedRow::decode(row.value())))
+    pub fn removed(&self, id: &Id) -> Inner<Option<RemovedRow>> {
+        Ok(self.removed.get(id)?.and_then(|row| RemovedRow::decode(&row)))
     }
 
-    /// Returns at most `max` rows of a directory, from the key after `after` on.
+    /// Returns rows of a directory, from the key after `after` on: about `max`, or all that there
+    /// are.
     pub fn rows(
         &self,
         prefix: &[u8; PREFIX],
         after: Option<&EntryKey>,
         max: usize,
     ) -> Inner<Vec<(EntryKey, Row)>> {
-        use std::ops::Bound::{Excluded, Included};
-        let (mut from, mut to) = ([0; 48], [0xff; 48]);
+        let (mut from, mut to) = ([0; KEY], [0xff; KEY]);
         from[..PREFIX].copy_from_slice(prefix);
         to[..PREFIX].copy_from_slice(prefix);
-        let from = after.map_or(Included(&from[..]), |after| Excluded(&after[..]));
-        let mut rows = Vec::new();
-        for item in
-            self.entries.range::<&[u8]>((from, Included(&to[..]))).map_err(failed)?.take(max)
-        {
-            let (key, value) = item.map_err(failed)?;
-            if let (Ok(key), Some(row)) =
-                (EntryKey::try_from(key.value()), Row::decode(value.value()))
-            {
-                rows.push((key, row));
-            }
-        }
-        Ok(rows)
+        let from = after.map_or(Bound::Included(&from), Bound::Excluded);
+        let rows = self.entries.range(from, &to, max)?;
+        Ok(rows.into_iter().filter_map(|(key, row)| Some((key, Row::decode(&row)?))).collect())
     }
 }
 
@@ -338,13 +173,12 @@ impl Db {
                 Self::open_tables(path)?
             }
         };
-        Ok(Db { db, _turn: turn })
+        Ok(Db { db, path: path.to_owned(), _turn: turn })
     }
 
     fn open_tables(path: &Path) -> Inner<Database> {
-        // Created here to set its mode.
-        fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-        let db = Database::create(path).map_err(failed)?;
+        create(path, false)?;
+        let db = Database::builder().set_cache_size(CACHE).create(path).map_err(failed)?;
         let tx = db.begin_write().map_err(failed)?;
         let is_new = tx.list_tables().map_err(failed)?.all(|table| table.name() == META.name());
         {
@@ -360,20 +194,62 @@ impl Db {
                 }
             }
         }
-        for table in [ENTRIES, FILES, REMOVED, NOTICES] {
+        for table in TABLES {
             tx.open_table(table).map_err(failed)?;
         }
         tx.commit().map_err(failed)?;
         Ok(db)
     }
 
+    /// Gives back what is unused of the file, at the end of a session.
+    pub fn tidy(self) {
+        if let Err(fault) = self.compact(5) {
+            tracing::warn!("the rollback database cannot be made smaller: {fault:?}");
+        }
+    }
+
+    /// Copies the tables to a new file, which replaces this one, if it takes more than that many
+    /// quarters of what its pages need. The database reuses what is free in its file, and never gives
+    /// it back.
+    fn compact(&self, quarters: u64) -> Inner<()> {
+        let from = self.db.begin_read().map_err(failed)?;
+        let mut pages = 0;
+        for table in TABLES {
+            pages += from.open_table(table).map_err(failed)?.len().map_err(failed)?;
+        }
+        let taken = fs::metadata(&self.path)?.blocks() * 512;
+        if taken <= SMALL || 4 * taken <= quarters * PAGE * pages {
+            return Ok(());
+        }
+        let path = self.path.with_extension("new");
+        create(&path, true)?;
+        let copy = Database::builder().set_cache_size(CACHE).create(&path).map_err(failed)?;
+        let to = copy.begin_write().map_err(failed)?;
+        for table in TABLES {
+            let mut new = to.open_table(table).map_err(failed)?;
+            for row in from.open_table(table).map_err(failed)?.iter().map_err(failed)? {
+                let (key, value) = row.map_err(failed)?;
+                new.insert(key.value(), value.value()).map_err(failed)?;
+            }
+        }
+        let mut new = to.open_table(META).map_err(failed)?;
+        for row in from.open_table(META).map_err(failed)?.iter().map_err(failed)? {
+            let (key, value) = row.map_err(failed)?;
+            new.insert(key.value(), value.value()).map_err(failed)?;
+        }
+        drop(new);
+        to.commit().map_err(failed)?;
+        drop(copy);
+        Ok(fs::rename(&path, &self.path)?)
+    }
+
     /// Returns a snapshot of the rows.
-    pub fn reader(&self) -> Inner<Reader> {
+    pub fn reader(&self, sealer: &Arc<Sealer>) -> Inner<Reader> {
         let tx = self.db.begin_read().map_err(failed)?;
         Ok(Reader {
-            entries: tx.open_table(ENTRIES).map_err(failed)?,
-            files: tx.open_table(FILES).map_err(failed)?,
-            removed: tx.open_table(REMOVED).map_err(failed)?,
+            entries: View::open(&tx, ENTRIES, sealer)?,
+            files: View::open(&tx, FILES, sealer)?,
+            removed: View::open(&tx, REMOVED, sealer)?,
         })
     }
 
@@ -395,9 +271,43 @@ impl Db {
 
     /// Returns the start time of a session that has not ended.
     pub fn session(&self) -> Inner<Option<i64>> {
+        self.meta(SESSION)
+    }
+
+    fn meta(&self, key: &str) -> Inner<Option<i64>> {
         let tx = self.db.begin_read().map_err(failed)?;
         let table = tx.open_table(META).map_err(failed)?;
-        Ok(table.get(SESSION).map_err(failed)?.map(|since| since.value()))
+        Ok(table.get(key).map_err(failed)?.map(|value| value.value()))
+    }
+
+    fn set_meta(&self, key: &str, value: i64) -> Inner<()> {
+        if self.meta(key)? == Some(value) {
+            return Ok(());
+        }
+        let tx = self.db.begin_write().map_err(failed)?;
+        tx.open_table(META).map_err(failed)?.insert(key, value).map_err(failed)?;
+        tx.commit().map_err(failed)
+    }
+
+    /// Limits the length of the database to this number of bytes, from now on.
+    pub fn set_limit(&self, bytes: u64) -> Inner<()> {
+        self.set_meta(LIMIT, (bytes.saturating_sub(REMOVED_LEN) / ENTRY_LEN) as i64)
+    }
+
+    /// Returns how many more entries may be recorded.
+    pub fn room(&self) -> Inner<i64> {
+        let Some(limit) = self.meta(LIMIT)? else { return Ok(i64::MAX / 2) };
+        Ok(limit - self.meta(ENTRIES.0)?.unwrap_or(0))
+    }
+
+    /// Returns how many entries the last comparison did not record, for want of room.
+    pub fn left_out(&self) -> Inner<u64> {
+        Ok(self.meta(LEFT_OUT)?.unwrap_or(0) as u64)
+    }
+
+    /// Records how many entries a comparison did not record.
+    pub fn set_left_out(&self, entries: u64) -> Inner<()> {
+        self.set_meta(LEFT_OUT, entries as i64)
     }
 
     /// Begins or ends a session.
@@ -439,45 +349,13 @@ impl Db {
     }
 
     /// Makes changes durable.
-    pub fn apply(&self, changes: &Changes) -> Inner<()> {
+    pub fn apply(&self, sealer: &Sealer, changes: &Changes) -> Inner<()> {
         let tx = self.db.begin_write().map_err(failed)?;
-        {
-            let mut entries = tx.open_table(ENTRIES).map_err(failed)?;
-            for (key, row) in &changes.entries {
-                match row {
-                    Some(row) => entries.insert(&key[..], &row.encode()[..]).map_err(failed)?,
-                    None => entries.remove(&key[..]).map_err(failed)?,
-                };
-            }
-            let mut files = tx.open_table(FILES).map_err(failed)?;
-            for (id, row) in &changes.files {
-                match row {
-                    Some(row) => files.insert(&id[..], &row.encode()[..]).map_err(failed)?,
-                    None => files.remove(&id[..]).map_err(failed)?,
-                };
-            }
-            let mut removed = tx.open_table(REMOVED).map_err(failed)?;
-            for (id, row) in &changes.removed {
-                match row {
-                    Some(row) => removed.insert(&id[..], &row.encode()[..]).map_err(failed)?,
-                    None => removed.remove(&id[..]).map_err(failed)?,
-                };
-            }
-            if removed.len().map_err(failed)? > REMOVED_MAX {
-                let mut all = Vec::new();
-                for item in removed.iter().map_err(failed)? {
-                    let (id, row) = item.map_err(failed)?;
-                    all.push((
-                        RemovedRow::decode(row.value()).map(|row| (row.here, row.when)),
-                        id.value().to_vec(),
-                    ));
-                }
-                all.sort();
-                all.truncate(all.len() - (REMOVED_MAX - REMOVED_MAX / 8) as usize);
-                for (_, id) in all {
-                    removed.remove(&id[..]).map_err(failed)?;
-                }
-            }
+        edit(&tx, sealer, ENTRIES, &encoded(&changes.entries, Row::encode))?;
+        edit(&tx, sealer, FILES, &encoded(&changes.files, FileRow::encode))?;
+        let removed = encoded(&changes.removed, RemovedRow::encode);
+        if edit(&tx, sealer, REMOVED, &removed)? > REMOVED_MAX {
+            forget_removed(&tx, sealer)?;
         }
         tx.commit().map_err(failed)
     }
@@ -499,6 +377,48 @@ impl Db {
     }
 }
 
+/// Creates a file with the right mode, or leaves one that exists.
+fn create(path: &Path, truncate: bool) -> Inner<()> {
+    fs::File::options().create(true).truncate(truncate).write(true).mode(0o600).open(path)?;
+    Ok(())
+}
+
+fn encoded<const K: usize, R>(
+    rows: &BTreeMap<[u8; K], Option<R>>,
+    encode: impl Fn(&R) -> Vec<u8>,
+) -> Edits<K> {
+    rows.iter().map(|(key, row)| (*key, row.as_ref().map(&encode))).collect()
+}
+
+/// Changes records of a table. Returns how many there are now.
+fn edit<const K: usize>(
+    tx: &WriteTransaction,
+    sealer: &Sealer,
+    definition: Definition<K>,
+    edits: &Edits<K>,
+) -> Inner<u64> {
+    let more = Writer::open(tx, definition, sealer)?.edit(edits)?;
+    let name = definition.0;
+    let mut meta = tx.open_table(META).map_err(failed)?;
+    let count = meta.get(name).map_err(failed)?.map_or(0, |count| count.value()) + more;
+    if more != 0 {
+        meta.insert(name, count).map_err(failed)?;
+    }
+    Ok(count.max(0) as u64)
+}
+
+/// Drops the oldest removed files, first those that other machines removed.
+fn forget_removed(tx: &WriteTransaction, sealer: &Sealer) -> Inner<()> {
+    let mut all = Vec::new();
+    Writer::open(tx, REMOVED, sealer)?.for_each(|id, row| {
+        all.push((RemovedRow::decode(row).map(|row| (row.here, row.when)), id));
+    })?;
+    all.sort();
+    all.truncate(all.len().saturating_sub((REMOVED_MAX - REMOVED_MAX / 8) as usize));
+    let edits: Edits<ID> = all.into_iter().map(|(_, id)| (id, None)).collect();
+    edit(tx, sealer, REMOVED, &edits).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -510,15 +430,18 @@ mod tests {
     fn removed_files_are_remembered_up_to_a_limit() {
         let folder = tempfile::tempdir().expect("a directory");
         let db = Db::open(&folder.path().join("memory")).expect("open");
-        let id = |n: u64| {
-            [n.to_le_bytes(), [0; 8], [0; 8], [0; 8]].concat().try_into().expect("32 bytes")
-        };
+        let sealer = Arc::new(Sealer::for_tests());
+        let id = |n: u64| [&n.to_le_bytes()[..], &[0; 2]].concat().try_into().expect("10 bytes");
         let add = |n: u64, here| {
-            let row = RemovedRow { version: n, when: n as i64, here, names: vec![[1; 16]] };
-            db.apply(&Changes { removed: [(id(n), Some(row))].into(), ..Changes::default() })
-                .expect("apply");
+            let row = RemovedRow { version: n, when: n as i64, here, names: vec![[1; 8]] };
+            db.apply(
+                &sealer,
+                &Changes { removed: [(id(n), Some(row))].into(), ..Changes::default() },
+            )
+            .expect("apply");
         };
-        let knows = |n: u64| db.reader().expect("reader").removed(&id(n)).expect("read").is_some();
+        let knows =
+            |n: u64| db.reader(&sealer).expect("reader").removed(&id(n)).expect("read").is_some();
         (0..REMOVED_MAX / 2).for_each(|n| add(n, true));
         (REMOVED_MAX / 2..10 * REMOVED_MAX).for_each(|n| add(n, false));
         assert!((0..REMOVED_MAX / 2).all(knows), "those that were removed here");

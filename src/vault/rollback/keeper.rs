@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::database::{Db, NoticeRow};
+use super::database::Db;
 use super::memory::{Chain, Done, Held, Memory, Touched};
 use super::notice::{Notice, NoticeKind, SurveyOptions};
+use super::rows::{NoticeRow, short};
 use super::survey::Survey;
 use crate::vault::core::{Core, Move, Witness};
 use crate::vault::error::Inner;
@@ -103,7 +104,7 @@ impl Witness for Memory {
     }
 
     fn note_file(&self, id: &[u8; 32]) {
-        self.held.lock().files.insert(*id);
+        self.held.lock().files.insert(short(id));
     }
 
     /// Moves noted changes along with directories that were renamed locally.
@@ -193,6 +194,17 @@ pub(in crate::vault) fn alarms(path: &Path) -> Inner<usize> {
     if path.exists() { due_alarms(&Db::open(path)?) } else { Ok(0) }
 }
 
+/// Limits the length in bytes of the database at `path`.
+pub(in crate::vault) fn set_limit(path: &Path, bytes: u64) -> Inner<()> {
+    Db::open(path)?.set_limit(bytes)
+}
+
+/// Returns how many entries the last comparison did not record, because the database at `path` had
+/// reached its limit.
+pub(in crate::vault) fn left_out(path: &Path) -> Inner<u64> {
+    Db::open(path)?.left_out()
+}
+
 fn due_alarms(db: &Db) -> Inner<usize> {
     let options = SurveyOptions::default();
     let counts = |row: &NoticeRow| {
@@ -245,11 +257,11 @@ impl Keeper {
         let finished = Db::open(&self.memory.path).and_then(|db| {
             self.memory.learn(core, &db)?;
             // If the comparison after an interrupted session has not ended, it is still due.
-            if core.mode.read_only || self.memory.interrupted.lock().is_some() {
-                Ok(())
-            } else {
-                db.set_session(None)
+            if !core.mode.read_only && self.memory.interrupted.lock().is_none() {
+                db.set_session(None)?;
             }
+            db.tidy();
+            Ok(())
         });
         if let Err(fault) = finished {
             tracing::warn!("the rollback database cannot be written: {fault:?}");
@@ -280,6 +292,7 @@ impl Core {
         if interrupted.is_some() {
             db.set_session(None)?;
         }
+        db.tidy();
         Ok(notices)
     }
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::crypto::{Random, RecordCipher, Tag};
+use crate::crypto::{RecordCipher, Tag};
 use crate::vault::core::{Core, DEPTH_MAX};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::rollback::database::{EntryKey, NameTag, PREFIX};
+use crate::vault::rollback::blocks::Sealer;
+use crate::vault::rollback::rows::{EntryKey, Id, KEY, NameTag, PREFIX, short};
 use crate::vault::types::{NodeId, ROOT};
 use zeroize::Zeroizing;
 
@@ -49,7 +50,7 @@ impl Touched {
 }
 
 /// The path from the root to a directory: names, and hashes of the tags of the directories.
-pub(super) type Chain = Vec<(Vec<u8>, [u8; 32])>;
+pub(super) type Chain = Vec<(Vec<u8>, Id)>;
 
 /// Returns the part of their keys that all entries of a directory share.
 pub(super) fn prefix(place: &PlaceId) -> [u8; PREFIX] {
@@ -74,9 +75,9 @@ pub(super) struct Held {
     /// Number of operations noted.
     pub(super) count: u64,
     /// Ids of files that were committed since changes were last recorded.
-    pub(super) files: HashSet<[u8; 32]>,
+    pub(super) files: HashSet<Id>,
     /// Those of the time before: a commit may have been on its way while they were recorded.
-    pub(super) files_before: HashSet<[u8; 32]>,
+    pub(super) files_before: HashSet<Id>,
 }
 
 impl Held {
@@ -104,8 +105,7 @@ impl Held {
 pub(crate) struct Memory {
     pub(super) path: PathBuf,
     pub(super) hashes: Zeroizing<[u8; 32]>,
-    pub(super) names: RecordCipher,
-    pub(super) random: Arc<dyn Random>,
+    pub(super) sealer: Arc<Sealer>,
     pub(super) held: Mutex<Held>,
     pub(super) stop: AtomicBool,
     pub(super) wake: (Mutex<()>, Condvar),
@@ -116,11 +116,11 @@ pub(crate) struct Memory {
 impl Memory {
     pub(super) fn new(core: &Core, path: PathBuf) -> Memory {
         let [hashes, names] = core.keys.memory_keys();
+        let cipher = RecordCipher::new(core.keys.suite, &names);
         Memory {
             path,
             hashes,
-            names: RecordCipher::new(core.keys.suite, &names),
-            random: core.random.clone(),
+            sealer: Arc::new(Sealer { cipher, random: core.random.clone() }),
             held: Mutex::new(Held::default()),
             stop: AtomicBool::new(false),
             wake: (Mutex::new(()), Condvar::new()),
@@ -149,8 +149,13 @@ impl Memory {
         crate::crypto::hmac(&self.hashes, &[directory, name])
     }
 
+    /// Returns the hash of a directory's tag.
+    pub(super) fn directory_id(&self, tag: &Tag) -> Id {
+        short(&self.hash(tag, b""))
+    }
+
     /// Returns the place of a directory; `hash` is that of its tag.
-    pub(super) fn place(&self, parent: &PlaceId, name: &[u8], hash: &[u8; 32]) -> PlaceId {
+    pub(super) fn place(&self, parent: &PlaceId, name: &[u8], hash: &Id) -> PlaceId {
         crate::crypto::hmac(&self.hashes, &[parent, name, hash])
     }
 
@@ -175,7 +180,7 @@ impl Memory {
             at = link.parent;
         };
         while let Some((node, name)) = below.pop() {
-            place = self.place(&place, &name, &self.hash(&core.directory_tag(node)?, b""));
+            place = self.place(&place, &name, &self.directory_id(&core.directory_tag(node)?));
             core.nodes.set_place(node, moves, place);
         }
         Ok(place)
@@ -187,23 +192,23 @@ impl Memory {
     }
 
     pub(super) fn key(&self, place: &PlaceId, name: &[u8]) -> EntryKey {
-        let mut key = [0; 48];
+        let mut key = [0; KEY];
         key[..PREFIX].copy_from_slice(&prefix(place));
-        key[PREFIX..].copy_from_slice(&self.hash(place, name));
+        key[PREFIX..].copy_from_slice(&self.tag(place, name));
         key
     }
 
     pub(super) fn seal(&self, name: &[u8]) -> Vec<u8> {
-        self.names.seal_record(&*self.random, SEALED, name)
+        self.sealer.seal(SEALED, name)
     }
 
     pub(super) fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
-        Some(self.names.open_record(SEALED, sealed).ok()?.to_vec())
+        Some(self.sealer.open(SEALED, sealed)?.to_vec())
     }
 
-    /// Returns the hash of a name at a place, for removed files.
+    /// Returns the hash of a name at a place.
     pub(super) fn tag(&self, place: &PlaceId, name: &[u8]) -> NameTag {
-        self.hash(place, name)[..16].try_into().expect("16 of 32 bytes")
+        self.hash(place, name)[..8].try_into().expect("8 of 32 bytes")
     }
 
     pub(super) fn is_ours(&self, place: &PlaceId, name: &[u8]) -> bool {
@@ -216,7 +221,7 @@ impl Memory {
     }
 
     /// Returns whether this client has committed a file lately.
-    pub(super) fn is_committed(&self, id: &[u8; 32]) -> bool {
+    pub(super) fn is_committed(&self, id: &Id) -> bool {
         let held = self.held.lock();
         held.files.contains(id) || held.files_before.contains(id)
     }
@@ -230,7 +235,7 @@ impl Memory {
         let mut chain = Vec::new();
         while node != ROOT {
             let link = core.nodes.link(node)?;
-            chain.push((link.name.to_vec(), self.hash(&core.directory_tag(node)?, b"")));
+            chain.push((link.name.to_vec(), self.directory_id(&core.directory_tag(node)?)));
             node = link.parent;
         }
         chain.reverse();

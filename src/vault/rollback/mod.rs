@@ -17,9 +17,11 @@
 //! * A remembered object that could not be compared gets a notice as well.
 //! * The only cost on the path of an operation is one entry in a set.
 
+mod blocks;
 mod database;
 pub(super) mod keeper;
 mod memory;
 pub(super) mod notice;
 pub(super) mod recall;
+mod rows;
 mod survey;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::database::NoticeRow;
+use super::rows::NoticeRow;
 
 /// How long a store must have been unchanged before notices are shown.
 pub const SETTLE: Duration = Duration::from_secs(300);

@@ -45,9 +45,9 @@ impl<'a> Recall<'a> {
         let mut place = self.memory.root_place(self.core);
         for (name, stored) in above {
             let Some(tag) = self.core.keys.tag_of(stored) else { return Ok(false) };
-            place = self.memory.place(&place, name, &self.memory.hash(&tag, b""));
+            place = self.memory.place(&place, name, &self.memory.directory_id(&tag));
         }
-        let row = self.db.reader()?.row(&self.memory.key(&place, name))?;
+        let row = self.db.reader(&self.memory.sealer)?.row(&self.memory.key(&place, name))?;
         Ok(row.is_some_and(|row| row.kind == FILE))
     }
 }

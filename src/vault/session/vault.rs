@@ -312,6 +312,24 @@ impl Vault {
         keeper::alarms(path).map_err(|f| f.at("open", || path.to_owned()))
     }
 
+    /// Limits the length in bytes of the rollback database at `path`, which is created if it does
+    /// not exist. Entries that do not fit are not compared.
+    ///
+    /// # Errors
+    /// The database cannot be opened or written.
+    pub fn limit_rollback_memory(path: &Path, bytes: u64) -> Result<()> {
+        keeper::set_limit(path, bytes).map_err(|f| f.at("open", || path.to_owned()))
+    }
+
+    /// Returns how many entries the last comparison left out, because the rollback database at
+    /// `path` had reached its limit.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn left_out_of_rollback_memory(path: &Path) -> Result<u64> {
+        keeper::left_out(path).map_err(|f| f.at("open", || path.to_owned()))
+    }
+
     /// Drops this handle, and returns whether it was the last one: the vault is then closed, and its
     /// keys are wiped from memory.
     pub fn is_last(self) -> bool {

@@ -347,14 +347,14 @@ impl Service {
         let told = notices.clone();
         found.events = Events::new(move |event| told.tell(What::In(event)));
         let share = found.description.share_id;
-        let remembers = !open.no_rollback_memory;
+        let (remembers, limit) = (!open.no_rollback_memory, open.rollback_memory);
         let store_is_read_only = found.store.is_read_only().unwrap_or(false);
         let open = found.unlock(secret, open, purpose(&options))?;
         if open.vault.forks() > 0 {
             notices.tell(What::In(Event::Forked));
         }
         if remembers {
-            rollback_memory::begin(&open.vault, &share, true);
+            rollback_memory::begin(&open.vault, &share, true, limit);
         }
         prepare_vault(&open, &mut options, store_is_read_only);
         let serve = if open.vault.is_synced() { serve.synced() } else { serve };

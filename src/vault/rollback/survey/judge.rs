@@ -26,9 +26,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::suspect::{DIRECTORY, FILE, Pending, Why};
 use super::{BATCH, Left, PATIENCE, Survey};
 use crate::vault::error::Inner;
-use crate::vault::rollback::database::{EntryKey, NoticeRow};
 use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
+use crate::vault::rollback::rows::{EntryKey, Id, NoticeRow};
 
 impl Survey<'_> {
     /// Classifies all deviations. Harmless ones are recorded.
@@ -124,7 +124,7 @@ impl Survey<'_> {
 
     /// Returns whether a file is gone of which this version was seen, and if so, whether another
     /// machine may have removed it.
-    fn gone(&self, id: &[u8; 32], version: u64) -> Inner<Option<bool>> {
+    fn gone(&self, id: &Id, version: u64) -> Inner<Option<bool>> {
         if self.interrupted.is_some() {
             return Ok(None);
         }
@@ -153,7 +153,7 @@ impl Survey<'_> {
 
     /// Returns whether anything is gone from a directory that is not at its place any more, as
     /// [`Survey::gone`] does.
-    fn lost_below(&self, place: PlaceId, hash: [u8; 32]) -> Inner<Option<bool>> {
+    fn lost_below(&self, place: PlaceId, hash: Id) -> Inner<Option<bool>> {
         let mut lost = None;
         let mut todo = vec![(place, hash)];
         while let Some((place, hash)) = todo.pop() {
@@ -164,11 +164,7 @@ impl Survey<'_> {
                 let one = match row.kind {
                     FILE => self.gone(&row.id, row.version)?,
                     DIRECTORY => {
-                        let inside = self
-                            .memory
-                            .open(&row.name)
-                            .map(|name| (self.memory.place(&place, &name, &row.id), row.id));
-                        todo.extend(inside);
+                        todo.push((self.memory.place(&place, &row.name, &row.id), row.id));
                         None
                     }
                     _ => (!self.seen.contains_key(&hash) && self.interrupted.is_none())
@@ -186,7 +182,7 @@ impl Survey<'_> {
     /// Returns the names whose files have rotated: each shows a file that another of these names
     /// showed before. Names at which another client has renamed files in a row are not included.
     fn go_round(&self) -> HashSet<EntryKey> {
-        let steps: Vec<(EntryKey, [u8; 32], [u8; 32])> = (self.pending.iter())
+        let steps: Vec<(EntryKey, Id, Id)> = (self.pending.iter())
             .filter_map(|pending| {
                 Some((
                     pending.key,
@@ -195,8 +191,8 @@ impl Survey<'_> {
                 ))
             })
             .collect();
-        let mut displaced: HashMap<[u8; 32], usize> = HashMap::new();
-        let mut shown: HashMap<[u8; 32], Vec<usize>> = HashMap::new();
+        let mut displaced: HashMap<Id, usize> = HashMap::new();
+        let mut shown: HashMap<Id, Vec<usize>> = HashMap::new();
         for (n, (_, was, now)) in steps.iter().enumerate() {
             *displaced.entry(*was).or_default() += 1;
             shown.entry(*now).or_default().push(n);

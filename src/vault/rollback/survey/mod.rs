@@ -12,6 +12,8 @@
 //!   disk stays available to programs.
 //! * A state is recorded only after a sync of the store was requested: the database never runs
 //!   ahead of the vault.
+//! * Once the database has reached its limit, entries that it does not know are left out, and count
+//!   as nothing new: they must not make an alarm a note at each comparison.
 //! * A directory is read piece by piece, and sub-directories are opened one by one, so neither
 //!   number is limited.
 
@@ -34,17 +36,22 @@ use crate::vault::directory::names::Meaning;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::fsck::check::hints;
 use crate::vault::fsck::report::join;
-use crate::vault::rollback::database::{
-    Changes, Db, EntryKey, FileRow, NameTag, NoticeRow, Others, PREFIX, Reader, RemovedRow, Row,
+use crate::vault::rollback::database::{Changes, Db, Others, Reader};
+use crate::vault::rollback::rows::{
+    EntryKey, FileRow, ID, Id, KEY, NameTag, NoticeRow, PREFIX, RemovedRow, Row, short,
 };
 
 const OTHER: u8 = 3;
 /// The id of unreadable objects, and of anything but a file or directory.
-const NOTHING: [u8; 32] = [0; 32];
+const NOTHING: Id = [0; ID];
 /// How long the background comparison uses the store without a pause.
 const STRETCH: Duration = Duration::from_millis(5);
-/// Number of changes written in one transaction.
-const BATCH: usize = 4096;
+/// Number of changes written in one transaction. They take about 8 MiB of memory. The ids of files
+/// are random, so each transaction rewrites about as many blocks of their index as it changes ids:
+/// smaller ones would write more in all.
+const BATCH: usize = 32_768;
+/// Number of rows that are read at a time.
+const ROWS: usize = 4096;
 /// Bytes of names that are read from a listing at a time.
 const PIECE: usize = 1 << 16;
 /// Maximum number of directories held open for their sub-directories. Others are opened again by
@@ -74,7 +81,7 @@ struct Child {
     stored: Box<[u8]>,
     name: Box<[u8]>,
     tag: Tag,
-    hash: [u8; 32],
+    hash: Id,
     place: PlaceId,
 }
 
@@ -103,14 +110,14 @@ struct Seen {
 /// A file that has left one of its names.
 struct Left {
     name: NameTag,
-    id: [u8; 32],
+    id: Id,
     version: u64,
     here: bool,
 }
 
 /// A directory that is not at its place any more.
 struct Vacated {
-    hash: [u8; 32],
+    hash: Id,
     place: PlaceId,
     /// The deviation to classify; `None` if this client caused it, or the user accepts it.
     pending: Option<Pending>,
@@ -128,10 +135,10 @@ pub(super) struct Survey<'a> {
     pending: Vec<Pending>,
     /// What was seen in this comparison: files by their ids, directories by the hashes of their
     /// tags and of the tags that they had before renames.
-    seen: HashMap<[u8; 32], Seen>,
+    seen: HashMap<Id, Seen>,
     /// The highest version of each file that was seen in a conflict copy, by file and by the name
     /// without the suffix.
-    copies: HashMap<([u8; 32], NameTag), u64>,
+    copies: HashMap<(Id, NameTag), u64>,
     /// An authentic new file was seen that this client did not write: another client has changed
     /// the vault.
     news: bool,
@@ -148,7 +155,7 @@ pub(super) struct Survey<'a> {
     /// Directories that were read.
     visited: HashSet<[u8; PREFIX]>,
     left: Vec<Left>,
-    vacated: HashMap<[u8; 32], Vec<Vacated>>,
+    vacated: HashMap<Id, Vec<Vacated>>,
     /// Directories that are known at their places, and those that are not.
     known: Vec<Child>,
     fresh: Vec<Child>,
@@ -157,6 +164,10 @@ pub(super) struct Survey<'a> {
     busy: Option<Instant>,
     /// The whole vault is read.
     whole: bool,
+    /// How many more entries may be recorded.
+    room: i64,
+    /// How many were left out.
+    left_out: u64,
 }
 
 impl<'a> Survey<'a> {
@@ -173,7 +184,7 @@ impl<'a> Survey<'a> {
             core,
             memory,
             db,
-            reader: db.reader()?,
+            reader: db.reader(&memory.sealer)?,
             options,
             changes: Changes::default(),
             pending: Vec::new(),
@@ -192,6 +203,8 @@ impl<'a> Survey<'a> {
             opened: Arc::new(()),
             busy: None,
             whole: true,
+            room: db.room()?,
+            left_out: 0,
         })
     }
 
@@ -248,7 +261,7 @@ impl<'a> Survey<'a> {
                 // The results so far are older than the local changes.
                 self.write()?;
                 self.memory.learn(self.core, self.db)?;
-                self.reader = self.db.reader()?;
+                self.reader = self.db.reader(&self.memory.sealer)?;
             }
         }
         if self.memory.is_stopped() {
@@ -258,6 +271,7 @@ impl<'a> Survey<'a> {
         let notices = self.judge()?;
         self.write()?;
         self.db.set_others(Others { compared: true, ..self.others })?;
+        self.db.set_left_out(self.left_out)?;
         self.db.set_notices(&notices)?;
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
     }
@@ -310,16 +324,14 @@ impl<'a> Survey<'a> {
     /// records them.
     fn forget_ours(&mut self, here: &Here) -> Inner<()> {
         for (key, row) in self.rows(&here.place)? {
-            let Some(name) =
-                self.memory.open(&row.name).filter(|name| self.memory.is_ours(&here.place, name))
-            else {
+            if !self.memory.is_ours(&here.place, &row.name) {
                 continue;
-            };
-            if self.memory.has_left(&here.place, &name) {
-                self.leaves(&row, here, &name, true);
+            }
+            if self.memory.has_left(&here.place, &row.name) {
+                self.leaves(&row, here, &row.name, true);
             }
             if row.kind == DIRECTORY {
-                let place = self.memory.place(&here.place, &name, &row.id);
+                let place = self.memory.place(&here.place, &row.name, &row.id);
                 self.vacated.entry(row.id).or_default().push(Vacated {
                     hash: row.id,
                     place,
@@ -360,8 +372,8 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns the hashes of the tags that a directory had before it was renamed.
-    fn hashes_before(&self, tag: &Tag) -> Inner<Vec<[u8; 32]>> {
-        Ok(self.core.explained(tag)?.iter().map(|tag| self.memory.hash(tag, b"")).collect())
+    fn hashes_before(&self, tag: &Tag) -> Inner<Vec<Id>> {
+        Ok(self.core.explained(tag)?.iter().map(|tag| self.memory.directory_id(tag)).collect())
     }
 
     /// Moves the rows of renamed directories to their new places.
@@ -385,12 +397,11 @@ impl<'a> Survey<'a> {
         while let Some((old, new)) = todo.pop() {
             for (old_key, row) in self.rows(&old)? {
                 self.set(old_key, None)?;
-                let Some(name) = self.memory.open(&row.name) else { continue };
-                let key = self.memory.key(&new, &name);
+                let key = self.memory.key(&new, &row.name);
                 if row.kind == DIRECTORY {
                     todo.push((
-                        self.memory.place(&old, &name, &row.id),
-                        self.memory.place(&new, &name, &row.id),
+                        self.memory.place(&old, &row.name, &row.id),
+                        self.memory.place(&new, &row.name, &row.id),
                     ));
                 }
                 if let Some(notice) = self.before.remove(&old_key) {
@@ -417,20 +428,14 @@ impl<'a> Survey<'a> {
                 continue;
             }
             for (key, row) in self.rows(&place)? {
-                if let Some(name) = self.memory.open(&row.name) {
-                    match row.kind {
-                        DIRECTORY => todo.push(self.memory.place(&place, &name, &row.id)),
-                        FILE if removed => {
-                            let name = self.memory.tag(&place, &name);
-                            self.left.push(Left {
-                                name,
-                                id: row.id,
-                                version: row.version,
-                                here: false,
-                            });
-                        }
-                        _ => {}
+                match row.kind {
+                    DIRECTORY => todo.push(self.memory.place(&place, &row.name, &row.id)),
+                    FILE if removed => {
+                        let name = self.memory.tag(&place, &row.name);
+                        let Row { id, version, .. } = row;
+                        self.left.push(Left { name, id, version, here: false });
                     }
+                    _ => {}
                 }
                 self.set(key, None)?;
             }
@@ -449,8 +454,8 @@ impl<'a> Survey<'a> {
                 Err(e) if e.raw_os_error() == Some(libc::EROFS) => {}
                 other => other?,
             }
-            self.db.apply(&changes)?;
-            self.reader = self.db.reader()?;
+            self.db.apply(&self.memory.sealer, &changes)?;
+            self.reader = self.db.reader(&self.memory.sealer)?;
         }
         Ok(())
     }
@@ -459,18 +464,20 @@ impl<'a> Survey<'a> {
         self.changes.entries.get(key).map_or_else(|| self.reader.row(key), |row| Ok(row.clone()))
     }
 
-    fn file(&self, id: &[u8; 32]) -> Inner<Option<FileRow>> {
+    fn file(&self, id: &Id) -> Inner<Option<FileRow>> {
         self.changes.files.get(id).map_or_else(|| self.reader.file(id), |row| Ok(*row))
     }
 
-    fn removed(&self, id: &[u8; 32]) -> Inner<Option<RemovedRow>> {
+    fn removed(&self, id: &Id) -> Inner<Option<RemovedRow>> {
         self.changes.removed.get(id).map_or_else(|| self.reader.removed(id), |row| Ok(row.clone()))
     }
 
     /// Sets or drops the row of an entry, and updates the number of names of its file.
     fn set(&mut self, key: EntryKey, row: Option<Row>) -> Inner<()> {
         let of = |row: Option<&Row>| row.filter(|row| row.kind == FILE).map(|row| row.id);
-        let (old, new) = (of(self.row(&key)?.as_ref()), of(row.as_ref()));
+        let before = self.row(&key)?;
+        self.room += i64::from(before.is_some()) - i64::from(row.is_some());
+        let (old, new) = (of(before.as_ref()), of(row.as_ref()));
         if old != new {
             for (id, by) in [(old, -1), (new, 1)] {
                 let Some(id) = id else { continue };
@@ -491,7 +498,7 @@ impl<'a> Survey<'a> {
         let prefix = prefix(place);
         let mut rows: BTreeMap<EntryKey, Row> =
             self.reader.rows(&prefix, None, usize::MAX)?.into_iter().collect();
-        let (mut from, mut to) = ([0; 48], [0xff; 48]);
+        let (mut from, mut to) = ([0; KEY], [0xff; KEY]);
         from[..PREFIX].copy_from_slice(&prefix);
         to[..PREFIX].copy_from_slice(&prefix);
         for (key, row) in self.changes.entries.range(from..=to) {
@@ -539,7 +546,7 @@ impl<'a> Survey<'a> {
         there.sort_unstable();
         let mut after = None;
         loop {
-            let rows = self.reader.rows(&prefix(&here.place), after.as_ref(), BATCH)?;
+            let rows = self.reader.rows(&prefix(&here.place), after.as_ref(), ROWS)?;
             let Some((last, _)) = rows.last() else { break };
             after = Some(*last);
             for (key, row) in rows {
@@ -615,7 +622,7 @@ impl<'a> Survey<'a> {
                     Ok((tag, share)) => {
                         inside = (!share).then_some(tag);
                         is_share = share;
-                        Thing { kind: DIRECTORY, id: self.memory.hash(&tag, b""), version: 0 }
+                        Thing { kind: DIRECTORY, id: self.memory.directory_id(&tag), version: 0 }
                     }
                     Err(_) => Thing { kind: DIRECTORY, id: NOTHING, version: 0 },
                 }
@@ -626,11 +633,11 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns id and version of a file; `None` if its header cannot be read.
-    fn header(&self, dir: &Arc<dyn Dir>, stored: &[u8]) -> Option<([u8; 32], u64)> {
+    fn header(&self, dir: &Arc<dyn Dir>, stored: &[u8]) -> Option<(Id, u64)> {
         let read = || {
             let file = self.core.journal.overlay(dir.open_file(stored, Access::Read)?)?;
             let header = hints::header_of(self.core, &*file)?;
-            Ok::<_, Fault>((header.public.file_id, header.version))
+            Ok::<_, Fault>((short(&header.public.file_id), header.version))
         };
         (0..TRIES).find_map(|_| read().ok())
     }
@@ -697,7 +704,8 @@ impl<'a> Survey<'a> {
             self.pending.push(Pending { key, name, plain, ours, row, thing: Some(thing), why });
             return Ok(());
         }
-        let is_news = thing.kind == FILE && mark.is_none_or(|mark| mark < thing.version);
+        let is_full = self.room <= 0;
+        let is_news = thing.kind == FILE && mark.map_or(!is_full, |mark| mark < thing.version);
         self.news |= is_news && !ours && !self.memory.is_committed(&thing.id);
         self.put(key, row.as_ref(), thing, &present.name)?;
         if let Some(row) = other.filter(|row| row.kind == FILE) {
@@ -803,7 +811,7 @@ impl<'a> Survey<'a> {
 
     /// Compares an entry that is missing.
     fn absent(&mut self, key: EntryKey, row: Row, here: &Here) -> Inner<()> {
-        let name = self.memory.open(&row.name).unwrap_or_else(|| b"?".to_vec());
+        let name = row.name.clone();
         let plain = join(&here.plain, &name);
         let ours = self.memory.is_ours(&here.place, &name);
         let is_settled = ours || self.options.accepts(&plain);
@@ -919,10 +927,7 @@ impl<'a> Survey<'a> {
             let version = self.seen.get(&thing.id).map_or(thing.version, |seen| seen.version);
             let (names, after) =
                 self.file(&thing.id)?.map_or((0, 0), |file| (file.names, file.after));
-            self.changes.files.insert(
-                thing.id,
-                Some(FileRow { version, beside: 0, seen: self.options.now, names, after }),
-            );
+            self.changes.files.insert(thing.id, Some(FileRow { version, beside: 0, names, after }));
             self.changes.removed.insert(thing.id, None);
         }
         self.put(key, row, thing, name)
@@ -930,6 +935,10 @@ impl<'a> Survey<'a> {
 
     /// Records the object that has a name; `old` is the previous row.
     fn put(&mut self, key: EntryKey, old: Option<&Row>, thing: Thing, name: &[u8]) -> Inner<()> {
+        if old.is_none() && self.room <= 0 {
+            self.left_out += 1;
+            return Ok(());
+        }
         let is_known = old.is_some_and(|old| (old.kind, old.id) == (thing.kind, thing.id));
         let after = old.filter(|old| !is_known && old.kind == FILE).map_or(0, |old| head(&old.id));
         let now = self.options.now;
@@ -938,21 +947,14 @@ impl<'a> Survey<'a> {
             let old = self.file(&thing.id)?;
             let file = match &old {
                 Some(old) if thing.version < old.version => {
-                    FileRow { beside: thing.version, seen: now, ..*old }
+                    FileRow { beside: thing.version, ..*old }
                 }
-                Some(old) => FileRow { version: thing.version, seen: now, ..*old },
-                None => FileRow {
-                    version: thing.version,
-                    beside: 0,
-                    seen: now,
-                    names: u32::from(is_known),
-                    after,
-                },
+                Some(old) => FileRow { version: thing.version, ..*old },
+                None => {
+                    FileRow { version: thing.version, beside: 0, names: u32::from(is_known), after }
+                }
             };
-            let as_it_was = |old: &FileRow| {
-                (old.version, old.beside) == (file.version, file.beside) && fresh(old.seen)
-            };
-            if !old.as_ref().is_some_and(as_it_was) {
+            if old != Some(file) {
                 self.changes.files.insert(thing.id, Some(file));
             }
             if self.removed(&thing.id)?.is_some_and(|removed| thing.version >= removed.version) {
@@ -964,7 +966,6 @@ impl<'a> Survey<'a> {
                 && fresh(old.seen)
         };
         if !old.is_some_and(as_it_was) {
-            let name = old.map_or_else(|| self.memory.seal(name), |old| old.name.clone());
             self.set(
                 key,
                 Some(Row {
@@ -972,7 +973,7 @@ impl<'a> Survey<'a> {
                     id: thing.id,
                     version: thing.version,
                     seen: now,
-                    name,
+                    name: name.to_vec(),
                 }),
             )?;
         }
@@ -981,7 +982,7 @@ impl<'a> Survey<'a> {
 }
 
 /// Returns the first bytes of an id.
-fn head(id: &[u8; 32]) -> u64 {
+fn head(id: &Id) -> u64 {
     u64::from_le_bytes(id[..8].try_into().expect("8 of 32 bytes"))
 }
 

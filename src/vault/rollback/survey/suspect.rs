@@ -1,6 +1,6 @@
 //! What is not as it was, before it is decided whether that matters.
 
-use crate::vault::rollback::database::{EntryKey, NameTag, RemovedRow, Row};
+use crate::vault::rollback::rows::{EntryKey, Id, NameTag, RemovedRow, Row};
 
 pub(in crate::vault::rollback) const FILE: u8 = 1;
 
@@ -11,7 +11,7 @@ pub(super) const DIRECTORY: u8 = 2;
 pub(super) struct Thing {
     pub(super) kind: u8,
     /// Id of a file, hash of the tag of a directory.
-    pub(super) id: [u8; 32],
+    pub(super) id: Id,
     pub(super) version: u64,
 }
 

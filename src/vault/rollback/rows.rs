@@ -1,0 +1,194 @@
+//! The rows of the rollback database, and how they are encoded.
+
+use super::blocks::{put_number, take_number};
+
+/// Length in bytes of an [`Id`].
+pub(super) const ID: usize = 10;
+/// The first bytes of a file's id, or of the keyed hash of a directory's tag. Both are random for
+/// everybody without the vault's keys, and somebody with the keys can also give two files one id.
+pub(super) type Id = [u8; ID];
+/// Length in bytes of the part of an [`EntryKey`] that all entries of a directory share.
+pub(super) const PREFIX: usize = 16;
+/// Length in bytes of an [`EntryKey`].
+pub(super) const KEY: usize = PREFIX + 8;
+/// Hash of a directory's place, and of the place and a name.
+pub(super) type EntryKey = [u8; KEY];
+/// Maximum number of names remembered for one removed file.
+const NAMES_MAX: usize = 8;
+
+/// Returns the [`Id`] for a whole id or hash.
+pub(super) fn short(id: &[u8; 32]) -> Id {
+    id[..ID].try_into().expect("10 of 32 bytes")
+}
+
+/// The remembered state of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// 1 file, 2 directory, 3 anything else.
+    pub kind: u8,
+    /// Id of the file, hash of the id of the directory, or zeros.
+    pub id: Id,
+    /// For a file: the highest version seen under this name.
+    pub version: u64,
+    pub seen: i64,
+    /// The plain name.
+    pub name: Vec<u8>,
+}
+
+/// The remembered state of an existing file, by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileRow {
+    /// The highest version seen under any name.
+    pub version: u64,
+    /// A lower version seen at the same time under another name; 0 for none.
+    pub beside: u64,
+    /// Number of remembered entries that are this file.
+    pub names: u32,
+    /// The first bytes of the id of the file that it replaced, or 0: a truncated file gets a new
+    /// id, under all of its names.
+    pub after: u64,
+}
+
+/// Hash of the place of a directory and a name in it.
+pub(super) type NameTag = [u8; 8];
+
+/// The remembered state of a file that was removed or replaced, by its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RemovedRow {
+    /// The highest version seen before.
+    pub version: u64,
+    pub when: i64,
+    /// This machine removed or replaced it.
+    pub here: bool,
+    /// The names from which it was removed.
+    pub names: Vec<NameTag>,
+}
+
+/// An unsettled notice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NoticeRow {
+    /// Kind of the notice; 0: at the moment there is nothing to report.
+    pub what: u8,
+    pub was: u64,
+    pub now: u64,
+    pub seen: i64,
+    /// When this entry first had a notice.
+    pub first: i64,
+    /// When this entry last had a notice.
+    pub last: i64,
+    pub silenced: bool,
+    /// The plain path, sealed.
+    pub path: Vec<u8>,
+}
+
+struct Take<'a>(&'a [u8]);
+
+impl<'a> Take<'a> {
+    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.bytes(1)?[0])
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?))
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        take_number(&mut self.0)
+    }
+
+    fn i64(&mut self) -> Option<i64> {
+        self.u64().map(|n| n as i64)
+    }
+}
+
+impl Row {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.kind];
+        out.extend_from_slice(&self.id);
+        put_number(&mut out, self.version);
+        put_number(&mut out, self.seen as u64);
+        out.extend_from_slice(&self.name);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Row> {
+        let mut t = Take(bytes);
+        Some(Row {
+            kind: t.u8()?,
+            id: t.bytes(ID)?.try_into().ok()?,
+            version: t.number()?,
+            seen: t.number()? as i64,
+            name: t.0.to_vec(),
+        })
+    }
+}
+
+impl FileRow {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_number(&mut out, self.version);
+        put_number(&mut out, self.names.into());
+        // Most files have neither.
+        if (self.beside, self.after) != (0, 0) {
+            put_number(&mut out, self.beside);
+            out.extend_from_slice(&self.after.to_le_bytes());
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<FileRow> {
+        let mut t = Take(bytes);
+        let (version, names) = (t.number()?, t.number()?.try_into().ok()?);
+        let (beside, after) = if t.0.is_empty() { (0, 0) } else { (t.number()?, t.u64()?) };
+        Some(FileRow { version, beside, names, after })
+    }
+}
+
+impl RemovedRow {
+    /// Adds a name, in place of the oldest if there are too many.
+    pub fn add_name(&mut self, name: NameTag) {
+        if !self.names.contains(&name) {
+            if self.names.len() == NAMES_MAX {
+                self.names.remove(0);
+            }
+            self.names.push(name);
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.here.into()];
+        put_number(&mut out, self.version);
+        put_number(&mut out, self.when as u64);
+        out.extend_from_slice(self.names.as_flattened());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<RemovedRow> {
+        let mut t = Take(bytes);
+        let here = t.u8()? != 0;
+        let (version, when) = (t.number()?, t.number()? as i64);
+        let names = t.0.as_chunks().0.to_vec();
+        Some(RemovedRow { version, when, here, names })
+    }
+}
+
+impl NoticeRow {
+    pub fn encode(&self) -> Vec<u8> {
+        let numbers = [self.was, self.now].map(u64::to_le_bytes).concat();
+        let times = [self.seen, self.first, self.last].map(i64::to_le_bytes).concat();
+        [&[self.what, self.silenced.into()], &numbers[..], &times, &self.path].concat()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<NoticeRow> {
+        let mut t = Take(bytes);
+        let (what, silenced) = (t.u8()?, t.u8()? != 0);
+        let (was, now, seen, first, last) = (t.u64()?, t.u64()?, t.i64()?, t.i64()?, t.i64()?);
+        Some(NoticeRow { what, was, now, seen, first, last, silenced, path: t.0.to_vec() })
+    }
+}
