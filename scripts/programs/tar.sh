@@ -20,7 +20,7 @@ tar --xattrs --xattrs-include='*' --acls --same-owner -S -C "$plain/tree" -xpf "
 same_tree "$work/source" "$plain/tree"
 remount_vault
 same_tree "$work/source" "$plain/tree"
-pack "$plain/tree" | cmp - "$work/a.tar" || die "an archive of what was unpacked is another one"
+pack "$plain/tree" | cmp - "$work/a.tar" || die "the archive of the unpacked tree differs from the archive that was unpacked"
 say "$(find "$plain/tree" -type f | wc -l) files"
 rm -r "$plain/tree"
 [ -z "$(ls -A "$plain")" ] || die "something is left after rm -r"

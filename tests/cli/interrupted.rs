@@ -8,8 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::people::{Person, stderr, wait_until};
 
-/// A person with a vault of one share, which holds a folder `f`, and a tree of 96 MB. `None` where
-/// the test does not run as root, who alone sees what a process of kithfs reads and writes.
+/// Returns a person with a vault of one share, which holds a folder `f`, and a tree of 96 MB.
+/// Returns `None` if the test does not run as root: only root sees how much a process of kithfs
+/// reads and writes.
 fn with_much() -> Option<Person> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root");
@@ -60,8 +61,8 @@ fn each_long_command_says_how_to_continue() {
     assert!(ann.shell("diff -r tree again").0);
 }
 
-/// The message of a full target said that one more byte was needed: the bytes of the file that did
-/// not fit counted as copied, and nothing below a folder of the vault as left to copy.
+/// The message of a full target said that one more byte was needed. The bytes of the file that did
+/// not fit were counted as copied, and files in folders of the vault were not counted at all.
 #[test]
 fn a_full_disk_ends_each_long_command_with_one_message() {
     if !rustix::process::geteuid().is_root() {

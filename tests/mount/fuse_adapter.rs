@@ -319,8 +319,8 @@ fn what_is_not_there_is_remembered_until_the_kernel_is_told() {
 
 #[test]
 fn a_file_that_exists_after_all_opens_with_permission() {
-    // The kernel believes that it is missing and asks for its creation. The other program that
-    // created it has decided who may open it.
+    // The kernel believes that the file is missing and requests its creation. Another program has
+    // created the file meanwhile, and its mode decides who may open it.
     for options in ["", "default_permissions"] {
         let Some(mount) = Mount::new(options) else { return };
         assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));

@@ -16,8 +16,8 @@ fn page(name: &str) -> String {
         .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Makes new passphrases cheap to try: a page opens vaults dozens of times, which takes a second
-/// each.
+/// Creates identities whose passphrases take little time to check. The commands of a page open
+/// vaults dozens of times, and by default each time takes a second.
 const CHEAP: &str = r#"
 kithfs() {
     case "$1 ${2-}" in

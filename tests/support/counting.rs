@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use kithfs::crypto::Random;
 
-/// Returns the bytes that follow `0` (or another first one), wrapping at 255. For one structure at
-/// a time: it repeats after 256 bytes.
+/// Returns bytes that count up from 0 (or from another first byte), with 0 after 255. To be used for
+/// one structure at a time, because the bytes repeat after 256.
 pub struct Counting(AtomicU8);
 
 impl Counting {

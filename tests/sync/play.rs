@@ -24,7 +24,7 @@ pub struct Counts {
     pub hidden: usize,
     /// Mounts that were refused.
     pub refused: usize,
-    /// Faults that a check reports, and tools that come to no end.
+    /// Faults that a check reports, and tools that do not finish.
     pub faults: usize,
     /// Alarms of the rollback database.
     pub alarms: usize,
@@ -101,7 +101,7 @@ pub struct Outcome {
     /// Operations, and records, that the plain reference ended with.
     pub operations: usize,
     pub records: usize,
-    /// Operations that ended otherwise than on the plain directory, without an i/o error.
+    /// Operations with another result than on the plain directory, without an i/o error.
     pub differing: usize,
 }
 
@@ -489,7 +489,7 @@ impl Player {
             self.destroyed.extend(doomed);
         }
         if self.removed == Some(machine) {
-            // It may have learnt of the removal already.
+            // This machine may know of its member's removal already.
             self.late.extend(record_of(op).map(|(piece, _)| piece));
             return next_tick();
         }
@@ -546,7 +546,8 @@ impl Player {
         self.torn |= how.torn.is_some();
         let mut done = false;
         for Side { hosts, tool } in [&mut self.plain, &mut self.tested] {
-            // The operation happens once on each side, also if the tool has nothing to read.
+            // The tool calls `between` for each changed file, if there is one. The operation must
+            // happen exactly once on each side.
             let mut result = None;
             let mut between = || {
                 if let (None, Some(torn)) = (&result, &how.torn) {
@@ -563,7 +564,7 @@ impl Player {
         }
     }
 
-    /// Waits for what a live mount has to show within two seconds.
+    /// Checks that a live mount shows a file for which `holds` is true, within two seconds.
     fn expect(
         &mut self,
         step: &Step,
@@ -579,7 +580,8 @@ impl Player {
                 view
             })
         };
-        // The rules of another tool may have led elsewhere.
+        // The plain directory must show it with Syncthing. Other tools have other rules, so with
+        // them the expectation may not apply.
         if !holds(look(self.plain.hosts.machines[machine].point())) {
             assert!(
                 self.tool != ToolKind::Syncthing,

@@ -1,8 +1,8 @@
 //! `kithfs init`
 //!
 //! Rule: a long time may pass between the check for an empty directory and the first write, during
-//! a passphrase prompt. A sync tool or another `init` may have created a vault by then, of which
-//! nothing is replaced or removed.
+//! a passphrase prompt. A sync tool or another `init` may have created a vault meanwhile. `init`
+//! replaces and removes nothing of that vault.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -117,7 +117,8 @@ fn owner(args: &Init, suite: Suite) -> Result<(Owner, Option<PathBuf>), Failure>
     Ok((Owner::Other(locked.unlock(asked)?.0), Some(path)))
 }
 
-/// Returns the command that mounts the new vault, beside it on a directory that `mount` creates.
+/// Returns the command that mounts the new vault. The mount point is a directory beside the vault,
+/// which `mount` creates if it is missing.
 fn mount_command(vault: &Path, identity: Option<&Path>) -> String {
     let word = |path: &Path| word(path.as_os_str().as_bytes());
     let name = |suffix: &str| {

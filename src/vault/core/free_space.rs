@@ -14,8 +14,8 @@ const LOW: u64 = 64 << 20;
 /// How long a measurement of the free space is valid.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// How long after a refusal there counts as little room, whatever the store reports: it may be a
-/// quota, or a limit on the length of files.
+/// For how long after a refusal the store is treated as almost full, whatever it reports: the cause
+/// may be a quota, or a limit on the length of files.
 const WARY: Duration = Duration::from_secs(30);
 
 /// Free space of the store.

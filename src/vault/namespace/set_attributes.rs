@@ -157,8 +157,8 @@ impl Core {
         if times {
             let mut state = open.state.write();
             let timed: Inner<()> = (|| {
-                // A sync tool that finds a new time takes the contents for new, too, and finds no
-                // change when they follow.
+                // A sync tool that finds a new time considers the contents new as well. It would
+                // then not notice the new contents that are committed with the same time later.
                 if let SetTime::At(time) = set.mtime
                     && self.mode.synced
                     && state.changes.is_some()
@@ -171,8 +171,8 @@ impl Core {
                 state.mtime.note(&*open.file(), set.mtime)
             })();
             if timed.is_err() && self.mode.caller_caches {
-                // An fsync in the kernel ends with this request, and the daemon does not receive
-                // it. An error of the contents must reach the next write.
+                // If this request fails, the kernel ends an fsync here and does not pass it to the
+                // daemon. An error of the contents must then reach the next write.
                 let _ = self.commit_state(open, &mut state, Durability::Ordered);
             }
             timed?;

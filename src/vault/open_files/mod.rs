@@ -91,8 +91,8 @@ impl Core {
             shared.writers += usize::from(flags.write);
             return Ok(shared.file.clone());
         }
-        // It has lost its name since the caller looked it up, perhaps to another file: the next
-        // lookup shows.
+        // The node has lost its name since the caller looked it up. Another file may have the name
+        // now, so the caller must look it up again.
         let anew = |fault: Fault| match fault.errno() {
             libc::ENOENT => Fault::Os(libc::ESTALE),
             _ => fault,
@@ -101,7 +101,8 @@ impl Core {
         if flags.write && !flags.truncate {
             self.check_depth(link.parent, &link.stored)?;
         }
-        // Or another program has removed it from the store: the caller looks again, and may create it.
+        // The same if another program has removed the file from the store. After the new lookup the
+        // caller may create it.
         let dir = self.dir(link.parent).map_err(anew)?;
         let file = self.open_stored(&*dir, &link.stored, flags).map_err(|e| anew(e.into()))?;
         let stat = file.stat()?;
@@ -194,7 +195,7 @@ impl Core {
         let path = || {
             let path = self.record_path(open, name.as_ref())?;
             if path.is_none() {
-                // It gets none any more, so renames need not wait for the following steps.
+                // The file will not get a name again, so renames need not wait for the next steps.
                 paths.take();
             }
             Ok(path)
@@ -560,8 +561,8 @@ impl Core {
     }
 
     /// Returns the stored path for a record of the file, that of `name` if one is known; `None` if
-    /// the file has no name any more. An unknown hard link is searched for: without a record,
-    /// places would be overwritten that it refers to.
+    /// the file has no name any more. If the file has a hard link whose name is unknown, this name
+    /// is searched for: a commit without a record would overwrite places that the file still uses.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(link) = name {
             self.check_depth(link.parent, &link.stored)?; // a directory above may have been moved

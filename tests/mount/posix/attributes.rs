@@ -195,8 +195,8 @@ fn file_capabilities_survive_a_copy_and_end_with_a_write() {
 
 #[test]
 fn reading_leaves_access_times_alone_where_it_is_asked_to() {
-    // The option reached only the kernel, which leaves the times of a FUSE filesystem to the
-    // daemon: each read of a file changed them.
+    // The option `noatime` reached only the kernel, which leaves the times of a FUSE filesystem to
+    // the daemon. Each read of a file changed its access time.
     let Some(mut posix) = Posix::new() else { return };
     let age = "echo x > f; touch -a -d @1000000000 f";
     let reread =
@@ -214,9 +214,9 @@ fn reading_leaves_access_times_alone_where_it_is_asked_to() {
 
 #[test]
 fn no_time_changes_that_no_program_has_changed() {
-    // The daemon changed the time of a new file when it was committed: visible as soon as the
-    // kernel had forgotten the file. An empty file then always had another one, and so did every
-    // new file that was written on kernels whose clock is no finer than its ticks.
+    // The daemon changed the time of a new file when it committed the file. Programs saw the changed
+    // time as soon as the kernel had forgotten the file. This happened to every empty file, and on
+    // kernels whose clock is no finer than its ticks to every new file that was written.
     let Some(mut posix) = Posix::new() else { return };
     let write = |name: &str, parts: &[&[u8]]| {
         for (i, part) in parts.iter().enumerate() {
@@ -236,14 +236,15 @@ fn no_time_changes_that_no_program_has_changed() {
         write(&format!("set {i}"), &[b"abc", b"def"]);
         set(&posix.at(&format!("set {i}")), (1_000_000, 1), (1_000_000 + i, 7));
     }
-    // Written within the tick of its creation, and held open: the data comes late.
+    // Written within the tick of their creation, and held open: the daemon gets the data late.
     let make = |i| {
         let mut file = File::create(posix.at(&format!("held {i}"))).unwrap();
         file.write_all(&[1; 5000]).unwrap();
         file
     };
     let held: Vec<File> = (0..40).map(make).collect();
-    // Long enough that no clock takes the two for the same time. There is no event to wait for.
+    // Long enough that creation and commit have different times on every clock. There is no event
+    // to wait for.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     drop(held);
     let times = |posix: &Posix| {

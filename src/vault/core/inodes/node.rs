@@ -111,9 +111,9 @@ pub(super) struct Node {
     /// No open through this node succeeds any more: the store has another state than the kernel's
     /// cache.
     pub retired: bool,
-    /// The second, cut to 32 bits (0 counts as unknown), of the modification time that the kernel
-    /// caches, if a program has written past the page cache: the kernel does not update its own
-    /// time for such writes.
+    /// The modification time that the kernel caches, in seconds, cut to 32 bits (0 counts as
+    /// unknown). Set if a program has written past the page cache: the kernel does not update its
+    /// own time for such writes.
     pub told_second: Option<NonZeroU32>,
     /// The file's size has changed since a reply contained it.
     pub resized: bool,
