@@ -244,7 +244,7 @@ scenario() {
     "${sync}_sync"
     agree
     diff -r --no-dereference "$work/expected" "$work/out-two" >&2 || die "$sync: the second machine does not have what the first one wrote"
-    say "$sync: what one machine writes the other one has"
+    say "$sync: the second machine has what the first one wrote"
 
     together
 
@@ -279,7 +279,7 @@ scenario() {
         grep -rqx "new on $machine" "$work/out-two"/new* || die "$sync: the new file of machine $machine is lost"
         [ "$(cat "$work/out-two/both/$machine")" = "$machine" ] || die "$sync: a file in a directory that both made is lost"
     done
-    say "$sync: of a conflict both are there"
+    say "$sync: both versions of a conflict are kept"
 
     # The daemon of the first machine is killed while its journal contains changes. The journal is only on that machine.
     on one sh -c 'echo $$ >"$0"; exec "$@"' "$work/daemon" "$kithfs" mount --foreground "$(store one)" "$(point one)" >/dev/null 2>&1 &

@@ -1,4 +1,4 @@
-//! The source of random bytes is an argument. This room never asks the operating system itself.
+//! The source of random bytes is an argument. `crypto` never asks the operating system itself.
 
 /// A source of cryptographically secure random bytes.
 ///

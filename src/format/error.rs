@@ -1,4 +1,4 @@
-//! The error type of every parser in this room.
+//! The error type of every parser in `format`.
 //!
 //! Rules: a parser reports *which* structure was wrong (`what`) and *how* (`kind`), and nothing
 //! else; the error contains no plaintext and no secret.

@@ -185,8 +185,9 @@ enum Judge {
     AnyWhole,
 }
 
-/// Whether the check notes that an entry in a damaged place is marked, and everything can be read all
-/// the same: a directory that has lost its evidence, or has another one's name. That is no fault.
+/// Returns whether the check notes a marked entry in a damaged place, and all contents can be read.
+/// This happens if a directory has lost its evidence or has another directory's name, and is no
+/// fault.
 fn is_marked(
     vault: &Vault,
     report: &CheckReport,
@@ -195,7 +196,7 @@ fn is_marked(
     truth: &Truth,
 ) -> bool {
     let noted = damaged.iter().any(|path| {
-        // Evidence is about any directory.
+        // The stored path of evidence does not show which directory it belongs to.
         let is_evidence = path.starts_with(b"+moved");
         let place = if is_evidence { Ok(Vec::new()) } else { vault.plain_path(path) };
         let is_there = |plain: &[u8]| place.as_ref().is_ok_and(|place| plain.starts_with(place));
@@ -242,7 +243,6 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
             (Judge::Exact, Some(wanted), found) => {
                 assert!(wanted == found, "{what}: {} shows other bytes", path.escape_ascii())
             }
-            // A name of its own only for an entry that has lost its long name.
             (_, _, Item::File { bytes, xattrs }) => {
                 assert!(
                     truth.contents.contains(bytes),
@@ -266,7 +266,7 @@ fn judge(store: &MemStore, truth: &Truth, judge: Judge, damaged: &[Vec<u8>], wha
             let is_told = |name: &[u8]| name[0] == b'=' || split_mark(name).is_some();
             let told = path.split(|b| *b == b'/').any(is_told);
             assert!(told, "{what}: {} came from nowhere", path.escape_ascii());
-            // What has a mark is what had that name elsewhere.
+            // An entry with a mark shows what an entry with the same plain name showed elsewhere.
             if let Some((plain, _)) = split_mark(vaults::split(path).1)
                 && plain[0] != b'='
             {
@@ -613,8 +613,8 @@ fn parts_of_other_files_and_of_older_versions() {
                     let end = (at + len).min(bytes.len()).min(from.len());
                     let mut bad = bytes.clone();
                     bad[at..end].copy_from_slice(&from[at..end]);
-                    // A part that makes up the whole file is the exception of the older version. It
-                    // reveals nothing either if the rest is surplus.
+                    // If the part completes the whole other file, the result is a whole older
+                    // version, which is allowed. Further bytes after that file are not shown.
                     let whole = bad.starts_with(from)
                         || whose == "an older version"
                             && end == HEADER

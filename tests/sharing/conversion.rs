@@ -55,7 +55,7 @@ fn filled(path: &[u8]) -> MemStore {
     store
 }
 
-/// A store of that kind.
+/// Wraps `store` as one that cannot exchange two directories, like most stores behind FUSE.
 fn through_fuse(store: &MemStore) -> (Arc<dyn Dir>, Arc<FaultPlan>) {
     let plan = FaultPlan::new();
     plan.come_through_fuse();
@@ -575,8 +575,8 @@ fn a_folder_is_converted_while_a_file_in_it_is_open() {
 
 #[test]
 fn a_folder_is_found_while_its_conversion_has_moved_it() {
-    // Between the renames the folder is not where programs know it, and seemed to be missing for
-    // those that work in it.
+    // Between the two renames the folder is not at the path that programs use. Programs that worked
+    // in it were told that it did not exist.
     let store = filled(b"projects");
     let (root, plan) = through_fuse(&store);
     let vault = vaults::open(root).unwrap();

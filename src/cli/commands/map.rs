@@ -12,10 +12,11 @@ use crate::cli::vaults::open::{Purpose, open};
 use crate::cli::vaults::paths;
 
 /// Prints the cipher path of a plain one, or the plain path of a cipher one, relative to the vault.
-/// It may be mounted, as names are in the store as soon as they are created.
+/// The vault may be mounted: names are in the store as soon as they are created.
 pub fn run(args: &Map) -> Result<Exit, Failure> {
     let (vault, path) = match &args.path {
-        // The ciphertext of a share in the vault is a vault too: what is given apart stays apart.
+        // Vault and path are not combined here: the directory of a nested share is a vault too, so
+        // the combined path could be taken apart at another place.
         Some(path) if args.reverse => (args.vault.clone(), PathBuf::from(path)),
         path => {
             let (vault, path) = paths::one(&args.vault, path.as_deref())?;

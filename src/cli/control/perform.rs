@@ -32,7 +32,8 @@ fn done(
         progress(done);
     };
     if let What::Create { isolated, name, mode } = what {
-        // First, as a former folder may be waiting under its other name.
+        // An interrupted conversion may have left the folder under another name. It gets its own
+        // name back first, so that `make_path` does not create a new folder.
         vault.put_back(path)?;
         drop(make_path(vault, path, *mode)?);
         let options =

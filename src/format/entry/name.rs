@@ -6,7 +6,7 @@
 //!   alone open it, wherever the entry is.
 //! * Where that text would be longer than the share allows, the entry is `=` and the text of the
 //!   hash of the sealed name, and a control file at the share's root holds the sealed name.
-//! * The text ends at the first byte that is no letter of it. Whatever follows is the suffix of a
+//! * The text ends before the first byte that is not in its alphabet. The rest is the suffix of a
 //!   sync tool's conflict copy.
 //! * A name whose first byte is neither a letter nor `=` is a control file, and so are the few names
 //!   in `OF_OTHERS`.
@@ -165,8 +165,8 @@ impl<'a> NameCipher<'a> {
     }
 }
 
-/// Returns the contents of a decrypted name; `None` if it was changed, or has another encoding than
-/// the one of its name.
+/// Returns the contents of a decrypted name; `None` if it was changed, or if it is not encoded in
+/// the only valid way.
 fn opened(buf: Vec<u8>) -> Option<Opened> {
     let (tag, rest) = buf.split_first_chunk()?;
     let end = rest.iter().rposition(|b| *b != 0)? + 1;
@@ -308,7 +308,8 @@ mod tests {
                 cipher.hctr2.encrypt(&cipher.tweak, &mut sealed).unwrap();
                 assert_eq!(cipher.open(&sealed), None, "{len} in {sealed_len}");
             }
-            // A name that has room in the entry is not stored by its hash, nor the reverse.
+            // A name that fits into the entry is not stored by its hash, and a longer one is never
+            // stored in the entry.
             let Parts::Short { sealed, .. } = parse(entry, LONGEST) else { panic!("a short name") };
             assert!(!is_long(&sealed, blake3::hash(&sealed).as_bytes(), LONGEST));
             let long = cipher.encode(&[7; 8], &[b'n'; SHORT_MAX + 1]).unwrap();

@@ -67,9 +67,9 @@ const EXFAT: u32 = 0x2011_bab0;
 #[derive(Clone, Copy, Default)]
 struct Quirks {
     /// `fsync` alone does not make its object durable; `syncfs` before it does. On FAT a file's
-    /// length and location are in its directory entry, and the letters of a long name beside it:
-    /// `fsync` of a file writes the one without the other, and that of a directory to which a file
-    /// was renamed writes an entry of length 0.
+    /// length and location are in its directory entry, and the letters of a long name are beside
+    /// that entry. `fsync` of a file writes the entry without the letters. If a file was renamed to
+    /// a directory, `fsync` of that directory writes an entry of length 0.
     names_apart: bool,
     /// A directory's birth time changes with each rename into it, as on exFAT (Linux 6.1), so it
     /// does not identify the object.
@@ -248,9 +248,10 @@ impl OsDir {
         }
     }
 
-    /// On a store where a name has no length and no contents until the file is written again, a
-    /// power cut some seconds after a rename would lose data that was synced long before it. The
-    /// later flush reports errors of this one: a descriptor of its own takes no error from that.
+    /// Flushes the filesystem after a rename into this directory. Called on a store where a new name
+    /// has no length and no contents until the file is written again: a power cut some seconds after
+    /// the rename would lose data that was synced long before it. Errors are ignored here, because
+    /// the later flush reports them too: this one uses its own descriptor.
     fn settle_renamed(&self) {
         if let Ok(fd) = sys::open(self.fd(), b".", DIR_FLAGS, Mode::empty()) {
             let _ = self.quirks.flush(fd.as_fd(), || fs::fsync(&fd));

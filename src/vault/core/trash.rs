@@ -19,7 +19,7 @@ use crate::store::{Dir, Kind, RenameMode};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::{entries, list};
 
-/// Prefix of such names.
+/// Prefix of the names of directories that are being deleted.
 pub(crate) const TRASH: &[u8] = b"+trash-";
 /// Maximum number of directories whose deletion is retried; each costs a handle. Further ones are
 /// left to fsck.

@@ -98,7 +98,8 @@ impl Vault {
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let route = self.shares().directory("rmdir", parent)?;
-        // A nested share must not be closed in vain.
+        // Checked before a nested share is closed: otherwise it could be closed although its
+        // directory cannot be removed.
         route
             .core
             .check_writable()

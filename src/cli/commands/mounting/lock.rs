@@ -25,7 +25,7 @@ pub fn run(args: &Lock) -> Result<Exit, Failure> {
     } else {
         args.names.iter().map(|name| find(name, &live)).collect::<Result<_, _>>()?
     };
-    // All at once, as one of them may wait for its store.
+    // All vaults are locked before the first wait, because one of them may wait for its store.
     let asked: Vec<_> = chosen.into_iter().map(|entry| (control::lock(&entry), entry)).collect();
     each(asked, |(asked, entry)| {
         asked?;
@@ -57,12 +57,12 @@ pub fn lock_within(mountpoint: &Path) {
             tracing::warn!("a vault inside the mount is not locked: {}", failure.message);
             continue;
         }
-        // Without a time limit, as what was written is not safe before.
+        // Waits without a time limit: what was written is not safe until the daemon has ended.
         while matches!(entry.process.wait_for_end(Duration::from_secs(3600)), Ok(false)) {}
     }
 }
 
-/// Waits for the daemon without a time limit, as what was written is not safe before it ends.
+/// Waits for the daemon without a time limit: what was written is not safe until it has ended.
 fn wait(registry: &Registry, entry: &Entry) -> Result<Exit, Failure> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let place = &entry.mountpoint.0;

@@ -62,7 +62,7 @@ impl Share {
     /// See [`Vault::pending`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Vault::pending`].
     pub fn pending(&self, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         for _ in 0..ROUNDS {
             self.look()?;
@@ -81,7 +81,7 @@ impl Share {
     /// See [`Vault::reseal`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Vault::reseal`].
     pub fn reseal(&self, eager: bool, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         let before = self.pending(&mut |_| {})?;
         self.core.check_writable().map_err(|fault| self.at(fault))?;
