@@ -214,7 +214,7 @@ use() {
             # Makes the whole store read-only.
             mount -o remount,ro "$store"
             mount_vault 2>"$work/mount"
-            [ "$(cat "$plain/list")" = 'milk, bread' ] || die "on a store that can only be read"
+            [ "$(cat "$plain/list")" = 'milk, bread' ] || die "cannot read the list on a read-only store"
             fails touch "$plain/list"
             unmount_vault
             mount -o remount,rw "$store"
@@ -253,10 +253,10 @@ sharing() {
     wait "$writer"
     writer=''
     [ ! -s "$work/looked" ] || { head -n 3 "$work/looked" >&2; die "the folder was not there while it became a share"; }
-    cmp - "$work/tree/dir 0 0/file 5 $(printf 'long%.0s' $(seq 10))" <&4 || die "what was open has changed"
+    cmp - "$work/tree/dir 0 0/file 5 $(printf 'long%.0s' $(seq 10))" <&4 || die "an open file has changed"
     exec 4<&-
     same "$work/tree" "$plain/used" "a share of a folder in use differs"
-    [ "$(ls -A "$plain")" = $'resting\nused' ] || { ls -A "$plain" >&2; die "the making of a share has left something"; }
+    [ "$(ls -A "$plain")" = $'resting\nused' ] || { ls -A "$plain" >&2; die "share create has left something behind"; }
     echo plan >"$plain/used/plan"
     sync "$plain/used/plan"
     ann share add "$plain/used" Bob --role writer
@@ -272,8 +272,8 @@ sharing() {
     ann share remove "$vault/used" Bob
     ann share rekey --eager "$vault/used"
     echo secret | "$kithfs" put "$vault" used/secret
-    ! bob_has secret >"$work/said" || die "who was removed reads on"
-    [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "what who was removed has written"
+    ! bob_has secret >"$work/said" || die "the removed member can still read new data"
+    [ "$("$kithfs" cat "$vault" used/his)" = his ] || die "a file that the removed member has written is not as it was"
     verify_vault "after sharing"
     local left
     left=$(find "$vault" -name '.fuse_hidden*' -o -name '.nfs*' -o -name '+trash*' -o -name '+tmp*' -o -name '+moving*')
@@ -304,9 +304,9 @@ interrupted() {
         "$kithfs" ls "$vault" >"$work/names"
         grep -q "^$at/*\$" "$work/names" || at="$at.before-share"
         exported "$at" "killed before rename $n, the folder is not whole"
-        "$kithfs" share create "$vault/folder $n" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "killed before rename $n, it does not go on"; }
+        "$kithfs" share create "$vault/folder $n" >"$work/said" 2>&1 || { cat "$work/said" >&2; die "killed before rename $n, share create does not continue"; }
         exported "folder $n" "killed before rename $n, the share is not whole"
-        ! "$kithfs" ls "$vault" | grep before-share >&2 || die "killed before rename $n, it leaves something"
+        ! "$kithfs" ls "$vault" | grep before-share >&2 || die "killed before rename $n, share create leaves a folder behind"
         [ "$status" -ne 0 ] || break
     done
     [ "$status" -eq 0 ] && [ "$n" -gt 3 ] || { cat "$work/said" >&2; die "share create: exit status $status after $n renames"; }
@@ -325,15 +325,15 @@ others() {
     verify_vault "after another user"
     mkdir -m 777 "$work/home"
     chmod 644 "$work/passphrase"
-    as_other "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by who does not own the store"; }
-    echo his | as_other "$kithfs" put "$store/his" file 2>"$work/put" || { cat "$work/put" >&2; die "put by who does not own the store"; }
+    as_other "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$store/his" >"$work/init" 2>&1 || { cat "$work/init" >&2; die "init by a user who does not own the store"; }
+    echo his | as_other "$kithfs" put "$store/his" file 2>"$work/put" || { cat "$work/put" >&2; die "put by a user who does not own the store"; }
     if [ "$kind" = exfat ]; then
-        grep -q 'mode and time of the file cannot be set' "$work/put" || die "put does not say what is not kept"
-        ! as_other "$kithfs" import "$here/scripts/stores" "$store/his/imported" >/dev/null 2>&1 || die "import does not say what is not kept"
+        grep -q 'mode and time of the file cannot be set' "$work/put" || die "put does not report that mode and time are not kept"
+        ! as_other "$kithfs" import "$here/scripts/stores" "$store/his/imported" >/dev/null 2>&1 || die "import does not report what is not kept"
     fi
-    [ "$(as_other "$kithfs" cat "$store/his" file)" = his ] || die "put and cat by who does not own the store"
+    [ "$(as_other "$kithfs" cat "$store/his" file)" = his ] || die "put and cat by a user who does not own the store"
     as_other "$kithfs" passphrase add --new-recovery-code "$store/his" >/dev/null 2>"$work/add" || { cat "$work/add" >&2; die "passphrase add"; }
-    as_other "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by who does not own the store"; }
+    as_other "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by a user who does not own the store"; }
 }
 
 # Tests a second machine: another client of the same cluster, with its own cache, which learns of the first one only through the server.
@@ -373,7 +373,7 @@ machines() {
     # While one machine has a file open for writing, the other one can read it but not write to it.
     exec 5>>"$plain/held"
     ! (echo late >>"$other/held") 2>"$work/late" || die "both have one file open for writing"
-    grep -q 'busy' "$work/late" || { cat "$work/late" >&2; die "the error of a file that is held is another one"; }
+    grep -q 'busy' "$work/late" || { cat "$work/late" >&2; die "the error for a file that is open elsewhere is not EBUSY"; }
     exec 5>&-
     appends() { for n in $(seq 40); do until echo "$2 $n" >>"$1/log"; do sleep 0.1; done; done 2>/dev/null; }
     appends "$other" there &
@@ -382,7 +382,7 @@ machines() {
     wait "$writer"
     writer=''
     for n in $(seq 40); do printf 'here %s\nthere %s\n' "$n" "$n"; done | sort >"$work/all"
-    for at in "$plain" "$other"; do sort "$at/log" | cmp - "$work/all" || die "not all that two machines have appended is in $at"; done
+    for at in "$plain" "$other"; do sort "$at/log" | cmp - "$work/all" || die "$at does not contain everything that the two machines have appended"; done
     for place in "$other" "$plain"; do soon 60 "$kithfs" umount "$place"; done
     verify_vault "after two machines"
     umount "$work/machine"
@@ -425,7 +425,7 @@ restarted() {
             sleep 0.2
         done
         cat "$work/writing" >&2
-        die "what writes does not go on after the server has restarted"
+        die "the writing program does not continue after the restart of the server"
     }
     for n in 1 2; do
         goes_on
@@ -467,13 +467,13 @@ replaced() {
     exec 5>&- || true
     fails dd if=/dev/zero of="$plain/new" bs=4096 count=1 conv=fsync
     ! soon 30 cat "$plain/kept" >"$work/read" 2>/dev/null || [ "$(cat "$work/read")" = kept ] || die "other bytes"
-    soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || say "umount of what is gone: $(paste -s -d ' ' "$work/umount")"
+    soon 60 "$kithfs" umount "$plain" >"$work/umount" 2>&1 || say "umount of a vault that is gone: $(paste -s -d ' ' "$work/umount")"
     ! is_mounted "$plain" || die "it is still mounted"
     mount_vault
     [ "$(cat "$plain/kept")" = kept ] || die "what was restored"
     echo after >"$plain/after"
     unmount_vault
-    soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "what the replacing has left cannot be repaired"; }
+    soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "the state after the restore cannot be repaired"; }
     verify_vault "after it was replaced"
 }
 
@@ -497,7 +497,7 @@ squashed() {
     as_user "$kithfs" fsck "$store/his" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "fsck by a user"; }
     local status=0
     "$kithfs" ls "$store/his" >"$work/said" 2>&1 || status=$?
-    [ "$status" -ne 0 ] && grep -q 'ermission denied' "$work/said" || { cat "$work/said" >&2; die "nobody reads it: exit status $status"; }
+    [ "$status" -ne 0 ] && grep -q 'ermission denied' "$work/said" || { cat "$work/said" >&2; die "root is not refused with a message about the permission: exit status $status"; }
     # A vault of root belongs to nobody there.
     new_vault squashed
     mount_vault
@@ -546,7 +546,7 @@ lost() {
     echo after >"$plain/after"
     unmount_vault
     # Files that were never synced may exist in part. No other fault is allowed.
-    soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "what the loss has left cannot be repaired"; }
+    soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "the state after the loss cannot be repaired"; }
     ! grep -q synced "$work/fsck" || { cat "$work/fsck" >&2; die "what was synced is damaged"; }
     verify_vault "after the repair"
     calls_wait=1
@@ -580,7 +580,7 @@ full() {
             refused=$((refused + 1))
         fi
     done
-    if grep -v 'No space left' "$work/dd" >&2; then die "the error of a full store is another one"; fi
+    if grep -v 'No space left' "$work/dd" >&2; then die "the error of a full store is not ENOSPC"; fi
     # Each file has its former contents or those of the last overwriting. On a store that never writes in place (Btrfs), a file that found no
     # room may be readable only when there is room again. No read returns other bytes.
     for n in 1 2 3; do
@@ -613,12 +613,12 @@ reading() {
     unmount_vault
     if [ "$kind" = squashfs ]; then
         mount_vault 2>"$work/mount"
-        grep -q 'read' "$work/mount" || die "nothing says that it is mounted for reading"
+        grep -q 'read' "$work/mount" || die "no message says that the vault is mounted read-only"
         fails touch "$plain/new"
         unmount_vault
         local status=0
         echo x | "$kithfs" put "$vault" new 2>"$work/put" || status=$?
-        [ "$status" -eq 11 ] || { cat "$work/put" >&2; die "put into what can only be read: exit status $status"; }
+        [ "$status" -eq 11 ] || { cat "$work/put" >&2; die "put into a read-only store: exit status $status"; }
     fi
     if "$kithfs" export "$vault/tree" "$work/exported" >/dev/null 2>&1; then
         same "$work/tree" "$work/exported" "what was exported differs"

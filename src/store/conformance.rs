@@ -586,7 +586,8 @@ pub(super) fn directory_locks(root: Root) {
     drop((first, second));
     assert!(dir.try_lock(Lock::Exclusive).unwrap());
     assert_eq!(dir.locks().unwrap(), [mine(Lock::Exclusive)]);
-    // It follows the directory, however that is called, and belongs to no other of its name.
+    // The lock stays with the directory when that is renamed. A new directory with the old name is
+    // not locked.
     root.rename(b"d", &*root, b"e", RenameMode::Replace).unwrap();
     root.mkdir(b"d", 0o755).unwrap();
     assert!(!root.open_dir(b"e").unwrap().try_lock(Lock::Shared).unwrap());

@@ -276,8 +276,8 @@ fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
 
 #[test]
 fn a_daemon_out_of_descriptors_answers_later() {
-    // The first question that the daemon could not accept was the last one: nothing about the share
-    // could be asked or changed until it was mounted again.
+    // When the daemon could not accept a connection once, it never accepted one again: no command
+    // could query or change the share until it was mounted again.
     if !can_run() {
         return;
     }

@@ -126,7 +126,7 @@ fn a_removed_member_reads_nothing_new_in_a_live_mount() {
     assert_eq!(said(&cem.ok(&["cat", "vault", "old"])), "before\n");
     sync(&ann, &cem);
     refused(&cem.fails(&["cat", "vault", "new"], 3), "not a member");
-    // Nor with the old list of members, restored by the storage host.
+    // Cem cannot read it either if the storage host restores the old list of members.
     let names = |person: &Person| -> Vec<String> {
         let entries = fs::read_dir(person.home().join("vault")).unwrap();
         entries

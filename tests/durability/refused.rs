@@ -27,9 +27,9 @@ fn fill_up(store: &MemStore, vault: &Vault) {
 
 #[test]
 fn a_background_commit_does_not_restore_discarded_data() {
-    // The background took the open files, and reached one of them after its last close had been
-    // refused for lack of room. By then there was room, and another program had opened the file,
-    // written to it and synced it: the refused changes were committed over that.
+    // The background made a list of the open files. Before it reached one of them, the last close of
+    // that file was refused for lack of room. Then there was room again, and another program opened
+    // the file, wrote to it and synced it. The background committed the refused changes over that.
     for attempt in 0.. {
         assert!(attempt < 200, "the file was always the first");
         let store = store(12);
@@ -121,12 +121,13 @@ fn a_file_keeps_its_length_after_punching_a_refused_write() {
 
 #[test]
 fn a_file_that_was_never_synced_survives_what_does_not_fit() {
-    // The contents of such a file were overwritten at once, table and header later: if those found
-    // no room, or a write was refused and nothing was to be committed, the bytes of the last commit
-    // were lost. A log of 4 KiB on a full disk could not be read any more.
+    // The contents of such a file were overwritten at once, and its table and header later. The
+    // bytes of the last commit were lost in two cases: there was no room for table and header; or a
+    // write was refused and there was nothing to commit. A log of 4 KiB on a full disk became
+    // unreadable.
     for chunk_log2 in [12, 18] {
         for (len, offset, more) in [
-            (3900, 3900, 9000),       // small data stand where the first segment goes
+            (3900, 3900, 9000),       // small data is stored where the first segment will be
             (20_000, 4096, 200_000),  // whole segments
             (20_000, 19_000, 50_000), // and the last one, which is not full
             (20_000, 20_000, 300),
@@ -191,8 +192,8 @@ fn a_file_with_a_hole_at_its_table_shrinks_on_a_full_store() {
 
 #[test]
 fn leftovers_of_a_refused_write_go_when_the_vault_closes() {
-    // They were removed only from files whose last close found no room, and that were still in the
-    // same place. `fsck` reported the others as damaged.
+    // Leftovers were removed only from files whose last close found no room, and which had not been
+    // moved since. `fsck` reported all other files with leftovers as damaged.
     enum Then {
         RenameFile,
         RenameFolder,
@@ -271,9 +272,9 @@ fn a_record_that_was_refused_is_wiped_when_the_journal_rests() {
 
 #[test]
 fn handles_left_open_at_close_commit_nothing() {
-    // The lock is released then, and with the journal the bytes after the ends of files. A daemon
-    // that gets two signals to end closes the vault under the programs that keep its mount busy; a
-    // write in that moment was committed over the work of the next mount.
+    // A daemon that gets two signals to end closes the vault while programs keep its mount busy. The
+    // close releases the lock, empties the journal and cuts bytes after the ends of files. A write
+    // after that was committed over the work of the next mount.
     let store = store(12);
     let (vault, handle) = vault_with(&store, b"file", &pattern(1, 20_000), true);
     vault.write(handle, 0, &pattern(2, 20_000), false).unwrap();

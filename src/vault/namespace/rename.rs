@@ -221,7 +221,7 @@ impl Core {
             self.renamed_dir(node, stat.kind);
             changed.push(node);
         }
-        // Before the new path can be put into a record.
+        // Noted before a record of the journal can contain the new path.
         for node in changed {
             self.inode_changed(node);
         }
@@ -271,7 +271,7 @@ impl Core {
         }
         let place = from.place_name(stored, name)?.ok_or(Fault::Os(libc::EACCES))?;
         let junction = from.junction(&place)?.ok_or(Fault::Os(libc::EACCES))?;
-        // It is at the place of the directory that it replaces.
+        // The new junction belongs to the place of the directory that the share replaces.
         let name = to.place_name(destination, new_name)?.ok_or(Fault::Os(libc::EACCES))?;
         to.write_junction(&Junction { name, ..junction })?;
         Ok(Some(place))

@@ -13,8 +13,8 @@ use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::types::OpenFlags;
 
 impl Writers {
-    /// Returns the flags with which a file is really opened: a file that is truncated must not have
-    /// a writer in another daemon.
+    /// Returns the flags with which a file is really opened. To truncate a file counts as writing:
+    /// no other daemon may have the file open for writing then.
     pub fn open_flags(self, flags: OpenFlags) -> OpenFlags {
         match self {
             Writers::Exclusive => flags,
