@@ -96,8 +96,9 @@ fn a_stored_public_key_is_proven_before_it_is_printed() {
 
 #[test]
 fn identities_behind_links_or_writable_by_others_are_proven() {
-    // Only the name of the path was checked: through a link in the home, the key that the storage
-    // host had put there was printed as the user's own, for others to share folders with.
+    // Only the name of the path was checked. If the identity in the home was a link into a vault,
+    // the storage host could put its own key there. The program printed that key as the user's own,
+    // and others would have shared folders with it.
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);
     let own = ann.home().join(".config/kithfs/identity");
@@ -111,10 +112,10 @@ fn identities_behind_links_or_writable_by_others_are_proven() {
     fs::write(&file, &forged).unwrap();
     refused(&ann.fails(&["identity", "export"], 3), "wrong passphrase");
     refused(&ann.fails(&["identity", "show"], 3), "wrong passphrase");
-    // Under another name, beside the vault's other files.
+    // The forged identity has another name in the vault's directory.
     fs::rename(&file, ann.home().join("vault/mine")).unwrap();
     refused(&ann.fails(&["identity", "export", "--identity", "vault/mine"], 3), "wrong passphrase");
-    // Where others may write to it.
+    // The forged identity is in the home, and other users may write to it.
     fs::remove_file(&own).unwrap();
     fs::write(&own, &forged).unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o660)).unwrap();
@@ -380,7 +381,7 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
         let owner = fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
         let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-        // It gets no passphrase, and ends.
+        // The command ends because it gets no passphrase.
         fs::remove_file(ann.home().join("passphrase")).unwrap();
         running.wait_with_output().unwrap();
         ann.write("passphrase", "passphrase of ann\n");
@@ -390,9 +391,9 @@ fn a_command_that_unlocks_keeps_its_memory_to_itself() {
 
 #[test]
 fn init_keeps_the_identity_of_a_vault_that_arrives_meanwhile() {
-    // The directory was empty when `init` looked, and a sync tool, or another `init`, created a
-    // vault while it waited. It replaced the other vault's identity by the new one, found the
-    // vault, and removed the identity: that vault could not be opened any more.
+    // The directory was empty when `init` looked. While `init` waited for a passphrase, a sync tool
+    // or another `init` created a vault. The first `init` replaced the identity of that vault by its
+    // own, then found the vault, and removed the identity. The vault could not be opened any more.
     let ann = Person::new("ann");
     fs::create_dir(ann.home().join("vault")).unwrap();
     let other = "kithfs init --kdf-memory 32 --kdf-passes 1 vault > code && echo x"
@@ -472,7 +473,7 @@ fn a_contacts_changed_key_is_never_accepted_silently() {
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("new       {print}  Bob\n"));
     ann.ok(&["contact", "verify", "Bob", "--fingerprint", &print.to_lowercase().replace('-', " ")]);
     assert_eq!(said(&ann.ok(&["contact", "list"])), format!("verified  {print}  Bob\n"));
-    // Another key on its way.
+    // A different key for Bob is offered.
     refused(&ann.fails(&["contact", "add", "Bob", &two.to_string()], 14), "CHANGED");
     let both = format!("CHANGED   {print}  Bob\noffered   {}  Bob\n", two.fingerprint());
     assert_eq!(said(&ann.ok(&["contact", "list"])), both);

@@ -340,8 +340,8 @@ fn a_cached_signature_vouches_only_for_its_own_message() {
                     let sealed = forger.seal(header, &data, by, sign);
                     [&sealed[..], &bytes[sealed.len()..]].concat()
                 };
-            // What its writer has signed, and therefore the same signature: equal for equal
-            // messages.
+            // Sealed again by the writer without a change. The signature is the same, because equal
+            // messages have equal signatures.
             let same = reseal(&header, by, &|label, message| {
                 *signed.borrow_mut() = message.to_vec();
                 writer.sign(label, message)
@@ -379,7 +379,7 @@ fn a_cached_signature_vouches_only_for_its_own_message() {
                     "nothing planted is signed by an honest client"
                 );
             }
-            // Resealed, it is still what was signed.
+            // A file that was only sealed again contains what its writer has signed.
             for whole in [&same, &bytes] {
                 overwrite(&*root, &name, whole);
                 assert_eq!(get(&vault, b"file").unwrap(), honest);

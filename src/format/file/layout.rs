@@ -196,9 +196,9 @@ impl Layout {
         if len < self.cipher_len(SMALL_MAX + 1) {
             return (len - header).min(SMALL_MAX);
         }
-        // Without index blocks the file would reach the first `k`; each round takes back the blocks
-        // before the last one, and comes closer by a factor of over 128, so that the largest length
-        // is within a few chunks after eight.
+        // The first `k` is the last chunk of a file without index blocks. Each round subtracts the
+        // index blocks before chunk `k`, and reduces the error by a factor of more than 128. After
+        // eight rounds the error is a few chunks, even for the largest length.
         let mut k = (len - DATA_START) / self.stride();
         for _ in 0..LEVELS_MAX {
             let nearer = (len - DATA_START)

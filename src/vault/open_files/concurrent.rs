@@ -66,8 +66,8 @@ impl Core {
                     if waits_since.elapsed() < COMMIT_TAKES && begun.elapsed() < COMMITS_TAKE =>
                 {
                     // If no daemon has committed since the last attempt, and none does now, the
-                    // fault is real. In this order: a commit that ends between the two checks has
-                    // changed the header.
+                    // fault is real. The guard is checked first: a commit that ends between the two
+                    // checks has changed the header.
                     let is_guarded = self.is_guarded(node);
                     let now = Some(self.header_of(node));
                     if header != now {

@@ -7,8 +7,8 @@
 //! * The property is a control file at the share's root with constant bytes, so two machines that
 //!   set it do not conflict. It is never unset: an "off" that arrives late would be unsafe. A
 //!   machine that has seen it once keeps to it.
-//! * It makes operations cost more, and findings of the rollback memory notes where other clients
-//!   have changed the share. Nothing relies on its absence.
+//! * With the property, operations cost more, and some findings of the rollback database are notes
+//!   and not alarms if other clients have changed the share. Nothing relies on its absence.
 //! * Journals of such a share are in a directory of this machine, one for each copy of the share: a
 //!   sync tool must not carry them to another machine, where nobody could tell whether their owner
 //!   lives. A copy is known by its path, and by the inode of its root once that path is gone.

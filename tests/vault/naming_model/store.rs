@@ -212,7 +212,8 @@ impl Store {
         if self.children(path).next().is_none() {
             self.put(path, None, version);
         } else {
-            // It has entries that the other machine did not know: it comes back there.
+            // The directory has entries that the other machine did not know, so it stays, and is
+            // delivered to the other machine again.
             self.put(path, Some(Item::Directory), version);
             self.set(path.clone(), Some(Item::Directory));
         }
@@ -230,7 +231,7 @@ impl Store {
             return;
         }
         self.rename(from, to);
-        // What is equal on both sides is no change of ours.
+        // An entry that is equal on both sides does not count as changed here.
         for (path, cell) in &mut self.cells {
             if (path.starts_with(from) || path.starts_with(to))
                 && let Some(other) = theirs.cells.get(path)

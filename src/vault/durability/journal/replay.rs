@@ -58,8 +58,9 @@ impl Journal {
             Ordering::Relaxed,
         );
         let (mut count, mut files) = (self.replay_created()?, HashMap::new());
-        // Those of this machine first: another machine's that stays was replayed before they began,
-        // and would write to places that were filled since.
+        // Journals of this machine come first. A journal of another machine that stays here was
+        // replayed before ours were begun. If it came first now, it would write to places that ours
+        // have filled since.
         let mut left = self.leftover()?;
         left.sort_by_key(|found| !found.is_own);
         let mut refused_before = usize::MAX;
@@ -95,8 +96,8 @@ impl Journal {
                     dir.rename(&name, &*dir, &kept, RenameMode::Replace)?;
                     dir.sync()?;
                 }
-                // Only now is the end of every file known. Bytes beyond it are cut only if no
-                // concurrent opener has a record of the file or has it open.
+                // The end of every file is known now. Bytes beyond it are cut only if no concurrent
+                // opener has a record of the file or has it open.
                 for file in
                     files.values().filter(|_| self.writers.own_all_bytes() && !self.others_wait())
                 {
@@ -167,8 +168,8 @@ impl Journal {
                     continue;
                 }
                 let is_own = Self::machine_in(&name) == Some(machine.as_bytes());
-                // A home directory may be common to several machines, which have copies of their
-                // own.
+                // Several machines may use one home directory. Journals of another machine in it
+                // belong to that machine's copy of the vault.
                 if is_own || !is_local {
                     all.push(Found { dir: dir.clone(), name: name.into(), is_own });
                 }
@@ -286,7 +287,8 @@ impl Journal {
                 let (dir, name) = (dir.clone(), name.clone());
                 state.old.push(Old { file, dir, name, head, acknowledged: 0 });
             }
-            // No further round: it would take the journal from the broken files that need it.
+            // Nothing is reported as refused, so that no further round removes the journal: the
+            // broken files need it.
             return Ok(Redone { refused: 0, ..all });
         }
         if Self::may_be_used_elsewhere(found, &*file)? {
@@ -365,7 +367,8 @@ impl Journal {
             match open_record(head, &self.cipher, generation, sequence, &sealed) {
                 Ok(record) => records.push(record),
                 Err(e) if e.kind() == FormatErrorKind::Unauthentic => return Ok(records),
-                // Written by a newer program: it was acknowledged, and is no end of the journal.
+                // A newer program has written this record. It was acknowledged, so the journal does
+                // not end here.
                 Err(e) => return Err(e.into()),
             }
             expected = Some((generation, sequence + 1));

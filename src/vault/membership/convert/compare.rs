@@ -62,7 +62,7 @@ impl Compare<'_> {
         if depth > DEPTH_MAX {
             return Ok(false);
         }
-        // Noted before it is read, so that a later change shows.
+        // Noted before the directory is read, so that a later change is noticed.
         self.seen.insert(path.to_vec(), Look::of_dir(&self.from.dir(from)?.stat_self()?));
         let (entries, more) = read_children(self.from, from)?;
         let mut same = !more;

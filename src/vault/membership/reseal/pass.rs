@@ -70,8 +70,8 @@ pub(super) struct Pass<'a> {
     inodes: HashSet<(u64, u64)>,
     /// New symbolic links with several names, by their old inodes.
     pub links: HashMap<(u64, u64), Name>,
-    /// Directories that were met and not entered yet; each holds one lookup. A list: any member
-    /// could make them deeper than the stack allows.
+    /// Directories that were met and not entered yet; each holds one lookup. This is a list and not
+    /// a recursion, because any member could make a tree that is deeper than the stack allows.
     todo: Vec<NodeId>,
 }
 
