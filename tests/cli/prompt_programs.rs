@@ -74,9 +74,9 @@ done
     assert!(!told.status.success() && said(&told).is_empty());
 }
 
-/// A pinentry answers `BYE` too. Its output was closed once it had given the passphrase: the answer
-/// ended it by SIGPIPE, and the passphrase was thrown away as that of a cancelled question. It was a
-/// race, so this one answers with more than a pipe holds.
+/// A pinentry answers the command `BYE` too. Its output was closed as soon as it had given the
+/// passphrase. Its answer to `BYE` then ended it by SIGPIPE, which was treated as a cancelled
+/// question. This was a race, so the program in this test answers with more than a pipe holds.
 #[test]
 fn a_pinentry_may_answer_the_last_command() {
     let ann = with_vault();

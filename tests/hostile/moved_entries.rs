@@ -81,12 +81,13 @@ fn an_entry_in_another_directory_is_marked_and_opens() {
     assert_eq!(get(&vault, &public(&moved)).unwrap(), b"for few");
     assert_eq!(get(&vault, b"public/dir/inside").unwrap_err().errno(), libc::ENOENT);
     assert_eq!(get(&vault, &[&public(&moved_dir)[..], b"/inside"].concat()).unwrap(), b"inside");
-    // It never takes a free name either, and the check reports it without calling it a fault.
+    // A moved entry keeps its mark even if the plain name is free. The check reports a note for it,
+    // and no fault.
     at(&vault, b"public", |dir| vault.unlink(dir, b"salaries")).unwrap();
     assert_eq!(get(&vault, b"public/salaries").unwrap_err().errno(), libc::ENOENT);
     let report = vault.check(b"", &mut |_| ()).unwrap();
     assert_eq!((report.faults.len(), report.notes.len()), (0, 2), "{report:?}");
-    // The user who gives it a name accepts it.
+    // A user who renames the entry accepts it under the new name.
     rename(&vault, &public(&moved), b"public/salaries", RenameMode::NoReplace).unwrap();
     assert_eq!(get(&vault, b"public/salaries").unwrap(), b"for few");
     assert_eq!(vault.check(b"", &mut |_| ()).unwrap().notes.len(), 1);
@@ -107,9 +108,10 @@ fn with_evidence() -> (MemStore, Vault) {
     (store, vault)
 }
 
-/// A co-member took away the permission to read one record of evidence, or one long name, and the
-/// listing of the whole directory failed. It costs what it describes: those entries are marked, or
-/// shown under their stored names, and open; the check reports it.
+/// When another member took away the permission to read one record of evidence, or one long name,
+/// the listing of the whole directory failed. Now only the entries that need the record are
+/// affected: they are marked, or shown under their stored names, and can be opened. The check
+/// reports the record.
 #[test]
 fn what_may_not_be_read_costs_only_what_it_describes() {
     for control in [&b"+moved"[..], b"+long"] {
@@ -134,7 +136,7 @@ fn what_may_not_be_read_costs_only_what_it_describes() {
             contents.sort();
             assert_eq!(contents, [&b"long"[..], b"own", b"x"], "{what}");
             assert_eq!(get(&vault, b"b/own").unwrap(), b"own", "{what}");
-            // Without the evidence nothing is taken for an entry that belongs here.
+            // Without the evidence, an entry that needs it has no plain name in this directory.
             let is_explained = control == b"+long";
             assert_eq!(get(&vault, b"b/x").is_ok(), is_explained, "{what}");
             let report = vault.check(b"", &mut |_| ()).unwrap();
@@ -158,8 +160,9 @@ fn what_may_not_be_read_costs_only_what_it_describes() {
     }
 }
 
-/// 100,000 files of junk in the place of one directory's evidence were read again a second later,
-/// each time that one more was added. Evidence that took long to read rests for some time now.
+/// An attacker could put 100,000 junk files in the place of one directory's evidence. Each time that
+/// a file was added, all of them were read again a second later. Now evidence that took long to
+/// read is not read again for some time.
 #[test]
 fn junk_in_place_of_evidence_is_not_read_again_at_once() {
     const JUNK: u64 = 300;
@@ -245,7 +248,7 @@ fn other_objects_in_place_of_evidence_hide_nothing() {
                     report.faults
                 );
                 vault.close().unwrap();
-                // It goes, and what was there comes back.
+                // The wrong object is removed, and the original is put back.
                 match kind {
                     Kind::Dir => dir.rmdir(name).unwrap(),
                     _ => dir.unlink(name).unwrap(),
@@ -419,15 +422,15 @@ fn evidence_that_a_reader_forges_is_not_used() {
     assert_eq!(get(&vault, b"public/x").unwrap_err().errno(), libc::ENOENT);
     assert_eq!(faults(&vault).len(), 5, "the check names each of them");
     vault.close().unwrap();
-    // The same from a writer counts: that is what only the right to write is missing for.
+    // The same evidence from a writer counts, so the forgeries above lacked only the right to write.
     let genuine = seal(&writer, &writer, &writer);
     raw::write(&*dir, &file_name(&genuine), &genuine);
     let vault = open_as(&store, &ann).unwrap();
     assert_eq!(get(&vault, b"public/x").unwrap(), b"private");
 }
 
-/// What THREAT_MODEL.md allows to a host that has only the store: along the renames that happened, to
-/// and from the copies that it makes, and back to former names. Nothing else.
+/// A host that has only the store can move entries as THREAT_MODEL.md allows, and in no other way:
+/// along renames that happened, to and from copies that it makes, and back to former names.
 #[test]
 fn a_host_moves_entries_along_recorded_renames_only() {
     let store = MemStore::new();
@@ -446,7 +449,8 @@ fn a_host_moves_entries_along_recorded_renames_only() {
         [&b"a"[..], b"b", b"c", b"a/of a", b"b/of b", b"c/of c"].map(path);
     vault.close().unwrap();
     let root = store.root();
-    // An entry of the new `a` goes wherever the former one went, and not back.
+    // An entry of the new `a` is accepted in the directories to which the former `a` was renamed.
+    // Entries of those directories are not accepted in the new `a`.
     let of_a = carry(&store, &of_a, &c);
     let of_c = carry(&store, &of_c, &a);
     let of_b = carry(&store, &of_b, &a);
@@ -555,8 +559,8 @@ fn cycles_and_many_renames_cost_nothing_and_hide_nothing() {
     let mut all = names(&vault, b"a");
     all.sort();
     assert_eq!(all, [&b"0"[..], b"1", b"2", b"of 0", b"of 1", b"of 2"]);
-    // Many directories are renamed onto one name, one after the other, each with an entry of its
-    // own that moves on to the next.
+    // One directory is renamed to a new name and back, many times, and gets an entry under each of
+    // the names.
     mkdir(&vault, b"sum").unwrap();
     for n in 0..60 {
         let dir = format!("dir {n}").into_bytes();

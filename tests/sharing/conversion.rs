@@ -178,8 +178,8 @@ fn a_share_works_on_a_store_without_an_atomic_exchange() {
 
 #[test]
 fn a_conversion_in_steps_survives_a_stop_at_any_point() {
-    // Between two renames the folder has lost its name. It then has another one, which the next
-    // call knows; that call may be interrupted too.
+    // Between two renames the folder has a temporary name. The next call knows this name; that call
+    // may be interrupted too.
     for path in [&b"projects"[..], &LONG] {
         let whole = tree(&vaults::open(filled(path).root()).unwrap()).unwrap();
         let (mut stood_aside, mut stood_beside) = (0, 0);
@@ -411,7 +411,7 @@ fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
     assert_eq!(get(&vault, b"projects/moved/note").unwrap(), b"a note");
     vault.close().unwrap();
 
-    // One that the host has put in the place of the folder that was set aside.
+    // A directory that the host has put in the place of the folder that was set aside.
     let store = standing_aside(b"projects", true);
     let vault = vaults::open(through_fuse(&store).0).unwrap();
     rename(&vault, b"projects.before-share", b"kept", RenameMode::Replace).unwrap();
@@ -544,8 +544,8 @@ fn a_folder_in_an_unused_directory_becomes_a_share() {
 
 #[test]
 fn a_folder_is_converted_while_a_file_in_it_is_open() {
-    // Such a store keeps an open file that is removed under a hidden name, and therefore its
-    // directory: the share was made, but the command failed.
+    // If an open file is removed, such a store keeps it under a hidden name, so its directory cannot
+    // be removed. The share was made, but the command failed.
     let store = filled(b"projects");
     let (root, plan) = through_fuse(&store);
     let vault = vaults::open(root).unwrap();

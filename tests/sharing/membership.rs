@@ -189,7 +189,8 @@ fn two_changes_at_the_same_time_in_one_store_both_count() {
 
 type Act = Box<dyn FnOnce() -> Option<Pin> + Send>;
 
-/// A store of pins whose first use runs something else: between reading the head and changing it.
+/// A store of pins that runs `act` when it is first used: after a head was read and before it is
+/// changed.
 struct Meanwhile {
     act: parking_lot::Mutex<Option<Act>>,
     seen: parking_lot::Mutex<Option<Pin>>,
@@ -212,8 +213,8 @@ impl Pins for Meanwhile {
     }
 }
 
-/// Opens a vault for `ann` and for a rival, on a store whose locks reach no other daemon. What is
-/// put into the third happens in the middle of a change by `ann`.
+/// Opens a vault for `ann` and for a rival, on a store whose locks reach no other daemon. An action
+/// that is put into the returned [`Meanwhile`] runs in the middle of a change by `ann`.
 fn side_by_side(
     store: &MemStore,
     ann: &Identity,
@@ -232,9 +233,9 @@ fn side_by_side(
 
 #[test]
 fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
-    // As above, on a store whose locks reach no other daemon. Whether or not this user remembers
-    // the other change already, for example from a second command of their own: success must not be
-    // reported for a change that does not count. A change that is remembered hid the fork.
+    // As above, on a store whose locks reach no other daemon. Success must not be reported for a
+    // change that does not count. Once it was: if this user had a record of the other change, for
+    // example from a second command of their own, the fork was not noticed.
     for remembered in [false, true] {
         let (store, ann, _) = with_bob();
         let (cem, dan) = (person(3), person(4));
@@ -440,8 +441,8 @@ fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
 }
 
 /// A sync tool delivered the list of members of a rekey before the key that it names. Programs of a
-/// member's mount got EROFS until the rest arrived, which plain files would not give. What is not
-/// marked as synced has no such tool: there a missing key is one that somebody has taken away.
+/// member's mount got EROFS until the rest arrived, which does not happen with plain files. A vault
+/// that is not marked as synced has no such tool: there somebody must have removed a missing key.
 #[test]
 fn the_known_key_is_used_until_the_new_one_arrives() {
     for synced in [true, false] {

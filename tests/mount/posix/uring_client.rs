@@ -101,7 +101,7 @@ fn part(i: usize) -> Vec<u8> {
     (0..PART).map(|at| (at as u8).wrapping_mul(31) ^ i as u8).collect()
 }
 
-/// The place of a part: not in order.
+/// Returns the offset at which part `i` is written. The offsets are not in order.
 fn place(i: usize) -> u64 {
     ((i * 29 % PARTS) * PART) as u64
 }
@@ -142,8 +142,8 @@ fn chains(mut ring: IoUring) {
     let fd = run(&mut ring, vec![create])[0];
     assert!(fd >= 0, "{fd}");
     let file = types::Fd(fd);
-    // Write, make durable, read back, in one chain of which each link waits for the previous one;
-    // through buffers that the kernel has pinned.
+    // Write, make durable and read back, in one chain: each request waits for the previous one. The
+    // buffers are pinned by the kernel.
     let mut buffers = [vec![7u8; 300_000], vec![0u8; 300_000]];
     let pinned = buffers
         .each_mut()
