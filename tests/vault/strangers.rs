@@ -452,38 +452,143 @@ fn each_call_of_a_conflict_fails_once() {
 }
 
 /// The file is replaced during the commit, after the check: the `fsync` that returned success had
-/// made an inode durable that no longer had a name.
+/// made an inode durable that no longer had a name. The same happened if the commit was that of the
+/// background, or of another descriptor that was closed: an `fsync` afterwards found nothing to
+/// write, and returned success.
 #[test]
 fn a_file_replaced_during_its_commit_is_kept() {
-    for nth in 0.. {
-        let newer = pattern(2, 9_000);
-        let scene = Scene::new(b"f", b"older", &newer, false);
-        scene.vault.write(scene.handle, 10, b"ours", false).unwrap();
-        let (store, stored, older) =
-            (scene.store.clone(), scene.stored.clone(), scene.older.clone());
-        let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let counted = calls.clone();
-        scene.store.on_event(Box::new(move |event| {
-            let is_change = matches!(event.call, Call::Write | Call::SyncData | Call::SyncAll);
-            if is_change && counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == nth {
-                let root = store.root();
-                let file = root.create_file(b".arriving.tmp", 0o644).unwrap();
-                file.write_at(&older, 0).unwrap();
-                file.sync_all().unwrap();
-                root.rename(b".arriving.tmp", &*root, &stored, RenameMode::Replace).unwrap();
+    for how in [Commit::Fsync, Commit::Close, Commit::Background] {
+        for nth in 0.. {
+            let newer = pattern(2, 9_000);
+            let scene = Scene::new(b"f", b"older", &newer, false);
+            scene.vault.write(scene.handle, 10, b"ours", false).unwrap();
+            let (store, stored, older) =
+                (scene.store.clone(), scene.stored.clone(), scene.older.clone());
+            let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let counted = calls.clone();
+            scene.store.on_event(Box::new(move |event| {
+                let is_change = matches!(event.call, Call::Write | Call::SyncData | Call::SyncAll);
+                if is_change && counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == nth {
+                    let root = store.root();
+                    let file = root.create_file(b".arriving.tmp", 0o644).unwrap();
+                    file.write_at(&older, 0).unwrap();
+                    file.sync_all().unwrap();
+                    root.rename(b".arriving.tmp", &*root, &stored, RenameMode::Replace).unwrap();
+                }
+            }));
+            let committed = scene.commit(how);
+            scene.store.on_event(Box::new(|_| {}));
+            committed.unwrap();
+            scene.commit(Commit::Fsync).unwrap();
+            if calls.load(std::sync::atomic::Ordering::SeqCst) <= nth {
+                assert!(nth > 1, "the commit makes calls");
+                scene.end();
+                break;
             }
-        }));
-        let synced = scene.commit(Commit::Fsync);
-        scene.store.on_event(Box::new(|_| {}));
-        synced.unwrap();
-        if calls.load(std::sync::atomic::Ordering::SeqCst) <= nth {
-            assert!(nth > 1, "the commit makes calls");
+            let ours = patched(&newer, 10, b"ours");
+            let (there, copies) = scene.files_after_a_crash();
+            assert!(there == Some(b"older".to_vec()) && copies == [ours], "{how:?}, call {nth}");
             scene.end();
-            break;
         }
-        let ours = patched(&newer, 10, b"ours");
-        let (there, copies) = scene.files_after_a_crash();
-        assert!(there == Some(b"older".to_vec()) && copies == [ours], "call {nth}");
-        scene.end();
+    }
+}
+
+/// A sync tool removes the file again while it is written back, or removes the conflict copy while
+/// that is written: `fsync` had made an inode durable that no longer had a name.
+#[test]
+fn a_copy_removed_while_it_is_written_is_made_again() {
+    for removed in [true, false] {
+        for nth in 0.. {
+            let newer = pattern(2, 9_000);
+            let scene = Scene::new(b"f", b"older", &newer, false);
+            scene.vault.write(scene.handle, 10, b"ours", false).unwrap();
+            if removed {
+                scene.remove()
+            } else {
+                scene.replace(&scene.older)
+            }
+            let (store, stored) = (scene.store.clone(), scene.stored.clone());
+            let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let counted = calls.clone();
+            scene.store.on_event(Box::new(move |event| {
+                let is_change = matches!(event.call, Call::Write | Call::SyncData | Call::SyncAll);
+                if is_change && counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == nth {
+                    let root = store.root();
+                    for entry in root.reopen().unwrap().read(0, 1 << 20).unwrap() {
+                        let is_copy = entry.name.len() > stored.len();
+                        if entry.name.starts_with(&stored) && (removed || is_copy) {
+                            root.unlink(&entry.name).unwrap();
+                        }
+                    }
+                }
+            }));
+            let synced = scene.commit(Commit::Fsync);
+            scene.store.on_event(Box::new(|_| {}));
+            synced.unwrap();
+            let ours = patched(&newer, 10, b"ours");
+            let (there, copies) = scene.files_after_a_crash();
+            let kept = match removed {
+                true => there == Some(ours) && copies.is_empty(),
+                false => there == Some(b"older".to_vec()) && copies == [ours],
+            };
+            assert!(kept, "removed: {removed}, call {nth}");
+            scene.end();
+            if calls.load(std::sync::atomic::Ordering::SeqCst) <= nth {
+                assert!(nth > 2, "the commit makes calls");
+                break;
+            }
+        }
+    }
+}
+
+/// A program opened a conflict copy by its name and wrote to it, while another one wrote on through
+/// the descriptor for which the copy had been made. Each had a state of its own of the one file:
+/// bytes that the first one had flushed were overwritten, and the file could not be read any more.
+#[test]
+fn a_copy_is_not_written_by_name_and_by_descriptor() {
+    for (size, removed) in SIZES.into_iter().flat_map(|size| [(size, false), (size, true)]) {
+        for dirty in [false, true] {
+            let newer = pattern(2, size);
+            let scene = Scene::new(b"f", b"older", &newer, true);
+            scene.vault.write(scene.handle, 10, b"ours", false).unwrap();
+            let mut expected = patched(&newer, 10, b"ours");
+            if removed {
+                scene.remove();
+            } else {
+                scene.replace(&scene.older);
+            }
+            scene.commit(Commit::Fsync).unwrap();
+            if dirty {
+                scene.vault.write(scene.handle, 30, b"later", false).unwrap();
+                expected = patched(&expected, 30, b"later");
+            }
+            let names = vaults::entries(&scene.vault, ROOT).unwrap().into_iter();
+            let name = names.map(|entry| entry.0).find(|name| removed || name != b"f").unwrap();
+            let second = vaults::open_or_create(&scene.vault, &name, READ_WRITE).unwrap();
+            let tail = pattern(3, 100_000);
+            scene.vault.write(second, size as u64, &tail, false).unwrap();
+            scene.vault.fsync(second, false).unwrap();
+            expected.extend(&tail);
+            // Refused, or a change of the same file.
+            let late = pattern(4, 50_000);
+            let written = scene
+                .vault
+                .write(scene.handle, size as u64, &late, false)
+                .and_then(|()| scene.vault.fsync(scene.handle, false));
+            if written.is_ok() {
+                expected = patched(&expected, size, &late);
+            }
+            let (there, copies) = scene.files_after_a_crash();
+            let copy = if removed { there.as_ref() } else { copies.first() };
+            assert!(
+                copy == Some(&expected) && copies.len() == usize::from(!removed),
+                "{size}, removed: {removed}, dirty: {dirty}, {written:?}"
+            );
+            assert!(get(&scene.vault, &name).unwrap() == expected);
+            scene.vault.release(second).unwrap();
+            let _ = scene.vault.release(scene.handle);
+            assert_eq!(vaults::faults(&scene.vault), Vec::<String>::new());
+            scene.vault.close().unwrap();
+        }
     }
 }

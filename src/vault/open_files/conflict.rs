@@ -10,10 +10,14 @@
 //!   continue in the copy.
 //! * A copy has one suffix: a suffix of the name is replaced. A name has a limited number of copies.
 //! * Nothing is created in a directory that was moved: it may be outside the vault now.
+//! * An inode is written through one open file. If a program opens the copy by its name for writing,
+//!   the handles from before write no more: they have another node, and a state of their own. The
+//!   node is listed under the copy's inode before the copy has contents.
 //! * The lock of names is not taken, because a commit may not wait for it. Stored paths are locked,
 //!   so no directory is renamed or removed meanwhile, and the copy's name is new.
 
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use zeroize::Zeroizing;
 
@@ -26,7 +30,7 @@ use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner, is_no_descriptor, is_no_space};
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::share::control_files::entries;
-use crate::vault::types::ROOT;
+use crate::vault::types::{Forget, ROOT};
 
 /// Conflict copies that a name may have before further changes to its file are refused.
 const COPIES_MAX: usize = 50;
@@ -91,11 +95,11 @@ impl Core {
                     path = %self.shown_path(open.node).display(),
                     "another program has removed a file in the store that was changed here; it is written back"
                 );
-                self.nodes.replaced(&before, &open.file().stat()?);
+                self.forget_name(link); // the kernel may remember that there is none
                 Ok(link.clone())
             }
             Err(e) => Err(e.into()),
-            Ok(there) if there.kind == Kind::File && self.adopt(open, state, link, &before)? => {
+            Ok(there) if there.kind == Kind::File && self.adopt(open, state, link)? => {
                 Ok(link.clone())
             }
             Ok(_) => {
@@ -107,8 +111,6 @@ impl Core {
                     copy = %String::from_utf8_lossy(&copy.stored),
                     "another program has replaced a file in the store that was changed here; the changes are kept in a conflict copy"
                 );
-                // The kernel may resolve the previous names to it.
-                self.nodes.retire(open.node);
                 self.nodes.add_link(open.node, copy.clone());
                 for link in links {
                     self.nodes.drop_link(open.node, link.parent, &link.stored);
@@ -116,6 +118,12 @@ impl Core {
                 Ok(copy)
             }
         }
+    }
+
+    /// Makes the kernel look a name up again. Nothing waits for that.
+    fn forget_name(&self, link: &Link) {
+        let (done, _) = sync_channel(1);
+        self.have_forgotten(link.parent, Forget::Name { name: link.name.clone(), done });
     }
 
     /// Returns whether a directory is where its names in the table of nodes say, up to the root of
@@ -135,13 +143,7 @@ impl Core {
 
     /// Continues an open file in the file that its name `link` leads to, if that has the same
     /// header, or equal contents. Returns false otherwise.
-    pub(super) fn adopt(
-        &self,
-        open: &OpenFile,
-        state: &mut FileState,
-        link: &Link,
-        before: &Stat,
-    ) -> Inner<bool> {
+    pub(super) fn adopt(&self, open: &OpenFile, state: &mut FileState, link: &Link) -> Inner<bool> {
         let dir = self.dir(link.parent)?;
         let Ok(file) = dir.open_file(&link.stored, Access::ReadWrite) else { return Ok(false) };
         let context = self.context();
@@ -163,11 +165,12 @@ impl Core {
         file.sync_all()?;
         dir.sync()?;
         let now = file.stat()?;
-        continue_in(open, state, theirs, file, inode);
-        match self.nodes.find(&now) {
-            Some(other) if other != open.node => self.nodes.retire(open.node),
-            _ => self.nodes.replaced(before, &now),
+        self.nodes.continue_in(open.node, &now);
+        if self.nodes.is_open_beside(open.node, &now) {
+            self.nodes.retire_as(open.node, &open.file().stat()?);
+            return Ok(false);
         }
+        continue_in(open, state, theirs, file, inode);
         tracing::info!(
             path = %self.shown_path(open.node).display(),
             "another program has replaced an open file in the store by the same contents"
@@ -268,6 +271,8 @@ impl Core {
         let file = dir.create_file(&link.stored, before.perm & 0o7777)?;
         let made = (|| {
             let stat = file.stat()?;
+            // At once: a program that opens the copy by its name must find this file open.
+            self.nodes.retire_as(open.node, &stat);
             self.copy_attributes(&*open.file(), &*file, before, &stat)?;
             let context = self.context();
             let copy = OpenFile::fresh(
@@ -282,7 +287,10 @@ impl Core {
             dir.sync()?;
             Ok(copy)
         })();
-        let copy = made.inspect_err(|_: &Fault| drop(dir.unlink(&link.stored)))?;
+        let copy = made.inspect_err(|_: &Fault| {
+            drop(dir.unlink(&link.stored));
+            self.nodes.retire_as(open.node, before);
+        })?;
         let inode = copy.inode();
         let copied = Arc::into_inner(copy).ok_or(Fault::Os(libc::EIO))?.state.into_inner();
         continue_in(open, state, copied, file, inode);

@@ -42,7 +42,14 @@ impl Core {
     }
 
     fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
+        let writes = flags.write || flags.truncate;
+        if writes {
+            self.end_writers_beside(node);
+        }
         let open = self.join_or_load(node, flags)?;
+        if writes {
+            self.end_writers_beside(node); // one may have continued in this file meanwhile
+        }
         if let Err(fault) = self.mode.writers.check_opened(self, &open, flags) {
             let _ = self.release(&open, flags);
             return Err(fault);
@@ -70,6 +77,31 @@ impl Core {
             file.keep_access_time();
         }
         Ok(file)
+    }
+
+    /// Ends the writes of other nodes to the object of a node that is about to be written to. Their
+    /// handles are from before another program replaced or renamed the file in the store. They
+    /// have a state of their own, and would write over what is committed through this node. What
+    /// they have written is committed; from then on they return `EIO`.
+    pub fn end_writers_beside(&self, node: NodeId) {
+        if !self.mode.writers.know_all_opens() {
+            return; // each writer has the file locked in the store
+        }
+        for other in self.nodes.retired_beside(node) {
+            let files = self.open.files.lock();
+            let open = files.get(&other).filter(|it| it.writers > 0).map(|it| it.file.clone());
+            drop(files);
+            let Some(open) = open else { continue };
+            let mut state = open.state.write();
+            if state.latched.is_none() && !self.mode.read_only {
+                let _ = self.commit_state(&open, &mut state, Durability::Synced);
+                state.latched.get_or_insert(libc::EIO);
+                tracing::warn!(
+                    path = %self.shown_path(node).display(),
+                    "a program writes to a file that was replaced in the store, by its new name: descriptors from before can no longer be used"
+                );
+            }
+        }
     }
 
     /// Adds a handle to the open file of a node, which is loaded from the store if it is not open.
@@ -190,6 +222,7 @@ impl Core {
         if state.changes.is_some() {
             self.remember_commit(open.node, &state.file_id);
         }
+        let is_changed = state.changes.is_some();
         let paths = RefCell::new(Some(self.namespace.paths.read()));
         let name = self.mode.writers.name_to_commit(self, open, state, durability)?;
         let path = || {
@@ -202,7 +235,6 @@ impl Core {
         };
         state.unflushed.inode |= open.inode_changed.swap(false, Ordering::AcqRel);
         let _pinned = self.mode.writers.begin_commit(self, open, state)?;
-        let is_changed = state.changes.is_some();
         let committed =
             self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
         state.count(&self.context());
@@ -210,8 +242,7 @@ impl Core {
             self.note_lost(open, state);
         }
         committed?;
-        let is_promised = is_changed && durability == Durability::Synced;
-        self.mode.writers.end_commit(self, open, state, name.as_ref().filter(|_| is_promised))
+        self.mode.writers.end_commit(self, open, state, name.filter(|_| is_changed))
     }
 
     pub(super) fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {
@@ -399,7 +430,7 @@ impl Core {
             return Ok(false);
         }
         self.journal.settle(Some(open.inode()))?;
-        self.adopt(open, &mut state, link, &open.file().stat()?)
+        self.adopt(open, &mut state, link)
     }
 
     /// Returns whether the header in `file` is the one that was last committed through `state`.

@@ -12,6 +12,9 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::types::OpenFlags;
 
+/// How often a commit keeps the changes elsewhere, if another program removes each result at once.
+const KEEP_MAX: usize = 4;
+
 impl Writers {
     /// Returns the flags with which a file is really opened. To truncate a file counts as writing:
     /// no other daemon may have the file open for writing then.
@@ -145,22 +148,29 @@ impl Writers {
         }
     }
 
-    /// Called after a commit. If the caller is promised that a changed file is durable, `promised`
-    /// is its name: another program may have replaced the file during the commit.
+    /// Called after a commit. If the file had changes, `changed` is its name: another program may
+    /// have replaced the file during the commit, or removed the conflict copy with the changes. No
+    /// later commit would find them.
     pub fn end_commit(
         self,
         core: &Core,
         open: &OpenFile,
         state: &mut FileState,
-        promised: Option<&Link>,
+        mut changed: Option<Link>,
     ) -> Inner<()> {
-        match (self, promised) {
-            (Writers::Exclusive, Some(link)) if !core.names_open_file(link, open)? => {
-                core.check_not_replaced(open, state, true).map(drop)
-            }
-            (Writers::Exclusive, _) => Ok(()),
-            (Writers::Concurrent, _) => core.end_shared_commit(open, state),
+        if self == Writers::Concurrent {
+            return core.end_shared_commit(open, state);
         }
+        for _ in 0..KEEP_MAX {
+            match &changed {
+                Some(link) if !core.names_open_file(link, open)? => {
+                    changed = core.check_not_replaced(open, state, true)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+        state.latched = Some(libc::EIO);
+        Err(Fault::Os(libc::EIO))
     }
 
     /// Returns whether the stored path of an open file, as the table of nodes has it, leads to the

@@ -265,6 +265,47 @@ impl Nodes {
         }
     }
 
+    /// Records that the open file of a node continues in the object `now`, which another program or
+    /// this one has stored in place of the old one. If lookups may find another node for that
+    /// object, or found another one for the old object already, this node serves its open handles
+    /// only.
+    pub fn continue_in(&self, id: NodeId, now: &Stat) {
+        let (mut inside, key) = (self.inside.lock(), Key::of(now));
+        let is_retired = inside.nodes.get(id).is_none_or(|node| node.retired);
+        if is_retired || inside.nodes.by_key(&key).is_some_and(|other| other != id) {
+            inside.retire_as(id, key);
+        } else {
+            inside.nodes.take_key(id, key);
+        }
+    }
+
+    /// As [`Nodes::continue_in`], for an object under another name than the old one: the kernel may
+    /// resolve the old name to this node.
+    pub fn retire_as(&self, id: NodeId, now: &Stat) {
+        self.inside.lock().retire_as(id, Key::of(now));
+    }
+
+    /// Returns the retired nodes of the object of a node, other than that node.
+    pub fn retired_beside(&self, id: NodeId) -> SmallVec<[NodeId; 1]> {
+        let inside = self.inside.lock();
+        let node = inside.nodes.get(id).filter(|_| !inside.retired.is_empty());
+        let mut beside =
+            node.and_then(|node| inside.retired.get(&node.key)).cloned().unwrap_or_default();
+        beside.retain(|other| *other != id);
+        beside
+    }
+
+    /// Returns whether programs have the object of `stat` open by another node than this one.
+    pub fn is_open_beside(&self, id: NodeId, stat: &Stat) -> bool {
+        let (inside, key) = (self.inside.lock(), Key::of(stat));
+        let retired = inside.retired.get(&key).map_or(&[][..], |retired| retired);
+        retired
+            .iter()
+            .copied()
+            .chain(inside.nodes.by_key(&key))
+            .any(|other| other != id && inside.nodes.get(other).is_some_and(|node| node.opens > 0))
+    }
+
     /// Moves the node of object `old` to its replacement `new`, which is equivalent for callers.
     pub fn replaced(&self, old: &Stat, new: &Stat) {
         let mut inside = self.inside.lock();
@@ -461,6 +502,23 @@ impl Inside {
         }
     }
 
+    fn retire_as(&mut self, id: NodeId, key: Key) {
+        self.retire(id);
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let old = std::mem::replace(&mut node.key, key);
+        self.unlist_retired(id, old);
+        self.retired.entry(key).or_default().push(id);
+    }
+
+    fn unlist_retired(&mut self, id: NodeId, key: Key) {
+        if let Entry::Occupied(mut of_object) = self.retired.entry(key) {
+            of_object.get_mut().retain(|other| *other != id);
+            if of_object.get().is_empty() {
+                of_object.remove();
+            }
+        }
+    }
+
     fn add_link(&mut self, id: NodeId, link: Link) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         if id == ROOT {
@@ -556,13 +614,8 @@ impl Inside {
                 return;
             }
             let node = self.nodes.remove(id).expect("found above");
-            if node.retired
-                && let Entry::Occupied(mut of_object) = self.retired.entry(node.key)
-            {
-                of_object.get_mut().retain(|other| *other != id);
-                if of_object.get().is_empty() {
-                    of_object.remove();
-                }
+            if node.retired {
+                self.unlist_retired(id, node.key);
             }
             let mut parents = node.links.into_iter().map(|l| l.parent);
             let first = parents.next();
