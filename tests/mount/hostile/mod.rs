@@ -3,6 +3,7 @@
 //! gets an error. Every file that is sealed afterwards is the result of the programs' own writes to
 //! one such version. `scripts/check-uring.sh` runs these tests over io_uring too.
 
+mod acknowledged;
 mod honest;
 mod random;
 mod replaced;
