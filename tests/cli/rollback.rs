@@ -60,7 +60,7 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
         22,
     );
     assert_eq!(fs::read_to_string(out.join("letter")).unwrap(), "first");
-    // A mistyped name was "accepted".
+    // A mistyped name was reported as accepted.
     let mistyped = expect_code(
         scratch.kithfs("accept-rollback").arg(scratch.vault()).args(["letter", "leter"]),
         1,
@@ -69,8 +69,7 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
     assert_ne!(told(&scratch, 22), serde_json::json!([]));
     expect_code(scratch.kithfs("accept-rollback").arg(scratch.vault()), 0);
     assert_eq!(told(&scratch, 0), serde_json::json!([]));
-    // And forward again, with rsync's way of copying: the state before is a newer one now, which is
-    // no rollback.
+    // The newer state is put back, with the times of its files, as rsync does. That is no rollback.
     shell(scratch.path(), "rm -r vault; cp -a newer vault");
     let found = told(&scratch, 0);
     assert_eq!(found, serde_json::json!([]));
@@ -78,8 +77,8 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
 
 #[test]
 fn of_a_damaged_file_nothing_is_copied_out() {
-    // The bytes before the first bad one stayed under the name of the file, as if they were all of
-    // it.
+    // The bytes before the first damaged one were left under the name of the file, and looked like a
+    // complete file.
     let scratch = Scratch::new(&[]);
     let put = |byte: u8| {
         fs::write(scratch.path().join("plain"), vec![byte; 3 << 20]).unwrap();

@@ -66,8 +66,8 @@ fn a_background_mount_inherits_no_file_descriptors() {
     let lock = scratch.path().join("lock");
     let held = fs::File::create(&lock).unwrap();
     held.lock().unwrap();
-    // As in a shell after `exec 3>lock; flock 3`: one open file, whose lock ends with its last
-    // descriptor.
+    // The lock belongs to one open file, and ends when the last descriptor of that file is closed.
+    // It is like a lock made in a shell with `exec 3>lock; flock 3`.
     let mut command = Command::new("bash");
     command.args([
         "-euc",
@@ -255,7 +255,7 @@ fn a_freed_name_stays_free_until_the_next_mount() {
     let mount = scratch.mount(&[]);
     assert_eq!(listed(), expected(&["x", "x (1)", "dx", "dx (1)"]));
     assert_eq!((read("x (1)"), read("dx (1)/inside")), ("first".into(), "first".into()));
-    // Their names are taken now.
+    // The names of the copies cannot be used for new files now.
     assert_eq!(
         fs::File::create_new(m.join("x (1)")).unwrap_err().kind(),
         std::io::ErrorKind::AlreadyExists
@@ -594,8 +594,8 @@ fn a_termination_signal_unmounts_cleanly() {
 
 #[test]
 fn isatty_on_a_file_logs_nothing() {
-    // Many a runtime asks that of each file that it opens; each time a warning was logged, which
-    // took longer than creating the file.
+    // Many language runtimes call isatty(3) for each file that they open. Each call logged a
+    // warning, which took longer than creating the file.
     use std::os::fd::AsRawFd;
     if !can_mount() {
         return;

@@ -171,8 +171,8 @@ fn the_end_of_the_session_locks_the_vault() {
     desktop.remove("c1");
     is_locked(daemon, "the session has ended");
 
-    // For a mount from no session, as by a user service, the end of the last session counts, also
-    // of a new one.
+    // For a mount that belongs to no session, for example one by a user service, the end of the
+    // user's last session counts, even if that session began after the mount.
     let body = |id| (id, "seat0", uid(), "somebody", true);
     let _: String = desktop.system.control(LOGIND, MAIN, "AddSession", &body("c1"));
     let daemon = desktop.mount("logout,suspend", "");
@@ -218,7 +218,8 @@ fn a_bus_that_is_gone_locks_the_vault() {
     let gnome = "org.gnome.ScreenSaver";
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
     let daemon = desktop.mount("screen", "");
-    // An unlock does not lock: the reason below would be another one.
+    // A signal that the screen was unlocked does not lock the vault. Otherwise the reason below
+    // would be a different one.
     let path = "/org/gnome/ScreenSaver";
     let inactive = [Variant::from(false)];
     desktop.session.emit(gnome, path, (gnome, "ActiveChanged", "b"), &inactive);
@@ -345,7 +346,8 @@ fn a_session_for_a_background_job_counts_for_its_own_mounts() {
     let daemon = desktop.mount("logout", "c1");
     desktop.remove("c1");
     is_locked(daemon, "the session has ended");
-    // For a mount from outside it is no login session, so `logout` is refused.
+    // Such a session is not a login session for a mount that is started outside of it, so `logout`
+    // is refused.
     let mut command = desktop.kithfs("mount");
     command.arg("--lock-on=logout").arg(desktop.scratch.vault()).arg(desktop.scratch.point());
     let said = expect_code(&mut command, 1);

@@ -875,8 +875,9 @@ fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
 
 #[test]
 fn a_directory_without_its_long_name_is_usable() {
-    // Everything in such a directory failed with EIO. Before that, entries were created under an id
-    // derived from the rest of the name, and could not be read once the name was back.
+    // Every operation in such a directory failed with EIO. In an earlier version, entries were
+    // created under an id that was derived from the stored name, and could not be read once the long
+    // name was back.
     let (store, ann) = founded(vec![]);
     let root = store.root();
     let vault = open_as(&store, &ann).unwrap();
@@ -933,7 +934,8 @@ fn a_former_members_files_stay_valid_in_a_nameless_directory() {
 
 #[test]
 fn a_file_without_its_long_name_keeps_the_name_in_its_header() {
-    // The name in its header, from which a check restores it, was replaced by the rest of the name.
+    // A check can restore a lost long name from the header of the file. A write to the file replaced
+    // that name by the stored one.
     let store = alone();
     let vault = vaults::open(store.root()).unwrap();
     put(&vault, &LONG, b"before").unwrap();

@@ -340,8 +340,8 @@ fn a_copy_of_a_copy_has_one_suffix_and_keeps_holes() {
     scene.end();
 }
 
-/// A sync tool made a hard link beside a file and removed it again, and a program had looked at both:
-/// the file was still there, and could neither be opened nor created until its directory was listed.
+/// A sync tool made a hard link beside a file, a program looked up both names, and the tool removed
+/// the link. The file could then neither be opened nor created until its directory was listed.
 #[test]
 fn a_file_outlives_a_second_name() {
     let scene = Scene::new(b"f", b"older", b"newer", false);
@@ -409,7 +409,7 @@ fn changes_wait_for_room_for_their_copy() {
     scene.end();
 }
 
-/// Whichever single call fails: an `fsync` that succeeds has kept the changes, and the other
+/// Each single call fails in turn. An `fsync` that succeeds has kept the changes, and the other
 /// program's file is as that program left it.
 #[test]
 fn each_call_of_a_conflict_fails_once() {

@@ -520,7 +520,7 @@ mod tests {
         };
         assert_eq!(typed(&["one", "one"]).0.unwrap(), b"one");
         assert!(matches!(typed(&[""]).0, Err(Error::EmptySecret(_))));
-        // Another one was chosen after the first was called weak.
+        // The user chooses another passphrase after a warning that the first one is weak.
         let (chosen, judged) = typed(&["weak", "", "strong", "strong"]);
         assert_eq!((chosen.unwrap(), judged), (b"strong".to_vec(), 2));
         assert_eq!(typed(&["one", "two", "one", "one"]).0.unwrap(), b"one");

@@ -47,7 +47,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Prefetch {
-    /// Reads with `ops` and stores with `kernel`, if that caches pages at all.
+    /// Reads with `ops` and stores with `kernel`. Does nothing if the kernel caches no pages.
     pub fn new(ops: Arc<dyn Operations>, options: &ServeOptions, kernel: Notifier) -> Prefetch {
         let keeps = !options.direct_io && !options.attr_ttl.is_zero() && kernel::is_since(6, 16);
         Prefetch {

@@ -97,8 +97,8 @@ fn a_length_that_was_wrong_at_stat_is_not_believed_at_open() {
     }
 }
 
-/// A node was replaced for the name that was opened, and its other names still led to the old one
-/// with the old size.
+/// When a node was replaced, only the name that was opened led to the new node. Its other names still
+/// led to the old node with the old size.
 #[test]
 fn a_second_name_sees_one_version_too() {
     if !can_mount() {
