@@ -47,7 +47,7 @@ const FILES: &[(&str, &str)] = &[
     ("VAULT/+share", "the file by which a directory is a vault"),
 ];
 
-/// Variables that the program heeds, for the manual pages.
+/// Environment variables that the program uses, for the manual pages.
 const VARIABLES: &[(&str, &str)] = &[
     ("KITHFS_PASSPHRASE_FILE", "a file with the passphrase"),
     ("KITHFS_NO_ROLLBACK_MEMORY", "with 1, as --no-rollback-memory"),

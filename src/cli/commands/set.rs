@@ -21,7 +21,7 @@ pub fn run(args: &Set) -> Result<Exit, Failure> {
     let mounts = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
     for mount in mounts.iter().filter(|entry| new && entry.vault.0 == found.dir) {
         note(format_args!(
-            "the mount on {} heeds it once it is mounted again",
+            "unmount {} and mount it again: the present mount does not use the mark",
             shown(&mount.mountpoint.0)
         ));
     }
