@@ -133,8 +133,8 @@ fn sleep_waits_until_the_vault_is_locked() {
 #[test]
 fn the_lock_of_the_screen_locks_the_vault() {
     let Some(mut desktop) = Desktop::new() else { return };
-    // `loginctl lock-session` locks the session, without a desktop. That of another user's session
-    // does not count.
+    // `loginctl lock-session` locks the session, without a desktop. A lock of another user's session
+    // does not lock the vault.
     let daemon = desktop.mount("screen,suspend", "");
     let _: () = desktop.system.call(LOGIND, &session_path("c3"), SESSION, "Lock", &());
     desktop.sleep();

@@ -106,7 +106,7 @@ fn every_test_that_the_threat_model_names_is_there() {
     named.iter().for_each(|test| must_be_a_test(test, "THREAT_MODEL.md"));
 }
 
-/// A "yes" of the comparison is a claim like any other: it names a test, or a script that CI runs.
+/// Each "yes" in the comparison names a test, or a script that CI runs.
 #[test]
 fn every_yes_of_the_comparison_names_its_test() {
     let page = read(&root().join("docs/COMPARISON.md"));
@@ -182,8 +182,8 @@ fn has_unit_tests(path: &str) -> bool {
         && read(&root().join(path)).contains("#[test]")
 }
 
-/// What the storage host sees is the format, which SPEC.md states and tests/format reads: that table
-/// names no tests. Each row of the others does.
+/// Each row of a table names its tests, except in the table of what the storage host sees: that is
+/// the format, which SPEC.md describes and tests/format checks.
 #[test]
 fn each_row_of_the_threat_model_names_a_test() {
     let page = read(&root().join("THREAT_MODEL.md"));

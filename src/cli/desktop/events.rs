@@ -28,7 +28,7 @@ impl From<&[LockEvent]> for LockOn {
     }
 }
 
-/// A message on a bus that matters.
+/// A message on a bus to which the mount reacts.
 pub enum Happened {
     /// The vault has to be locked, for this reason.
     Lock(&'static str),

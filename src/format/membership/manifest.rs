@@ -91,8 +91,8 @@ pub struct Manifest {
     pub inventory_file: [u8; 32],
     /// The signer's signing key.
     pub signer: [u8; 32],
-    /// Signing keys of the admins from this manifest on, ascending. In the clear: it must be known
-    /// whether a manifest counts before any key is used that it leads to.
+    /// Signing keys of the admins from this manifest on, ascending. They are not encrypted, because
+    /// a manifest must be verified before any key that it leads to is used.
     pub admins: Vec<[u8; 32]>,
     /// The slot blocks, largest first or in any order: a member has a slot in exactly one.
     pub blocks: Vec<BlockRef>,

@@ -58,13 +58,13 @@ impl<T: PartialEq> Freshness<T> {
         Freshness { times, first, read: now, cost: now - begun }
     }
 
-    /// Returns whether it took so long to read that it is not read again yet, even if it has
-    /// changed: what other machines add is then noticed later.
+    /// Returns whether the reading took so long that it is not repeated yet, even if the directory
+    /// has changed. Additions by other machines are then noticed later.
     pub fn rests(&self, shared: bool) -> bool {
         !shared && self.read.elapsed() < self.cost * REST
     }
 
-    /// Returns whether nothing needs to be asked.
+    /// Returns whether it is valid without a look at the store.
     pub fn is_trusted(&self, shared: bool) -> bool {
         !shared && self.read.elapsed() < TRUSTED
     }
