@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::{
-    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle,
-    WriteTransaction,
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    TableDefinition, TableHandle, WriteTransaction,
 };
 
 use super::blocks::{Definition, Edits, Sealer, View, Writer};
@@ -222,25 +222,12 @@ impl Db {
             return Ok(());
         }
         let path = self.path.with_extension("new");
-        create(&path, true)?;
-        let copy = Database::builder().set_cache_size(CACHE).create(&path).map_err(failed)?;
-        let to = copy.begin_write().map_err(failed)?;
-        for table in TABLES {
-            let mut new = to.open_table(table).map_err(failed)?;
-            for row in from.open_table(table).map_err(failed)?.iter().map_err(failed)? {
-                let (key, value) = row.map_err(failed)?;
-                new.insert(key.value(), value.value()).map_err(failed)?;
-            }
+        let copied = copy(&from, &path).and_then(|()| Ok(fs::rename(&path, &self.path)?));
+        if copied.is_err() {
+            // A part of a copy would take the room that the disk does not have.
+            let _ = fs::remove_file(&path);
         }
-        let mut new = to.open_table(META).map_err(failed)?;
-        for row in from.open_table(META).map_err(failed)?.iter().map_err(failed)? {
-            let (key, value) = row.map_err(failed)?;
-            new.insert(key.value(), value.value()).map_err(failed)?;
-        }
-        drop(new);
-        to.commit().map_err(failed)?;
-        drop(copy);
-        Ok(fs::rename(&path, &self.path)?)
+        copied
     }
 
     /// Returns a snapshot of the rows.
@@ -383,6 +370,27 @@ fn create(path: &Path, truncate: bool) -> Inner<()> {
     Ok(())
 }
 
+/// Copies all tables to a new database at `path`.
+fn copy(from: &ReadTransaction, path: &Path) -> Inner<()> {
+    create(path, true)?;
+    let copy = Database::builder().set_cache_size(CACHE).create(path).map_err(failed)?;
+    let to = copy.begin_write().map_err(failed)?;
+    for table in TABLES {
+        let mut new = to.open_table(table).map_err(failed)?;
+        for row in from.open_table(table).map_err(failed)?.iter().map_err(failed)? {
+            let (key, value) = row.map_err(failed)?;
+            new.insert(key.value(), value.value()).map_err(failed)?;
+        }
+    }
+    let mut meta = to.open_table(META).map_err(failed)?;
+    for row in from.open_table(META).map_err(failed)?.iter().map_err(failed)? {
+        let (key, value) = row.map_err(failed)?;
+        meta.insert(key.value(), value.value()).map_err(failed)?;
+    }
+    drop(meta);
+    to.commit().map_err(failed)
+}
+
 fn encoded<const K: usize, R>(
     rows: &BTreeMap<[u8; K], Option<R>>,
     encode: impl Fn(&R) -> Vec<u8>,
@@ -449,5 +457,34 @@ mod tests {
         (0..=10 * REMOVED_MAX).for_each(|n| add(n, true));
         assert!(!knows(0) && knows(10 * REMOVED_MAX));
         assert!((0..=10 * REMOVED_MAX).filter(|n| knows(*n)).count() as u64 <= REMOVED_MAX);
+    }
+
+    /// A database kept the length that it had once, whatever was removed. Now its file is written
+    /// anew, with everything that is still recorded.
+    #[test]
+    fn an_emptied_database_gives_its_file_back() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("memory");
+        let sealer = Arc::new(Sealer::for_tests());
+        let id = |n: u64| [&n.to_le_bytes()[..], &[0; 2]].concat().try_into().expect("10 bytes");
+        let row = FileRow { version: 1, beside: 0, names: 1, after: 7 };
+        let db = Db::open(&path).expect("open");
+        let all = (0..100_000).map(|n| (id(n), Some(row))).collect();
+        db.apply(&sealer, &Changes { files: all, ..Changes::default() }).expect("apply");
+        db.set_session(Some(5)).expect("a session");
+        db.tidy();
+        let taken = || fs::metadata(&path).expect("metadata").blocks() * 512;
+        assert!(taken() > 2 * SMALL, "{}", taken());
+        let db = Db::open(&path).expect("open");
+        let most = (1..100_000).map(|n| (id(n), None)).collect();
+        db.apply(&sealer, &Changes { files: most, ..Changes::default() }).expect("apply");
+        db.tidy();
+        assert!(taken() <= SMALL, "{}", taken());
+        let db = Db::open(&path).expect("open");
+        assert_eq!(db.session().expect("read"), Some(5));
+        let reader = db.reader(&sealer).expect("reader");
+        assert_eq!(reader.file(&id(0)).expect("read"), Some(row));
+        assert_eq!(reader.file(&id(1)).expect("read"), None);
+        assert!(!path.with_extension("new").exists());
     }
 }
