@@ -1,25 +1,54 @@
 #!/bin/sh
-# Installs kithfs from the tarball, or removes it.
+# Installs kithfs from the tarball, upgrades it, or removes it.
 #
-#     ./install.sh [--uninstall]
+#     ./install.sh [--prefix DIR] [--uninstall]
 #
-# Run it as root. Files go below /usr, where mount(8), man(1) and the shells look for them, or below $DESTDIR/usr if DESTDIR is set.
+#   --prefix DIR   below this directory: /usr/local, or ~/.local without root. The default is /usr, where mount(8), systemd, SiriKali and all
+#                  shells look
+#   --uninstall    removes what it has installed there
+#
+# DESTDIR, if set, is prepended, for packaging.
 set -eu
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-root=${DESTDIR:-}
-cd "$here/files"
-case ${1-} in
-    '')
-        command -v fusermount3 >/dev/null || echo "install: to mount, install the package fuse3" >&2
-        # Replaces the program instead of overwriting it, because it may be running.
-        find . -type d -exec mkdir -p "$root/{}" \;
-        find . ! -type d -exec cp --remove-destination -P --preserve=mode,timestamps {} "$root/{}" \;
-        echo "installed $root/usr/bin/kithfs"
-        ;;
-    --uninstall)
-        find . ! -type d -exec rm -f -- "$root/{}" \;
-        rm -rf -- "$root/usr/share/doc/kithfs"
-        echo "removed $root/usr/bin/kithfs"
-        ;;
-    *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2; exit 1 ;;
-esac
+
+prefix=/usr uninstall=no
+while [ $# -gt 0 ]; do
+    case $1 in
+        --prefix) [ $# -ge 2 ] || { echo "install: --prefix needs a directory" >&2; exit 1; }; prefix=$2; shift ;;
+        --prefix=*) prefix=${1#--prefix=} ;;
+        --uninstall) uninstall=yes ;;
+        *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2; exit 1 ;;
+    esac
+    shift
+done
+# The user unit names the program by this path.
+case $prefix in /*) ;; *) echo "install: --prefix $prefix: give an absolute path" >&2; exit 1 ;; esac
+
+umask 022
+from=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)/files/usr
+to=${DESTDIR:-}$prefix
+files=$(cd -- "$from" && find . ! -type d)
+
+if [ "$uninstall" = yes ]; then
+    for file in $files; do
+        rm -f -- "$to/$file"
+    done
+    # Directories of others are not empty.
+    (cd -- "$from" && find . -depth -type d ! -name .) | while read -r dir; do
+        [ ! -d "$to/$dir" ] || rmdir --ignore-fail-on-non-empty -- "$to/$dir"
+    done
+    echo "removed $to/bin/kithfs"
+    exit 0
+fi
+
+command -v fusermount3 >/dev/null || echo "install: to mount, install the package fuse3" >&2
+for file in $files; do
+    at=$to/${file#./}
+    mkdir -p -- "${at%/*}"
+    cp -P --preserve=mode,timestamps -- "$from/$file" "$at.new"
+    case $file in
+        *.service) sed "s|/usr/bin/kithfs|$prefix/bin/kithfs|" <"$from/$file" >"$at.new" ;;
+    esac
+    # Replaces the program instead of overwriting it, because it may be running.
+    mv -fT -- "$at.new" "$at"
+done
+echo "installed $to/bin/kithfs"

@@ -6,5 +6,6 @@ mod support;
 
 mod documents;
 mod functions;
+mod installer;
 mod readme;
 mod rooms;
