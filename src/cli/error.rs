@@ -80,6 +80,14 @@ pub enum Error {
     /// The vault does not have an identity that could be handed over.
     #[error("adopt {}: the vault has no identity of its own", shown(.0))]
     NothingToAdopt(PathBuf),
+    /// Shares in a signed vault cannot be handed over with it now.
+    #[error("adopt {}: nothing was changed, because these shares in it cannot be handed over: {}", shown(vault), unseen.join(", "))]
+    SharesUnseen {
+        /// The vault.
+        vault: PathBuf,
+        /// Paths with the reason, to be printed.
+        unseen: Vec<String>,
+    },
     /// The mount point is missing, is not a directory, or cannot be examined.
     #[error("mount on {}: {source}", shown(path))]
     MountPoint {

@@ -169,6 +169,7 @@ impl From<Error> for Failure {
             | Error::Memory { .. }
             | Error::NoHome
             | Error::NotReadBack(_)
+            | Error::SharesUnseen { .. }
             | Error::Os { .. }
             | Error::NobodyReads
             | Error::CodeUnread { .. }
@@ -216,6 +217,9 @@ fn hint(error: &Error) -> Option<String> {
             "`kithfs info {}` shows its founder; an admin can add you: kithfs share add",
             word(vault.as_os_str().as_bytes())
         ),
+        Error::SharesUnseen { .. } => {
+            "wait until the sync tool has delivered them, or bring them back from a backup; then run the same command again".to_owned()
+        }
         Error::NoTerminal => "use --passphrase-file, --passphrase-fd or --passphrase-command, or set KITHFS_PASSPHRASE_FILE, or KITHFS_PROMPT to a program that asks".to_owned(),
         Error::WrongSecret { by_code: false, .. } => {
             "check caps lock and keyboard layout; the recovery code that was printed when it was made also works".to_owned()
@@ -257,8 +261,14 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = parent.unwrap_or(Path::new(".")).as_os_str().as_bytes();
-            format!("create its parent first: mkdir -p {}", word(parent))
+            let parent = parent.unwrap_or(Path::new("."));
+            if path.is_symlink() {
+                "it is a symbolic link to nothing; choose another mount point".to_owned()
+            } else if parent.is_dir() {
+                "nothing can be created there; choose a directory of your own, such as ~/plain".to_owned()
+            } else {
+                format!("create its parent first: mkdir -p {}", word(parent.as_os_str().as_bytes()))
+            }
         }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
             let place = word(path.as_os_str().as_bytes());

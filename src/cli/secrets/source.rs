@@ -127,9 +127,9 @@ impl Prompt {
     /// Asks for the passphrase, without echo.
     ///
     /// # Errors
-    /// Those of [`ask::secret`]; nothing was typed.
+    /// Those of [`ask::secret`]; nothing was typed, [`ATTEMPTS`] times.
     pub fn ask(self) -> Result<Given, Error> {
-        let bytes = non_empty(ask_secret(&format!("Passphrase of {}: ", self.0))?)?;
+        let bytes = ask_for(&format!("Passphrase of {}: ", self.0), &mut ask_secret)?;
         Ok(Given::Passphrase { bytes, typed: Some(self) })
     }
 }
@@ -253,7 +253,7 @@ impl Source {
     pub fn read_new(&self, opens: &Opens) -> Result<Given, Error> {
         let given = self.read_with(|| {
             let typed = ask_twice(&opens.to_string(), &mut ask_secret, &mut strength::report)?;
-            Ok(Given::Passphrase { bytes: non_empty(typed)?, typed: Some(Prompt(opens.clone())) })
+            Ok(Given::Passphrase { bytes: typed, typed: Some(Prompt(opens.clone())) })
         })?;
         if let Given::Passphrase { bytes, typed: None } = &given {
             strength::warn_if_weak(bytes.expose());
@@ -284,6 +284,21 @@ impl Source {
     }
 }
 
+/// Asks for a passphrase, again if nothing was typed.
+fn ask_for(
+    prompt: &str,
+    ask: &mut dyn FnMut(&str) -> Result<SecretBytes, Error>,
+) -> Result<SecretBytes, Error> {
+    let mut left = ATTEMPTS;
+    loop {
+        left -= 1;
+        match non_empty(ask(prompt)?) {
+            Err(error) if left > 0 => note(format_args!("{error}; {}", display::left(left))),
+            typed => return typed,
+        }
+    }
+}
+
 /// Asks for a new passphrase and for its repetition. An empty repetition begins again, so that
 /// the user can choose another one after the judgement of the first.
 fn ask_twice(
@@ -293,10 +308,7 @@ fn ask_twice(
 ) -> Result<SecretBytes, Error> {
     let mut left = ATTEMPTS;
     loop {
-        let first = ask(&format!("New passphrase of {of}: "))?;
-        if first.expose().is_empty() {
-            return Err(Error::EmptySecret("passphrase"));
-        }
+        let first = ask_for(&format!("New passphrase of {of}: "), ask)?;
         judge(first.expose());
         let again = ask("Repeat it (or press Enter to choose another one): ")?;
         if first.expose() == again.expose() {
@@ -519,7 +531,9 @@ mod tests {
             (outcome.map(|bytes| bytes.expose().to_vec()), judged.len())
         };
         assert_eq!(typed(&["one", "one"]).0.unwrap(), b"one");
-        assert!(matches!(typed(&[""]).0, Err(Error::EmptySecret(_))));
+        // Enter alone, pressed too early, ended the command.
+        assert_eq!(typed(&["", "", "one", "one"]).0.unwrap(), b"one");
+        assert!(matches!(typed(&["", "", ""]).0, Err(Error::EmptySecret(_))));
         // The user chooses another passphrase after a warning that the first one is weak.
         let (chosen, judged) = typed(&["weak", "", "strong", "strong"]);
         assert_eq!((chosen.unwrap(), judged), (b"strong".to_vec(), 2));

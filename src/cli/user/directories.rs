@@ -42,6 +42,14 @@ pub fn own_name() -> Result<PathBuf, Error> {
     Ok(dir("XDG_CONFIG_HOME", ".config")?.join("name"))
 }
 
+/// Returns the directory with the former identities of vaults that were handed over.
+///
+/// # Errors
+/// No directory is set in the environment.
+pub fn former_identities() -> Result<PathBuf, Error> {
+    Ok(dir("XDG_CONFIG_HOME", ".config")?.join("former-identities"))
+}
+
 /// Returns the path of the contacts file.
 ///
 /// # Errors

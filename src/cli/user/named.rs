@@ -11,6 +11,7 @@
 //! Rules that hold here
 //! * Apart from `vault` and `mountpoint`, a key is the long name of an option of `kithfs mount`,
 //!   and `options` is what follows its `-o`. The command line checks them when they are used.
+//! * Paths are absolute, or begin with `~/`.
 //! * The file may name a command that is run, so it is refused if other users may write to it.
 //! * Comments and unknown keys survive a change.
 
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
-use crate::cli::display::path as shown;
+use crate::cli::display::{Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::local::replace::replace;
 use crate::cli::user::contacts::{lock, read_own};
@@ -73,6 +74,14 @@ impl Named {
     }
 }
 
+/// Returns whether a vault can have this name.
+fn is_name(name: &str) -> bool {
+    let is_valid = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=NAME_MAX).contains(&name.len())
+        && !name.starts_with(['-', '.'])
+        && name.chars().all(is_valid)
+}
+
 /// Returns a path as it is stored: absolute, whether it exists or not.
 ///
 /// # Errors
@@ -114,12 +123,7 @@ pub fn find(name: &str) -> Result<Named, Error> {
 /// # Errors
 /// Those of [`load`] and of writing; the name is invalid, or known and not to be changed.
 pub fn put(named: &Named, replaces: bool) -> Result<(), Error> {
-    let is_valid = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if named.name.is_empty()
-        || named.name.len() > NAME_MAX
-        || named.name.starts_with(['-', '.'])
-        || !named.name.chars().all(is_valid)
-    {
+    if !is_name(&named.name) {
         return Err(Error::VaultName(named.name.clone()));
     }
     checked(&named.vault)?;
@@ -158,7 +162,10 @@ pub fn remove(names: &[String]) -> Result<(), Error> {
 fn read(path: &Path) -> Result<DocumentMut, Error> {
     let text = read_own(path, MAX_LEN)?.unwrap_or_default();
     text.parse().map_err(|error: toml_edit::TomlError| {
-        let what = error.to_string().lines().collect::<Vec<_>>().join(" ");
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.unwrap_or_default().matches('\n').count() + 1;
+        let what =
+            format!("line {line}: {}", error.message().lines().collect::<Vec<_>>().join(", "));
         Error::NamedVaults { path: path.to_owned(), what }
     })
 }
@@ -180,10 +187,18 @@ fn parse(document: &DocumentMut, path: &Path) -> Result<Vec<Named>, Error> {
     let invalid = |what: String| Error::NamedVaults { path: path.to_owned(), what };
     let mut all = Vec::new();
     for (name, item) in document.iter() {
+        if !is_name(name) {
+            return Err(invalid(format!("[{}] is no name for a vault", Shown(name.as_bytes()))));
+        }
         let table = item.as_table_like().ok_or_else(|| invalid(format!("{name} is no table")))?;
         let place = |key: &str| {
-            let value = table.get(key).and_then(Item::as_str);
-            value.map(expand).ok_or_else(|| invalid(format!("[{name}] has no path {key}")))
+            let value = table.get(key).and_then(Item::as_str).map(expand);
+            let path = value.ok_or_else(|| invalid(format!("[{name}] has no path {key}")))?;
+            // From another directory it would be another vault, or a mount point that is created.
+            let is_usable = path.is_absolute();
+            is_usable
+                .then_some(path)
+                .ok_or_else(|| invalid(format!("[{name}] {key} begins with neither `/` nor `~/`")))
         };
         let (vault, mountpoint) = (place("vault")?, place("mountpoint")?);
         let mut settings = Vec::new();
@@ -264,6 +279,12 @@ mod tests {
         for (text, what) in [
             ("a = 1", "a is no table"),
             ("[a]\nvault = '/v'", "[a] has no path mountpoint"),
+            // A relative path led to another place from each directory.
+            ("[a]\nvault = 'v'\nmountpoint = '/m'", "[a] vault begins with neither"),
+            ("[a]\nvault = '/v'\nmountpoint = ''", "[a] mountpoint begins with neither"),
+            // A name was printed as it was, with its control characters.
+            ("[\"a\\u001b[31m\"]\nvault = '/v'\nmountpoint = '/m'", "is no name for a vault"),
+            ("['--all']\nvault = '/v'\nmountpoint = '/m'", "is no name for a vault"),
             ("[a]\nvault = '/v'\nmountpoint = '/m'\nidle = 1.5", "[a] idle is neither"),
             ("[a]\nvault = '/v'\nmountpoint = '/m'\nidle = []", "[a] idle is neither"),
         ] {

@@ -5,24 +5,28 @@
 //!   members see the person's name and key.
 //! * A vault that is not signed has one owner for good. There the person's identity gets a slot in
 //!   the file of the vault's own identity, and enters and founds the shares in the vault itself.
-//! * A signed vault gets the person as an admin, in the place of its own identity.
-//! * The person opens the vault before anything is taken away.
+//! * A signed vault gets the person as an admin, in the place of its own identity. All its shares
+//!   must be there for that.
+//! * The person opens the vault before anything is taken away. No key is destroyed: the former
+//!   identity of a signed vault, which may be the only member of a share that was not delivered, is
+//!   kept among the user's files.
 
 use std::path::Path;
 
 use super::nodes::{Node, names};
 use super::open::{self, Found, Open, Purpose};
 use crate::cli::args::{OpenArgs, PresentSecret};
-use crate::cli::display::{Shown, path as shown};
+use crate::cli::display::{Shown, hex, path as shown};
 use crate::cli::error::Error;
-use crate::cli::local::replace::replace_in;
+use crate::cli::exit::Exit;
+use crate::cli::local::replace::{replace, replace_in};
 use crate::cli::report::{Failure, in_vault, note, of_identity, warn};
-use crate::cli::secrets::identity::{self, Locked, Unlocked, link_label};
+use crate::cli::secrets::identity::{self, Locked, Place, Unlocked, link_label};
 use crate::cli::secrets::source::Opens;
-use crate::cli::user::own_name;
+use crate::cli::user::{directories, own_name};
 use crate::cli::vaults::paths::join;
 use crate::roster::{Identity, IdentityFile, Member, Role, Secret};
-use crate::vault::{OsRandom, Vault};
+use crate::vault::{self, OsRandom, ShareInfo, Vault};
 
 /// A vault with an identity of its own, and the person who takes it over; both are locked.
 pub struct HandOver {
@@ -57,18 +61,15 @@ impl HandOver {
         let (person, _) = locked.unlock(asked)?;
         let dir = found.dir.clone();
         if found.description.signed {
-            replace_admin(&dir, &owner, &person, b"")?;
-            file.place.dir.unlink(&file.place.name).map_err(|source| Error::Io {
-                op: "remove",
-                path: file.place.path,
-                source,
-            })?;
+            let kept = directories::former_identities()?.join(hex(&owner.public().sign[..8]));
+            replace_admin(&dir, &owner, &person, true)?;
+            keep(file, &kept)?;
             return Ok(Unlocked { identity: person, person: None });
         }
         if !file.is_linked_to(&locked) {
             link(file, &owner, &person)?;
         }
-        replace_admin(&dir, &owner, &person, b"")?;
+        replace_admin(&dir, &owner, &person, false)?;
         Ok(Unlocked { identity: owner, person: Some(person) })
     }
 }
@@ -103,6 +104,23 @@ pub fn open_for_user(vault: &Path, args: &OpenArgs) -> Result<Open, Failure> {
     open::find(vault)?.open_with(unlocked, args, Purpose::Write)
 }
 
+/// Moves the identity file of a vault to `kept`, a file of the user.
+fn keep(own: Locked, kept: &Path) -> Result<(), Failure> {
+    let bytes = own.file.encode();
+    directories::make_parent(kept)?;
+    replace(kept, &bytes, |written| {
+        let is_same = written == bytes;
+        if is_same { Ok(()) } else { Err(Error::NotReadBack(kept.to_owned())) }
+    })?;
+    let Place { dir, name, path } = own.place;
+    dir.unlink(&name).map_err(|source| Error::Io { op: "remove", path, source })?;
+    note(format_args!(
+        "the vault's former identity is kept in {}: its passphrase and recovery code still open it",
+        shown(kept)
+    ));
+    Ok(())
+}
+
 /// Adds a slot that `person` opens to the file of the vault's own identity.
 fn link(own: Locked, owner: &Identity, person: &Identity) -> Result<(), Failure> {
     let Locked { place, mut file, .. } = own;
@@ -122,73 +140,115 @@ fn link(own: Locked, owner: &Identity, person: &Identity) -> Result<(), Failure>
     })
 }
 
-/// Puts `person` in the place of `owner` in every share of which `owner` is an admin.
+/// Puts `person` in the place of `owner` in every share of which `owner` is an admin. Run again, it
+/// continues where it was interrupted.
 fn replace_admin(
     dir: &Path,
     owner: &Identity,
     person: &Identity,
-    top: &[u8],
+    signed: bool,
 ) -> Result<(), Failure> {
     let args = OpenArgs::default();
-    let in_dir = |error| in_vault(error, dir, None);
     let name = own_name::or_chosen(None);
     let opened = Unlocked { identity: owner.duplicate(), person: None };
-    let open = open::find(dir)?.open_with(opened, &args, Purpose::Write)?;
-    let mut shares = Vec::new();
-    for path in shares_below(&open.vault, top) {
-        let share = open.vault.share_at(&path).map_err(in_dir)?;
-        let info = share.info().map_err(in_dir)?;
-        let is = |identity: &Identity| {
-            info.members.iter().find(|member| member.public == identity.public())
-        };
-        if !info.signed || is(owner).is_none_or(|member| member.role != Role::Admin) {
-            continue;
-        }
-        if is(person).is_none() {
-            let member = Member { public: person.public(), role: Role::Admin, name: name.clone() };
-            share.add(&[member]).map_err(in_dir)?;
-        }
-        shares.push(path);
+    match open::find(dir)?.open_with(opened, &args, Purpose::Write) {
+        Ok(open) => add_admin(&open, dir, owner, person, &name, signed)?,
+        // An earlier run has removed it from the vault itself.
+        Err(failure) if signed && failure.exit == Exit::WrongSecret => {}
+        Err(failure) => return Err(failure),
     }
-    open.close()?;
-    drop(open);
-    if shares.is_empty() {
-        return Ok(());
-    }
-    let root_is_signed = shares.iter().any(Vec::is_empty);
-    let opened = if root_is_signed {
+    let opened = if signed {
         Unlocked { identity: person.duplicate(), person: None }
     } else {
         Unlocked { identity: owner.duplicate(), person: Some(person.duplicate()) }
     };
     let open = open::find(dir)?.open_with(opened, &args, Purpose::Write)?;
-    // Deeper shares first: each is left before those around it.
-    shares.sort_by_key(|path| std::cmp::Reverse(path.len()));
-    for path in &shares {
-        let share = open.vault.share_at(path).map_err(in_dir)?;
-        let is_member = share
-            .info()
-            .map_err(in_dir)?
-            .members
-            .iter()
-            .any(|member| member.public == owner.public());
-        if is_member {
-            share.remove(&[owner.public().sign], &mut |_| {}).map_err(in_dir)?;
+    remove_admin(&open, dir, owner, person, &name)?;
+    open.close()
+}
+
+/// Adds `person` to every share of which `owner`, who has opened the vault, is an admin. In a
+/// signed vault nothing is changed unless all shares are there: `owner` cannot enter the vault
+/// afterwards.
+fn add_admin(
+    open: &Open,
+    dir: &Path,
+    owner: &Identity,
+    person: &Identity,
+    name: &str,
+    signed: bool,
+) -> Result<(), Failure> {
+    let in_dir = |error| in_vault(error, dir, None);
+    let (paths, mut unseen) = shares_below(&open.vault);
+    let mut shares = Vec::new();
+    for path in paths {
+        let share = open.vault.share_at(&path).map_err(in_dir)?;
+        let info = share.info().map_err(in_dir)?;
+        if role_of(&info, owner) != Some(Role::Admin) {
+            continue;
         }
+        if signed {
+            let missing = share.missing_within(&[owner.public().sign]).map_err(in_dir)?;
+            unseen.extend(missing.iter().map(|junction| {
+                format!("{}: the nested share at this path is missing", shown(junction))
+            }));
+        }
+        shares.push((share, info));
+    }
+    if signed && !unseen.is_empty() {
+        return Err(Error::SharesUnseen { vault: dir.to_owned(), unseen }.into());
+    }
+    unseen.iter().for_each(|what| warn(format_args!("not looked at: {what}")));
+    for (share, info) in shares.iter().filter(|(_, info)| info.signed) {
+        if role_of(info, person).is_none() {
+            let member =
+                Member { public: person.public(), role: Role::Admin, name: name.to_owned() };
+            share.add(&[member]).map_err(in_dir)?;
+        }
+    }
+    drop(shares);
+    open.close()
+}
+
+/// Removes `owner` from every share of which `person` is an admin.
+fn remove_admin(
+    open: &Open,
+    dir: &Path,
+    owner: &Identity,
+    person: &Identity,
+    name: &str,
+) -> Result<(), Failure> {
+    let in_dir = |error| in_vault(error, dir, None);
+    let (mut paths, _) = shares_below(&open.vault);
+    // Deeper shares first: each is left before those around it.
+    paths.sort_by_key(|path| std::cmp::Reverse(path.len()));
+    for path in &paths {
+        let share = open.vault.share_at(path).map_err(in_dir)?;
+        let info = share.info().map_err(in_dir)?;
+        let is_due = info.signed && role_of(&info, person) == Some(Role::Admin);
+        if !is_due || role_of(&info, owner).is_none() {
+            continue;
+        }
+        share.remove(&[owner.public().sign], &mut |_| {}).map_err(in_dir)?;
         note(format_args!(
             "{} belongs to {} now",
             Shown(if path.is_empty() { b"the vault" } else { path }),
             Shown(name.as_bytes())
         ));
     }
-    open.close()
+    Ok(())
 }
 
-/// Returns the folders of all shares in a vault, and its root. A folder that cannot be entered is
-/// reported and passed over.
-fn shares_below(vault: &Vault, top: &[u8]) -> Vec<Vec<u8>> {
-    let mut shares = Vec::new();
-    let mut left = vec![top.to_vec()];
+fn role_of(info: &ShareInfo, identity: &Identity) -> Option<Role> {
+    let is_theirs = |member: &&Member| member.public == identity.public();
+    info.members.iter().find(is_theirs).map(|member| member.role)
+}
+
+/// Returns the folders of all shares in a vault, and its root; and folders that cannot be entered,
+/// with the reason. A share of others, without this identity, is none of both.
+fn shares_below(vault: &Vault) -> (Vec<Vec<u8>>, Vec<String>) {
+    let (mut shares, mut unseen) = (Vec::new(), Vec::new());
+    let mut left = vec![Vec::new()];
     while let Some(path) = left.pop() {
         let listed = (|| {
             if vault.share_at(&path)?.info()?.path == path {
@@ -202,9 +262,10 @@ fn shares_below(vault: &Vault, top: &[u8]) -> Vec<Vec<u8>> {
             }
             crate::vault::Result::Ok(())
         })();
-        if let Err(error) = listed {
-            warn(format_args!("{}: not looked at: {error}", Shown(&path)));
+        match listed {
+            Ok(()) | Err(vault::Error::NoAccess { .. }) => {}
+            Err(error) => unseen.push(format!("{}: {error}", Shown(&path))),
         }
     }
-    shares
+    (shares, unseen)
 }

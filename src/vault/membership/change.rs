@@ -270,6 +270,22 @@ impl Share {
         Ok(removed)
     }
 
+    /// Returns the stored paths of junctions that lead to no nested share, such as one that a sync
+    /// tool has not delivered yet. [`Share::remove`] of `signs` would leave them in those shares.
+    ///
+    /// # Errors
+    /// As [`Share::remove`].
+    pub fn missing_within(&self, signs: &[[u8; 32]]) -> Result<Vec<PathBuf>> {
+        let Walked { nested, mut expected, .. } = self.walk(signs, &mut |_| {})?;
+        for place in nested {
+            if let Ok(Some(junction)) = self.core.junction_at(place) {
+                expected.remove(&junction.share);
+            }
+            self.core.nodes.forget(place, 1);
+        }
+        Ok(expected.into_values().collect())
+    }
+
     /// Returns the stored path of a node of this share, from the vault's root.
     fn stored(&self, node: NodeId) -> PathBuf {
         use std::os::unix::ffi::OsStringExt;
