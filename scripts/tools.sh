@@ -15,9 +15,12 @@ if [ "${1-}" = --tests ]; then
         fusermount3:fuse3 git:git mount:mount mountpoint:util-linux setfattr:attr setfacl:acl setcap:libcap2-bin rsync:rsync
         perl:perl make:make ps:procps sqlite3:sqlite3 mkfs.xfs:xfsprogs
         age:age ssh-keygen:openssh-client python3:python3 dbus-daemon:dbus-daemon gnome-keyring-daemon:gnome-keyring
+        pinentry-curses:pinentry-curses
     )
-    # Looks for the module in Debian's Python, not in another one in the PATH.
-    /usr/bin/python3 -c 'import dbusmock' 2>/dev/null || needs+=(dbusmock:python3-dbusmock)
+    # Looks for the modules in Debian's Python, not in another one in the PATH.
+    for module in dbusmock argon2 cryptography; do
+        /usr/bin/python3 -c "import $module" 2>/dev/null || needs+=("$module:python3-$module")
+    done
     if command -v rustup >/dev/null && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
         rustup component add rustfmt clippy >&2
     fi

@@ -5,6 +5,8 @@
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use super::stack;
+
 /// Length of every key in bytes.
 pub const KEY_LEN: usize = 32;
 
@@ -25,6 +27,7 @@ macro_rules! keys {
             /// Takes these bytes as the key.
             #[must_use]
             pub fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
+                stack::wipe_at_end();
                 $name(bytes)
             }
 

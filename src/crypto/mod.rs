@@ -20,6 +20,7 @@ pub mod keys;
 pub mod labels;
 pub mod random;
 pub mod signature;
+pub mod stack;
 pub mod suite;
 
 pub use cipher::{aead, record, segment, xaes};

@@ -312,6 +312,58 @@ fn all_vaults_are_locked_or_closed_at_once() {
     assert_eq!(said, "2\n0\nlock\n0\nagain\n2\n0\nclose --all\n0\nagain\n");
 }
 
+/// Keys that were moved, and round keys that a cipher had no registers for, stayed on the stacks of
+/// the threads that had used them: after a lock whole keys of files and of the journal were there,
+/// until the machine used the memory again. The keys come from the second reader.
+#[test]
+fn no_key_is_left_in_memory_after_a_lock() {
+    let has_reader = || {
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["-c", "import argon2, cryptography"]).stderr(Stdio::null());
+        python.status().is_ok_and(|status| status.success())
+    };
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !has_reader() {
+        return println!("skipped: needs root, and python3-argon2 and python3-cryptography");
+    }
+    let scratch = Scratch::new(&[]);
+    let mut daemon = mount(&scratch, &[]);
+    let point = scratch.point();
+    fs::create_dir(point.join("folder")).unwrap();
+    for at in 0..8 {
+        fs::write(point.join(format!("folder/{at}")), vec![at; 40_000]).unwrap();
+    }
+    // Both threads that serve the mount have used keys, and so has the one that commits.
+    std::thread::scope(|scope| {
+        for at in 0..8 {
+            let file = point.join(format!("folder/{at}"));
+            scope.spawn(move || {
+                let mut open = fs::OpenOptions::new().write(true).open(&file).unwrap();
+                for _ in 0..20 {
+                    open.write_all(&[9; 5000]).unwrap();
+                    open.sync_all().unwrap();
+                    fs::read(&file).unwrap();
+                }
+            });
+        }
+    });
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/keys_in_memory.py");
+    let mut search = Command::new("/usr/bin/python3");
+    search.arg(script).arg(daemon.child.id().to_string());
+    search.arg(scratch.vault()).arg(scratch.passphrase()).stdout(Stdio::piped());
+    let mut search = search.spawn().unwrap();
+    let mut found = BufReader::new(search.stdout.take().unwrap()).lines();
+    let open = found.next().expect("the process is watched").unwrap();
+    assert!(open.contains("expand names (") && !open.contains("passphrase"), "{open}");
+    expect_code(scratch.kithfs("lock").arg(&point), 0);
+    let locked = found.next().expect("the process was watched until its end").unwrap();
+    assert!(search.wait().unwrap().success());
+    daemon.ended();
+    assert!(locked.ends_with(" bytes: nothing"), "{locked}");
+}
+
 /// A service manager, from a service's point of view: a socket for its notifications.
 #[test]
 fn a_service_notifies_and_ends_when_it_is_stopped() {

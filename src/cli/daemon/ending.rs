@@ -22,6 +22,7 @@ use super::registry::Registered;
 use super::signals::Signals;
 use crate::cli::desktop::notify::{Notices, What};
 use crate::cli::exit::Exit;
+use crate::crypto::stack;
 use crate::fuse::mounts::{self, Holder};
 use crate::fuse::vaultfs::Closing;
 use crate::fuse::{MountError, Mounted, Notifier, handover};
@@ -161,6 +162,8 @@ impl Ending {
                 self.exit();
             }
         }
+        // The thread that noticed the event stays.
+        stack::wipe::<{ stack::DEPTH }>();
     }
 
     fn commit(&self) {

@@ -6,6 +6,7 @@
 use super::aead::{Active, Aead, NONCE_LEN, TAG_LEN};
 use super::xaes::{SALT_LEN as XAES_SALT_LEN, Xaes};
 use crate::crypto::keys::FileKey;
+use crate::crypto::stack;
 use crate::crypto::suite::{Suite, Unauthentic};
 use chacha20::{R20, hchacha};
 use zeroize::{Zeroize, Zeroizing};
@@ -26,6 +27,14 @@ impl ChunkKeys {
     /// Expands the key of a file.
     #[must_use]
     pub fn new(suite: Suite, key: &FileKey) -> Self {
+        let keys = ChunkKeys::expanded(suite, key);
+        // The expanded key was moved. Its dead copy would get into the padding of other values.
+        stack::wipe::<{ 8 << 10 }>();
+        keys
+    }
+
+    #[inline(never)]
+    fn expanded(suite: Suite, key: &FileKey) -> Self {
         ChunkKeys(match suite {
             Suite::Aes256Gcm => Root::Aes(Box::new(Xaes::new(key.expose()))),
             Suite::ChaCha20Poly1305 => Root::ChaCha(Zeroizing::new(*key.expose())),
@@ -58,6 +67,7 @@ impl SegmentKey {
     /// Takes 32 bytes as the key of AES-256-GCM or ChaCha20-Poly1305.
     #[must_use]
     pub fn new(suite: Suite, key: &[u8; 32]) -> Self {
+        stack::wipe_at_end();
         SegmentKey(Active::new(suite, key))
     }
 
@@ -65,6 +75,7 @@ impl SegmentKey {
     /// this key.
     #[must_use]
     pub fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], buf: &mut [u8]) -> [u8; TAG_LEN] {
+        stack::wipe_at_end();
         self.0.seal(nonce, aad, buf)
     }
 
@@ -80,6 +91,7 @@ impl SegmentKey {
         buf: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Unauthentic> {
+        stack::wipe_at_end();
         self.0.open(nonce, aad, buf, tag)
     }
 }

@@ -6,6 +6,8 @@ use aes::Aes256;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+use crate::crypto::stack;
+
 /// Length of the part of the nonce that chooses the sub-key.
 pub const SALT_LEN: usize = 12;
 
@@ -28,6 +30,7 @@ impl Xaes {
     /// Expands `key`.
     #[must_use]
     pub fn new(key: &[u8; 32]) -> Self {
+        stack::wipe_at_end();
         let aes = Aes256::new(key.into());
         let mut l = aes::Block::default();
         aes.encrypt_block(&mut l);
@@ -42,6 +45,7 @@ impl Xaes {
     /// Returns the AES-256-GCM key for nonces that begin with `salt`.
     #[must_use]
     pub fn derive(&self, salt: &[u8; SALT_LEN]) -> Zeroizing<[u8; 32]> {
+        stack::wipe_at_end();
         let mut blocks = [aes::Block::default(); 2];
         for (block, counter) in blocks.iter_mut().zip(1u8..) {
             block[1] = counter;

@@ -28,6 +28,7 @@ mod portable;
 mod wide;
 
 use crate::crypto::keys::NamesKey;
+use crate::crypto::stack;
 use portable::Portable;
 use xctr::Direction;
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -139,6 +140,7 @@ impl Hctr2 {
     }
 
     fn one(&self, tweak: &Tweak, buf: &mut [u8], direction: Direction) -> Result<(), TooShort> {
+        stack::wipe_at_end();
         match &self.0 {
             Path::Portable(path) => path.one(tweak, buf, direction),
             #[cfg(target_arch = "x86_64")]
@@ -155,6 +157,7 @@ impl Hctr2 {
         if bufs.iter().any(|buf| buf.len() < MIN_LEN) {
             return Err(TooShort);
         }
+        stack::wipe_at_end();
         match &self.0 {
             Path::Portable(path) => path.many(tweak, bufs, direction),
             #[cfg(target_arch = "x86_64")]

@@ -11,7 +11,7 @@ use super::background::{self, Background};
 use super::lifetime;
 use super::nested::{Route, Shares};
 use super::options::{OpenOptions, OsRandom};
-use crate::crypto::Suite;
+use crate::crypto::{Suite, stack};
 use crate::roster::{Identity, PublicIdentity, Role};
 use crate::store::Dir;
 use crate::vault::core::open_table::Open;
@@ -333,7 +333,9 @@ impl Vault {
     /// Drops this handle, and returns whether it was the last one: the vault is then closed, and its
     /// keys are wiped from memory.
     pub fn is_last(self) -> bool {
-        Arc::into_inner(self.inside).is_some()
+        let is_last = Arc::into_inner(self.inside).is_some();
+        stack::wipe::<{ stack::DEPTH }>();
+        is_last
     }
 
     /// Returns the bytes of memory that uncommitted changes of open files take.
