@@ -1,6 +1,7 @@
 //! Files outside the vault: their descriptors, times, holes and extended attributes.
 
 mod descent;
+pub mod fifo;
 mod object;
 pub mod replace;
 

@@ -11,7 +11,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -24,6 +23,7 @@ use crate::cli::args::{PassphraseArgs, PresentSecret};
 use crate::cli::daemon::signals;
 use crate::cli::display::{self, short_path};
 use crate::cli::error::Error;
+use crate::cli::local::fifo;
 use crate::cli::report::note;
 use crate::cli::secrets::strength;
 use crate::cli::terminal::ask;
@@ -343,13 +343,13 @@ fn non_empty(secret: SecretBytes) -> Result<SecretBytes, Error> {
 /// Reads a file completely; `-` is stdin.
 ///
 /// # Errors
-/// It cannot be read, or is longer than [`SECRET_MAX`].
+/// It cannot be read, is longer than [`SECRET_MAX`], or is a FIFO that no program writes to.
 pub fn from_file(op: &'static str, file: &Path) -> Result<SecretBytes, Error> {
     let failed = |source| Error::Secret { op, path: file.to_owned(), source };
     if file == Path::new("-") {
         return read_all(&mut io::stdin().lock()).map_err(failed);
     }
-    read_all(&mut File::open(file).map_err(failed)?).map_err(failed)
+    read_all(&mut *fifo::open(file).map_err(failed)?).map_err(failed)
 }
 
 struct Descriptor<'a>(BorrowedFd<'a>);
@@ -392,7 +392,7 @@ fn from_command(command: &OsStr) -> Result<SecretBytes, Error> {
 }
 
 /// Reads to the end into one buffer that never moves, so that no copy of the secret remains.
-fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
+pub(super) fn read_all(from: &mut dyn Read) -> io::Result<SecretBytes> {
     let mut bytes = Zeroizing::new(vec![0; SECRET_MAX + 1]);
     let mut len = 0;
     while len < bytes.len() {

@@ -4,7 +4,6 @@
 //! compared fingerprint proves who the holder is. This user's own record of a share is never
 //! replaced by an invitation.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -14,6 +13,7 @@ use crate::cli::args::people::Accept;
 use crate::cli::display::{Shown, hex};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
+use crate::cli::local::fifo;
 use crate::cli::report::{Failure, note};
 use crate::cli::user::contacts;
 use crate::cli::user::share_memory::Shares;
@@ -87,7 +87,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     if path == Path::new("-") {
         std::io::stdin().lock().take(max).read_to_end(&mut bytes).map_err(failed)?;
     } else {
-        File::open(path).map_err(failed)?.take(max).read_to_end(&mut bytes).map_err(failed)?;
+        fifo::open(path).map_err(failed)?.take(max).read_to_end(&mut bytes).map_err(failed)?;
     }
     Ok(bytes)
 }
