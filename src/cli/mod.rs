@@ -45,6 +45,9 @@ pub fn main() -> ExitCode {
     if let Some(exit) = handover::run_as_asker() {
         return exit;
     }
+    if let Some(exit) = secrets::keyring::run_as_helper() {
+        return exit;
+    }
     if let Some(exit) = commands::mounting::helper::run_as_helper() {
         return exit;
     }

@@ -1,7 +1,7 @@
 //! Passphrases in the keyring of a session: a real gnome-keyring on a bus of its own.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::{Command, Output, Stdio};
 
 use crate::support::bus::{Bus, can_mock};
@@ -92,6 +92,48 @@ fn a_remembered_passphrase_unlocks_until_it_is_forgotten() {
     refused(&bus.kithfs(&ann, &["ls", "vault"]), "no terminal");
     let done = bus.kithfs(&ann, &["passphrase", "forget", "vault"]);
     assert!(stderr(&done).contains("has no passphrase"), "{}", stderr(&done));
+}
+
+/// Returns whether the memory of a process has these bytes.
+fn has_in_memory(pid: u32, bytes: &[u8]) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    maps.lines().filter(|line| line.contains(" rw")).any(|line| {
+        let (first, last) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let at = |text| u64::from_str_radix(text, 16).unwrap();
+        let mut block = vec![0; (at(last) - at(first)) as usize];
+        let len = memory.read_at(&mut block, at(first)).unwrap_or(0);
+        block[..len].windows(bytes.len()).any(|there| there == bytes)
+    })
+}
+
+/// The daemon of a mount asked the keyring itself. The messages of the bus stayed in its memory,
+/// with the passphrase, for as long as the vault was open and after it was locked.
+#[test]
+fn a_passphrase_from_the_keyring_does_not_stay_in_the_daemon() {
+    if !can_mount() || !has("dbus-daemon") || !has("gnome-keyring-daemon") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: needs root");
+    }
+    let ann = with_vault();
+    let mut bus = Session::start(&ann);
+    bus.start_keyring(&ann);
+    ann.shell("mkdir plain");
+    let by_file = ["--remember", "--passphrase-file", "passphrase"];
+    for options in [&by_file[..], &[]] {
+        let done = bus.kithfs(&ann, &[&["mount"], options, &["vault", "plain"]].concat());
+        assert!(done.status.success(), "{}", stderr(&done));
+        let mounted = Mounted::of(&ann);
+        let place = ann.home().join("plain");
+        let listed = said(&ann.ok(&["mounts"]));
+        let mine = listed.lines().find(|line| line.contains(place.to_str().unwrap())).unwrap();
+        let pid = mine.split_once("(process ").unwrap().1.trim_end_matches(')').parse().unwrap();
+        assert!(has_in_memory(pid, place.as_os_str().as_encoded_bytes()), "memory is read");
+        assert!(!has_in_memory(pid, b"passphrase of ann"), "{options:?}");
+        drop(mounted);
+    }
 }
 
 #[test]

@@ -5,10 +5,16 @@
 //! * A passphrase is stored only if the user asked for that, and after it has unlocked the identity.
 //! * The keyring is optional: without a session bus or a keyring, commands ask for the passphrase.
 //! * An item belongs to the public keys of an identity, not to a path, which others may change.
+//! * A passphrase crosses the bus in a process of its own: the messages of a bus are not wiped, and
+//!   a daemon would keep them as long as its mount.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::future::poll_fn;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::pin::pin;
+use std::process::{Command, ExitCode, Stdio};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,8 +23,10 @@ use zbus::export::futures_core::Stream;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, Proxy, Variant, block_on};
 use zeroize::Zeroizing;
 
+use crate::cli::daemon::{fork, signals};
 use crate::cli::desktop::bus;
 use crate::cli::error::Error;
+use crate::cli::secrets::source;
 use crate::roster::PublicIdentity;
 
 const SERVICE: &str = "org.freedesktop.secrets";
@@ -42,7 +50,7 @@ pub fn is_offered() -> bool {
 /// # Errors
 /// There is no keyring, or its user declines.
 pub fn passphrase(public: &PublicIdentity) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
-    block_on(async { Keyring::open().await?.passphrase(public).await })
+    by_helper(&["get", &public.fingerprint()], &[])
 }
 
 /// Returns the passphrase of an identity if there is a keyring that has it.
@@ -56,7 +64,7 @@ pub fn stored(public: &PublicIdentity) -> Option<Zeroizing<Vec<u8>>> {
 /// # Errors
 /// As [`passphrase`].
 pub fn remember(public: &PublicIdentity, passphrase: &[u8], of: &str) -> Result<(), Error> {
-    block_on(async { Keyring::open().await?.remember(public, passphrase, of).await })
+    by_helper(&["set", &public.fingerprint(), of], passphrase).map(drop)
 }
 
 /// Removes the passphrase of an identity. Returns whether there was one.
@@ -64,7 +72,72 @@ pub fn remember(public: &PublicIdentity, passphrase: &[u8], of: &str) -> Result<
 /// # Errors
 /// As [`passphrase`].
 pub fn forget(public: &PublicIdentity) -> Result<bool, Error> {
-    block_on(async { Keyring::open().await?.forget(public).await })
+    block_on(async { Keyring::open().await?.forget(&public.fingerprint()).await })
+}
+
+/// Name under which the program passes one passphrase from or to the keyring.
+const HELPER: &str = "kithfs-keyring";
+
+/// Exit codes of the helper.
+const FOUND: u8 = 0;
+const NONE: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Runs the helper, which gets `input` and prints a passphrase, or why it failed.
+fn by_helper(args: &[&str], input: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+    let failed = |source: io::Error| Error::Keyring(source.to_string());
+    let _unblocked = signals::unblocked();
+    let mut child = Command::new("/proc/self/exe")
+        .arg0(HELPER)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    // A helper that has failed already reads no more, and says why below.
+    let _ = child.stdin.take().expect("was asked for").write_all(input);
+    let printed = source::read_all(&mut child.stdout.take().expect("was asked for"));
+    let status = child.wait().map_err(failed)?;
+    let printed = printed.map_err(failed)?.into_inner();
+    match status.code().and_then(|code| u8::try_from(code).ok()) {
+        Some(FOUND) => Ok(Some(printed)),
+        Some(NONE) => Ok(None),
+        Some(FAILED) => Err(Error::Keyring(String::from_utf8_lossy(&printed).into_owned())),
+        _ => Err(Error::Keyring(format!("the process that asks it has ended with {status}"))),
+    }
+}
+
+/// Runs the helper if the process was started under its name; `None` if it was not.
+pub fn run_as_helper() -> Option<ExitCode> {
+    let mut args = std::env::args_os();
+    if args.next()? != OsStr::new(HELPER) {
+        return None;
+    }
+    let args: Vec<String> = args.filter_map(|arg| arg.into_string().ok()).collect();
+    let (code, printed) = match helped(&args.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(Some(passphrase)) => (FOUND, passphrase),
+        Ok(None) => (NONE, Zeroizing::default()),
+        Err(Error::Keyring(why)) => (FAILED, Zeroizing::new(why.into_bytes())),
+        Err(error) => (FAILED, Zeroizing::new(error.to_string().into_bytes())),
+    };
+    let is_told = io::stdout().write_all(&printed).and_then(|()| io::stdout().flush());
+    Some(ExitCode::from(if is_told.is_ok() { code } else { FAILED }))
+}
+
+fn helped(args: &[&str]) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+    fork::keep_memory_private()?;
+    match *args {
+        ["get", identity] => block_on(async { Keyring::open().await?.passphrase(identity).await }),
+        ["set", identity, of] => {
+            let passphrase = source::read_all(&mut io::stdin().lock())
+                .map_err(|error| Error::Keyring(error.to_string()))?;
+            block_on(async {
+                Keyring::open().await?.remember(identity, passphrase.expose(), of).await
+            })
+            .map(|()| None)
+        }
+        _ => Err(Error::Keyring("the helper was called wrongly".into())),
+    }
 }
 
 /// A connection to the keyring.
@@ -75,11 +148,8 @@ struct Keyring {
     session: OwnedObjectPath,
 }
 
-fn attributes(public: &PublicIdentity) -> HashMap<&'static str, String> {
-    HashMap::from([
-        ("xdg:schema", "kithfs.identity".to_owned()),
-        ("identity", public.fingerprint()),
-    ])
+fn attributes(identity: &str) -> HashMap<&'static str, String> {
+    HashMap::from([("xdg:schema", "kithfs.identity".to_owned()), ("identity", identity.to_owned())])
 }
 
 fn failed(error: zbus::Error) -> Error {
@@ -98,11 +168,8 @@ impl Keyring {
         Ok(Keyring { bus, session })
     }
 
-    async fn passphrase(
-        &self,
-        public: &PublicIdentity,
-    ) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
-        let Some(item) = self.items(public).await?.into_iter().next() else { return Ok(None) };
+    async fn passphrase(&self, identity: &str) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+        let Some(item) = self.items(identity).await?.into_iter().next() else { return Ok(None) };
         let (secret,): (Transfer,) = proxy(&self.bus, item.as_str(), "Item")
             .await?
             .call("GetSecret", &(&self.session,))
@@ -111,17 +178,12 @@ impl Keyring {
         Ok(Some(Zeroizing::new(secret.2)))
     }
 
-    async fn remember(
-        &self,
-        public: &PublicIdentity,
-        passphrase: &[u8],
-        of: &str,
-    ) -> Result<(), Error> {
+    async fn remember(&self, identity: &str, passphrase: &[u8], of: &str) -> Result<(), Error> {
         let default: ObjectPath<'_> = DEFAULT.try_into().expect("a path");
         self.unlock(&[default.into()]).await?;
         let properties = HashMap::from([
             ("org.freedesktop.Secret.Item.Label", Variant::from(format!("kithfs: {of}"))),
-            ("org.freedesktop.Secret.Item.Attributes", Variant::from(attributes(public))),
+            ("org.freedesktop.Secret.Item.Attributes", Variant::from(attributes(identity))),
         ]);
         let empty: &[u8] = &[];
         let secret = (&self.session, empty, passphrase, "text/plain");
@@ -134,8 +196,8 @@ impl Keyring {
         self.prompt(&prompt).await
     }
 
-    async fn forget(&self, public: &PublicIdentity) -> Result<bool, Error> {
-        let items = self.items(public).await?;
+    async fn forget(&self, identity: &str) -> Result<bool, Error> {
+        let items = self.items(identity).await?;
         for item in &items {
             let prompt: OwnedObjectPath = proxy(&self.bus, item.as_str(), "Item")
                 .await?
@@ -148,11 +210,11 @@ impl Keyring {
     }
 
     /// Returns the items of an identity, unlocked.
-    async fn items(&self, public: &PublicIdentity) -> Result<Vec<OwnedObjectPath>, Error> {
+    async fn items(&self, identity: &str) -> Result<Vec<OwnedObjectPath>, Error> {
         let (mut found, locked): (Vec<OwnedObjectPath>, Vec<OwnedObjectPath>) =
             proxy(&self.bus, ROOT, "Service")
                 .await?
-                .call("SearchItems", &(attributes(public),))
+                .call("SearchItems", &(attributes(identity),))
                 .await
                 .map_err(failed)?;
         if !locked.is_empty() {
