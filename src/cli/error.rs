@@ -54,6 +54,14 @@ pub enum Error {
     /// No secret was given, and there is no terminal for a prompt.
     #[error("no passphrase was given and there is no terminal for a prompt")]
     NoTerminal,
+    /// The prompt program gave no passphrase.
+    #[error("ask by the prompt program {}: {}", shown(path), Shown(why.as_bytes()))]
+    PromptProgram {
+        /// The program.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
     /// The passphrase command failed.
     #[error("run passphrase command: {0}")]
     PassphraseCommand(ExitStatus),

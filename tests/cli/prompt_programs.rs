@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Output, Stdio};
 
-use crate::support::people::{Person, has, refused, said, stderr, wait_until};
+use crate::support::mounted::ends_within;
+use crate::support::people::{Person, has, key, refused, said, stderr, wait_until};
+use crate::support::terminal::Terminal;
 
 fn with_vault() -> Person {
     let ann = Person::new("ann");
@@ -34,8 +36,10 @@ fn a_prompt_program_gets_the_question_and_prints_the_secret() {
     assert_eq!(said(&done), "letters\n", "{}", stderr(&done));
     let asked = fs::read_to_string(ann.home().join("asked")).unwrap();
     assert_eq!(asked, "Passphrase of the vault ~/vault\n");
-    refused(&ls(&ann, &program(&ann, "closed", "exit 1")), "");
-    refused(&ls(&ann, &program(&ann, "silent", "exit 0")), "");
+    let told = ls(&ann, &program(&ann, "closed", "exit 1"));
+    refused(&told, "closed: it gave no passphrase, and ended with exit status: 1");
+    assert_eq!(told.status.code(), Some(3));
+    refused(&ls(&ann, &program(&ann, "silent", "exit 0")), "it gave no passphrase");
     refused(&ls(&ann, "/nowhere"), "run prompt program /nowhere");
     // A mistyped passphrase is asked for again, three times in all.
     let wrong = program(&ann, "wrong", "echo again >>count; echo wrong");
@@ -71,7 +75,74 @@ done
         "echo OK; while read -r c; do case $c in GETPIN) echo ERR 83886179 cancelled ;; *) echo OK ;; esac; done\n",
     );
     let told = ls(&ann, &closed);
-    assert!(!told.status.success() && said(&told).is_empty());
+    refused(&told, "pinentry-closed: it was cancelled");
+    assert_eq!(told.status.code(), Some(3));
+}
+
+/// The real pinentry for terminals. It was told neither which terminal to ask at nor that the
+/// question is UTF-8, so it asked nobody, and letters outside of ASCII were shown as two others. A
+/// cancelled question was reported as "the answer was not yes".
+#[test]
+fn the_real_pinentry_asks_at_the_terminal_of_gpg() {
+    if !has("pinentry-curses") {
+        return;
+    }
+    let ann = with_vault();
+    fs::rename(ann.home().join("vault"), ann.home().join("d\u{e9}j\u{e0}")).unwrap();
+    let ask = || {
+        let kithfs = env!("CARGO_BIN_EXE_kithfs");
+        let mut command = ann.program(&format!("GPG_TTY=$(tty) exec {kithfs} ls d\u{e9}j\u{e0}"));
+        command.env_remove("KITHFS_PASSPHRASE_FILE").env("KITHFS_PROMPT", "pinentry-curses");
+        command.env("LC_ALL", "C.UTF-8");
+        let mut terminal = Terminal::start(command);
+        terminal.expect("d\u{e9}j\u{e0}").expect("<Cancel>");
+        terminal
+    };
+    let mut terminal = ask();
+    terminal.type_line("passphrase of ann\r").expect("letters");
+    let (code, told) = terminal.end();
+    assert_eq!(code, 0, "{told}");
+    // To the second button.
+    let mut terminal = ask();
+    terminal.type_line("\t\t\r").expect("pinentry-curses: it was cancelled");
+    assert_eq!(terminal.end().0, 3);
+}
+
+/// `--ssh FIFO` and others waited without end where no program wrote to the FIFO.
+#[test]
+fn a_fifo_is_read_and_is_not_waited_for_without_end() {
+    let ann = with_vault();
+    let script = |script: &str| {
+        let mut command = ann.program("exec bash -euc \"$SCRIPT\"");
+        command.env("SCRIPT", script).env("KITHFS", env!("CARGO_BIN_EXE_kithfs"));
+        command
+    };
+    let mut done = script(
+        "unset KITHFS_PASSPHRASE_FILE; \"$KITHFS\" ls vault --passphrase-file <(cat passphrase)",
+    );
+    assert_eq!(said(&done.output().unwrap()), "letters\n", "by process substitution");
+    let (made, told) = ann.shell("mkfifo fifo");
+    assert!(made, "{told}");
+    let bob = Person::with_identity("bob");
+    ann.ok(&["contact", "add", "Bob", &key(&bob)]);
+    let fifo = ann.home().join("fifo");
+    let waiting: Vec<_> = [
+        &["contact", "verify", "Bob", "--ssh", "fifo", "--signature", "passphrase"][..],
+        &["ls", "vault", "--age-identity", "fifo"],
+        &["ls", "vault", "--passphrase-file", "fifo"],
+    ]
+    .into_iter()
+    .map(|args| ann.kithfs(args))
+    .chain([bob.kithfs(&["accept", fifo.to_str().unwrap()])])
+    .map(|command| {
+        let mut command = ends_within(60, &command);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    })
+    .collect();
+    for command in waiting {
+        refused(&command.wait_with_output().unwrap(), "no program writes to it");
+    }
+    refused(&ann.fails(&["ls", "vault", "--identity", "fifo"], 3), "read identity fifo");
 }
 
 /// A pinentry answers the command `BYE` too. Its output was closed as soon as it had given the

@@ -119,6 +119,7 @@ impl From<Error> for Failure {
             Error::EmptySecret(_)
             | Error::PassphrasesDiffer
             | Error::NoTerminal
+            | Error::PromptProgram { .. }
             | Error::PassphraseCommand(_)
             | Error::Secret { .. }
             | Error::WrongSecret { .. }

@@ -86,20 +86,31 @@ fn by_program(program: &Path, prompt: &str) -> Result<Zeroizing<Vec<u8>>, Error>
         command.arg(prompt.trim_end_matches([' ', ':'])).stdin(Stdio::null());
     }
     let mut child = command.spawn().map_err(failed)?;
-    let mut output = BufReader::new(child.stdout.take().expect("was asked for"));
+    // Nothing of the answer is buffered where it would not be wiped.
+    let mut output = BufReader::with_capacity(1, child.stdout.take().expect("was asked for"));
     let secret = match child.stdin.take() {
-        Some(input) => by_pinentry(input, &mut output, prompt),
-        None => answer_line(&mut output),
+        Some(input) => by_pinentry(input, &mut output, prompt, &pinentry_options()),
+        None => answer_line(&mut output).map(|line| line.map_or(Answer::Nothing, Answer::Secret)),
     };
     // A pinentry answers the last command too, and would be ended by a signal if nobody read that.
     io::copy(&mut output, &mut io::sink()).map_err(failed)?;
     drop(output);
     let status = child.wait().map_err(failed)?;
     let secret = secret.map_err(failed)?;
+    let ended = |why: String| Error::PromptProgram { path: program.into(), why };
     match secret {
-        Some(secret) if status.success() => Ok(secret),
-        _ => Err(Error::Declined),
+        Answer::Secret(secret) if status.success() => Ok(secret),
+        Answer::Refused(why) => Err(ended(why)),
+        _ => Err(ended(format!("it gave no passphrase, and ended with {status}"))),
     }
+}
+
+/// What a prompt program has answered.
+enum Answer {
+    Secret(Zeroizing<Vec<u8>>),
+    /// Why there is no secret.
+    Refused(String),
+    Nothing,
 }
 
 /// Reads one line, which may be a secret, into memory that is wiped; without its line end.
@@ -121,35 +132,65 @@ fn by_pinentry(
     mut input: impl Write,
     output: &mut impl BufRead,
     prompt: &str,
-) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-    let mut secret = None;
+    options: &[String],
+) -> io::Result<Answer> {
+    let mut secret = Answer::Nothing;
     let text: String = prompt
         .trim_end_matches([' ', ':'])
-        .bytes()
-        .map(|byte| match byte {
-            b'%' | 0..b' ' => format!("%{byte:02X}"),
-            _ => (byte as char).to_string(),
+        .chars()
+        .map(|shown| match shown {
+            '%' | '\0'..' ' => format!("%{:02X}", shown as u32),
+            _ => shown.to_string(),
         })
         .collect();
-    let commands =
-        ["", "SETTITLE kithfs", &format!("SETDESC {text}"), "SETPROMPT Passphrase:", "GETPIN"];
-    for command in commands {
+    let mut commands: Vec<String> = vec![String::new()];
+    commands.extend(options.iter().map(|option| format!("OPTION {option}")));
+    commands.extend(["SETTITLE kithfs".into(), format!("SETDESC {text}")]);
+    commands.extend(["SETPROMPT Passphrase:".into(), "GETPIN".into()]);
+    for command in &commands {
         if !command.is_empty() {
             writeln!(input, "{command}")?;
             input.flush()?;
         }
         loop {
-            let Some(line) = answer_line(output)? else { return Ok(None) };
+            let Some(line) = answer_line(output)? else { return Ok(secret) };
             match &line[..] {
                 [b'O', b'K', ..] => break,
-                [b'E', b'R', b'R', ..] => return Ok(None),
-                [b'D', b' ', data @ ..] => secret = Some(unescaped(data)),
+                // An option or a title that it does not know is no refusal.
+                [b'E', b'R', b'R', ..] if command != "GETPIN" => break,
+                [b'E', b'R', b'R', why @ ..] => {
+                    return Ok(Answer::Refused(refusal(&String::from_utf8_lossy(why))));
+                }
+                [b'D', b' ', data @ ..] => secret = Answer::Secret(unescaped(data)),
                 _ => {}
             }
         }
     }
     writeln!(input, "BYE")?;
     Ok(secret)
+}
+
+/// Where a pinentry for a terminal asks, as gpg-agent tells it, and the encoding of the question.
+fn pinentry_options() -> Vec<String> {
+    let of = |option: &str, variables: &[&str]| {
+        let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        variables.iter().find_map(set).map(|value| format!("{option}={value}"))
+    };
+    let tty = of("ttyname", &["GPG_TTY"]);
+    let kind = tty.is_some().then(|| of("ttytype", &["TERM"])).flatten();
+    let encoding = of("lc-ctype", &["LC_ALL", "LC_CTYPE", "LANG"]);
+    [tty, kind, encoding].into_iter().flatten().collect()
+}
+
+/// What a pinentry says instead of a passphrase: a number, whose lower half is the reason, and a
+/// text.
+fn refusal(error: &str) -> String {
+    const CANCELLED: [u32; 2] = [99, 198];
+    let (number, text) = error.trim().split_once(' ').unwrap_or((error.trim(), ""));
+    match number.parse::<u32>() {
+        Ok(number) if CANCELLED.contains(&(number & 0xFFFF)) => "it was cancelled".to_owned(),
+        _ => format!("it gave no passphrase: {}", if text.is_empty() { number } else { text }),
+    }
 }
 
 fn unescaped(data: &[u8]) -> Zeroizing<Vec<u8>> {
@@ -189,14 +230,33 @@ mod tests {
     fn pinentry_is_spoken_to_line_by_line() {
         let said = |answers: &str| {
             let mut heard = Vec::new();
-            let secret = by_pinentry(&mut heard, &mut answers.as_bytes(), "Passphrase of 100%: ");
-            (secret.unwrap().map(|secret| secret.to_vec()), String::from_utf8(heard).unwrap())
+            let options = ["ttyname=/dev/pts/7".to_owned()];
+            let answers = &mut answers.as_bytes();
+            let prompt = "Passphrase of 100% d\u{e9}j\u{e0}: ";
+            let secret = match by_pinentry(&mut heard, answers, prompt, &options).unwrap() {
+                Answer::Secret(secret) => Some(secret.to_vec()),
+                Answer::Refused(why) => Some(why.into_bytes()),
+                Answer::Nothing => None,
+            };
+            (secret, String::from_utf8(heard).unwrap())
         };
-        let (secret, heard) = said("OK ready\nOK\nOK\nOK\nS FOO\nD a%25b%0Ac%zz\nOK\n");
+        // A terminal's pinentry refuses an option that it does not know, and asks all the same.
+        let unknown = "ERR 83886254 Unknown option <Pinentry>";
+        let (secret, heard) =
+            said(&format!("OK ready\n{unknown}\nOK\nOK\nOK\nS FOO\nD a%25b%0Ac%zz\nOK\n"));
         assert_eq!(secret.as_deref(), Some(&b"a%b\nc%zz"[..]));
-        assert!(heard.contains("SETDESC Passphrase of 100%25\n"), "{heard}");
+        assert!(heard.starts_with("OPTION ttyname=/dev/pts/7\nSETTITLE"), "{heard}");
+        assert!(heard.contains("SETDESC Passphrase of 100%25 d\u{e9}j\u{e0}\n"), "{heard}");
         assert!(heard.ends_with("GETPIN\nBYE\n"), "{heard}");
-        assert_eq!(said("OK\nOK\nOK\nOK\nERR 83886179 cancelled\n").0, None);
+        let refused = |error: &str| {
+            let (why, _) = said(&format!("OK\nOK\nOK\nOK\nOK\nERR {error}\n"));
+            String::from_utf8(why.unwrap()).unwrap()
+        };
+        assert_eq!(refused("83886179 Operation cancelled <Pinentry>"), "it was cancelled");
+        assert_eq!(
+            refused("83886142 Timeout <Pinentry>"),
+            "it gave no passphrase: Timeout <Pinentry>"
+        );
         assert_eq!(said("").0, None);
     }
 
