@@ -1,8 +1,12 @@
 //! Notifications, as the notification daemon of python-dbusmock receives them on a bus of the test's
 //! own.
 
+use std::fs;
 use std::process::Command;
 
+use kithfs::roster::{IdentityFile, Secret};
+use kithfs::store::os::OsDir;
+use kithfs::vault::{OpenOptions, SurveyOptions, Vault};
 use zbus::OwnedVariant;
 
 use crate::support::bus::{Bus, can_mock};
@@ -160,6 +164,41 @@ fn new_members_and_forks_are_shown() {
     let _mounted = desktop.mount(&bob, &["--notify=on"]);
     wait_until("the fork is shown", || desktop.shown().len() > before);
     assert!(said(&bob.ok(&["share", "list", "vault"])).contains("FORKED"));
+}
+
+/// An alarm counts after five minutes. This machine has noticed it longer ago: as the mount does,
+/// with another clock.
+#[test]
+fn an_older_file_is_shown() {
+    if !can_mount() || !can_mock() {
+        return;
+    }
+    let ann = with_vault();
+    let [vault, before] = ["vault", "before"].map(|name| ann.home().join(name));
+    ann.write("letter", "first");
+    ann.ok(&["put", "vault", "letter"]);
+    let (copied, told) = ann.shell("cp -a vault before");
+    assert!(copied, "{told}");
+    ann.write("letter", "second");
+    ann.ok(&["put", "vault", "letter"]);
+    fs::remove_dir_all(&vault).unwrap();
+    fs::rename(&before, &vault).unwrap();
+    let seen = ann.home().join(".local/state/kithfs/seen");
+    let seen = fs::read_dir(seen).unwrap().next().unwrap().unwrap().path();
+    let identity = IdentityFile::decode(&fs::read(vault.join("+identity")).unwrap()).unwrap();
+    let passphrase = b"passphrase of ann".to_vec();
+    let identity = identity.unlock(&Secret::Passphrase(passphrase.into())).unwrap();
+    let open =
+        Vault::open(OsDir::open(&vault).unwrap(), &identity, OpenOptions::default()).unwrap();
+    let now = SurveyOptions::default().now - 1000;
+    let noticed = open.survey(&seen, &SurveyOptions { now, ..SurveyOptions::default() });
+    assert_eq!(noticed.unwrap().len(), 1);
+    open.close().unwrap();
+    drop(open);
+    let desktop = Desktop::of(&ann);
+    let _mounted = desktop.mount(&ann, &["--notify=names"]);
+    let text = desktop.waits_for("Older files in a vault");
+    assert!(text.starts_with("1 files or directories of /") && text.contains("/vault"), "{text}");
 }
 
 /// In a filesystem of 8 MiB.

@@ -73,6 +73,9 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
                 ("share", libc::EBUSY) => failure.hint(
                     "close all files that are open for writing in the folder, and do not mount it with --shared; then run the same command again, which continues where it stopped",
                 ),
+                (_, libc::ESHUTDOWN) => failure.hint(
+                    "the vault was locked or unmounted meanwhile: open it and run the same command again, which continues where it stopped",
+                ),
                 _ => Failure { hint: about(op, Some(errno), vault, plain), ..failure },
             }
         }
