@@ -184,7 +184,8 @@ fn an_older_file_is_shown() {
     fs::remove_dir_all(&vault).unwrap();
     fs::rename(&before, &vault).unwrap();
     let seen = ann.home().join(".local/state/kithfs/seen");
-    let seen = fs::read_dir(seen).unwrap().next().unwrap().unwrap().path();
+    let mut files = fs::read_dir(seen).unwrap().map(|entry| entry.unwrap().path());
+    let seen = files.find(|path| path.extension().is_some_and(|e| e == "redb")).unwrap();
     let identity = IdentityFile::decode(&fs::read(vault.join("+identity")).unwrap()).unwrap();
     let passphrase = b"passphrase of ann".to_vec();
     let identity = identity.unlock(&Secret::Passphrase(passphrase.into())).unwrap();

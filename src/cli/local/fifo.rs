@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_without_a_writer_times_out_and_one_with_a_slow_one_does_not() {
+    fn a_fifo_without_a_writer_times_out_and_a_slow_one_does_not() {
         let (_dir, path) = fifo();
         let open = || {
             let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
