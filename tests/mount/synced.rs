@@ -311,7 +311,7 @@ fn an_existing_vault_is_marked_as_synced() {
         String::from_utf8_lossy(&expect_code(&mut set, 0).stderr).into_owned()
     };
     let said = set();
-    assert!(said.contains("mounted again"), "{said}");
+    assert!(said.contains("mount it again"), "{said}");
     assert!(set().contains("before"));
     expect_code(scratch.kithfs("umount").arg(scratch.point()), 0);
     assert_eq!(fs::read(vault.join("+synced")).unwrap(), b"kithfs synced\n");
