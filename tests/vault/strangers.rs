@@ -2,6 +2,8 @@
 //! written through an open file is never acknowledged and then dropped.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kithfs::crypto::Suite;
@@ -41,6 +43,20 @@ fn bytes_of(store: &MemStore, stored: &[u8]) -> Vec<u8> {
 }
 
 impl Scene {
+    /// Calls `act` at the write or flush with the number `nth` from now on, of which the first has
+    /// the number 0. Returns how many there were.
+    fn at_change(&self, nth: usize, act: impl Fn() + Send + Sync + 'static) -> Arc<AtomicUsize> {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        self.store.on_event(Box::new(move |event| {
+            let is_change = matches!(event.call, Call::Write | Call::SyncData | Call::SyncAll);
+            if is_change && counted.fetch_add(1, Ordering::SeqCst) == nth {
+                act();
+            }
+        }));
+        calls
+    }
+
     fn new(name: &[u8], older: &[u8], newer: &[u8], caller_caches: bool) -> Scene {
         Scene::with_faults(name, older, newer, caller_caches, FaultPlan::new())
     }
@@ -464,23 +480,18 @@ fn a_file_replaced_during_its_commit_is_kept() {
             scene.vault.write(scene.handle, 10, b"ours", false).unwrap();
             let (store, stored, older) =
                 (scene.store.clone(), scene.stored.clone(), scene.older.clone());
-            let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-            let counted = calls.clone();
-            scene.store.on_event(Box::new(move |event| {
-                let is_change = matches!(event.call, Call::Write | Call::SyncData | Call::SyncAll);
-                if is_change && counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == nth {
-                    let root = store.root();
-                    let file = root.create_file(b".arriving.tmp", 0o644).unwrap();
-                    file.write_at(&older, 0).unwrap();
-                    file.sync_all().unwrap();
-                    root.rename(b".arriving.tmp", &*root, &stored, RenameMode::Replace).unwrap();
-                }
-            }));
+            let calls = scene.at_change(nth, move || {
+                let root = store.root();
+                let file = root.create_file(b".arriving.tmp", 0o644).unwrap();
+                file.write_at(&older, 0).unwrap();
+                file.sync_all().unwrap();
+                root.rename(b".arriving.tmp", &*root, &stored, RenameMode::Replace).unwrap();
+            });
             let committed = scene.commit(how);
             scene.store.on_event(Box::new(|_| {}));
             committed.unwrap();
             scene.commit(Commit::Fsync).unwrap();
-            if calls.load(std::sync::atomic::Ordering::SeqCst) <= nth {
+            if calls.load(Ordering::SeqCst) <= nth {
                 assert!(nth > 1, "the commit makes calls");
                 scene.end();
                 break;
@@ -508,20 +519,15 @@ fn a_copy_removed_while_it_is_written_is_made_again() {
                 scene.replace(&scene.older)
             }
             let (store, stored) = (scene.store.clone(), scene.stored.clone());
-            let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-            let counted = calls.clone();
-            scene.store.on_event(Box::new(move |event| {
-                let is_change = matches!(event.call, Call::Write | Call::SyncData | Call::SyncAll);
-                if is_change && counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == nth {
-                    let root = store.root();
-                    for entry in root.reopen().unwrap().read(0, 1 << 20).unwrap() {
-                        let is_copy = entry.name.len() > stored.len();
-                        if entry.name.starts_with(&stored) && (removed || is_copy) {
-                            root.unlink(&entry.name).unwrap();
-                        }
+            let calls = scene.at_change(nth, move || {
+                let root = store.root();
+                for entry in root.reopen().unwrap().read(0, 1 << 20).unwrap() {
+                    let is_copy = entry.name.len() > stored.len();
+                    if entry.name.starts_with(&stored) && (removed || is_copy) {
+                        root.unlink(&entry.name).unwrap();
                     }
                 }
-            }));
+            });
             let synced = scene.commit(Commit::Fsync);
             scene.store.on_event(Box::new(|_| {}));
             synced.unwrap();
@@ -533,7 +539,7 @@ fn a_copy_removed_while_it_is_written_is_made_again() {
             };
             assert!(kept, "removed: {removed}, call {nth}");
             scene.end();
-            if calls.load(std::sync::atomic::Ordering::SeqCst) <= nth {
+            if calls.load(Ordering::SeqCst) <= nth {
                 assert!(nth > 2, "the commit makes calls");
                 break;
             }
