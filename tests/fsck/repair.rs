@@ -487,7 +487,7 @@ fn an_online_check_reports_only_real_damage() {
         });
         for _ in 0..3 {
             let reader = Vault::open(store.root(), &vaults::owner(), options.clone()).unwrap();
-            let online = Online { settle: Duration::from_millis(300), tries: 3 };
+            let online = Online { settle: Duration::from_secs(1), tries: 3 };
             let report = reader.check_online(b"", &online, &mut |_| {}).unwrap();
             let plain: Vec<_> =
                 report.faults.iter().map(|f| f.plain.escape_ascii().to_string()).collect();

@@ -117,6 +117,11 @@ impl Witness for Memory {
         let mut moved = Vec::new();
         for (one, chains) in moves.iter().zip(chains) {
             let Some((from, to)) = chains else { continue };
+            // A directory's tag follows from its stored name, so the renamed one has another tag. The
+            // directories below keep their stored names.
+            let stored = one.cipher.rsplit(|b| *b == b'/').next().unwrap_or(&one.cipher);
+            let Some(tag) = core.keys.tag_of(stored) else { continue };
+            let renamed = (one.to.1.to_vec(), self.directory_id(&tag));
             let depth = from.len();
             let is_below = |chain: &Chain| {
                 chain.len() > depth && chain[..depth] == from && chain[depth].0 == one.from.1
@@ -124,13 +129,10 @@ impl Witness for Memory {
             for (_, mut touched) in held.touched.extract_if(|_, touched| is_below(&touched.chain)) {
                 let below = touched.cipher.split(|b| *b == b'/').skip(depth + 1);
                 touched.cipher = below.fold(one.cipher.to_vec(), |path, name| join(&path, name));
-                touched.chain.splice(
-                    ..=depth,
-                    to.iter()
-                        .cloned()
-                        .chain([(one.to.1.to_vec(), touched.chain[depth].1)])
-                        .collect::<Vec<_>>(),
-                );
+                if touched.chain.len() == depth + 1 {
+                    touched.tag = tag;
+                }
+                touched.chain.splice(..=depth, to.iter().chain([&renamed]).cloned());
                 touched.plain =
                     touched.chain.iter().fold(Vec::new(), |path, (name, _)| join(&path, name));
                 moved.push((self.place_at(core, &touched.chain), touched));

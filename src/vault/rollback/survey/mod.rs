@@ -407,8 +407,13 @@ impl<'a> Survey<'a> {
                 if let Some(notice) = self.before.remove(&old_key) {
                     self.before.insert(key, notice);
                 }
-                // An entry that is already there was recorded under its new name.
-                if self.row(&key)?.is_none() {
+                if row.kind == FILE && !self.whole && self.memory.has_left(&new, &row.name) {
+                    // This client removed or renamed the file and then renamed the directory, or
+                    // the other way round, and neither was recorded yet.
+                    let name = self.memory.tag(&new, &row.name);
+                    self.left.push(Left { name, id: row.id, version: row.version, here: true });
+                } else if self.row(&key)?.is_none() {
+                    // An entry that is already there was recorded under its new name.
                     self.set(key, Some(row))?;
                 }
             }
