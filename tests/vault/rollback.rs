@@ -1028,7 +1028,6 @@ fn what_was_made_before_a_rename_is_remembered() {
                     rename(v, from.as_bytes(), to.as_bytes(), RenameMode::Replace).unwrap();
                 }
             });
-            assert_eq!(client.told(&root), []);
             let path = format!("{}/{name}", renames.last().unwrap().1);
             let stored = cipher(&root, path.as_bytes());
             let above = vaults::split(&stored).0.split(|b| *b == b'/');
@@ -1050,7 +1049,6 @@ fn what_was_made_before_an_exchange_is_remembered() {
         put(v, b"dir/of dir", b"bytes").unwrap();
         rename(v, b"dir", b"second", RenameMode::Exchange).unwrap();
     });
-    assert_eq!(client.told(&root), []);
     for path in ["dir/of it", "second/of dir"] {
         let stored = cipher(&root, path.as_bytes());
         root.open_dir(vaults::split(&stored).0).unwrap().unlink(last(&stored)).unwrap();
