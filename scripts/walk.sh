@@ -117,14 +117,14 @@ took=$((($(date +%s%N) - began) / 10000000))
 printf '| root | install | `apt install ./kithfs.deb` | %d.%02d |\n' $((took / 100)) $((took % 100))
 
 step ann 'make a vault' 'kithfs init ~/vault'
-step ann 'give it a name' 'mkdir ~/plain; kithfs vaults add mine ~/vault ~/plain'
+step ann 'give it a name' 'kithfs vaults add mine ~/vault ~/plain'
 step ann 'use it' 'kithfs open mine; echo "dear diary" > ~/plain/diary; kithfs status; kithfs close mine'
-step ann 'make an identity' 'kithfs identity new; kithfs identity export > /tmp/ann.key'
-step bob 'make an identity' 'kithfs identity new; kithfs identity export > /tmp/bob.key'
+step ann 'make an identity' 'kithfs identity new --name Ann; kithfs identity export > /tmp/ann.key'
+step bob 'make an identity' 'kithfs identity new --name Bob; kithfs identity export > /tmp/bob.key'
 step ann 'note the other, after a telephone call' 'kithfs contact add Bob - < /tmp/bob.key; kithfs contact verify Bob --yes'
 step bob 'note the other, after a telephone call' 'kithfs contact add Ann - < /tmp/ann.key; kithfs contact verify Ann --yes'
-step ann 'make a vault to share from' 'kithfs init --identity ~/.config/kithfs/identity ~/team'
-step ann 'share a folder' 'kithfs share create --name Ann ~/team/projects; kithfs share add ~/team/projects Bob --role writer'
+step ann 'make a vault to share from' 'kithfs init ~/team'
+step ann 'share a folder' 'kithfs share create ~/team/projects; kithfs share add ~/team/projects Bob --role writer'
 step ann 'put a letter in' 'echo "dear Bob" | kithfs put ~/team projects/letter'
 step ann 'invite' 'kithfs share invite ~/team/projects Bob -o /tmp/bob.invitation'
 step ann 'find the directory to sync' 'kithfs map ~/team projects'
@@ -142,7 +142,7 @@ syncthing_of ann
 syncthing_of bob
 sync_row
 
-step bob 'accept and open' 'kithfs accept /tmp/bob.invitation; mkdir ~/projects; kithfs vaults add projects ~/projects.kithfs ~/projects; kithfs open projects'
+step bob 'accept and open' 'kithfs accept /tmp/bob.invitation; kithfs vaults add projects ~/projects.kithfs ~/projects; kithfs open projects'
 step bob 'read and answer' 'cat ~/projects/letter; echo "dear Ann" > ~/projects/answer; kithfs close projects'
 sync_row
 step ann 'read the answer' 'kithfs cat ~/team projects/answer'
