@@ -82,7 +82,9 @@ EOF
 }
 
 make_rpm() {
-    rpmbuild -bb --quiet --define "version $version" --define "revision $revision" --define "staged $work/staged" --define "_topdir $work/rpm" \
+    mkdir "$work/licences"
+    cp -- LICENSE-* "$work/licences"
+    rpmbuild -bb --quiet --define "version $version" --define "revision $revision" --define "staged $work/staged" --define "licences $work/licences" --define "_topdir $work/rpm" \
         --define "use_source_date_epoch_as_buildtime 1" --define "clamp_mtime_to_source_date_epoch 1" \
         --define "_buildhost localhost" scripts/package/kithfs.spec >&2
     cp "$work"/rpm/RPMS/*/*.rpm "$out"

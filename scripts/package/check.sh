@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the packages, checks them with lintian and rpmlint, and tests the Debian package in a fresh root made by mmdebstrap: it is installed,
-# an ordinary user runs the demo with it, a vault stays usable after an upgrade, and a removal leaves nothing behind.
+# Builds the packages, checks them with lintian and rpmlint, compares the files of the Arch package with those of the Debian package, and tests
+# the Debian package in a fresh root made by mmdebstrap: it is installed, an ordinary user runs the demo with it, a vault stays usable after an
+# upgrade, and a removal leaves nothing behind.
 #
 #     scripts/package/check.sh [--install] [--program FILE]
 #
-#   --install        install lintian, dpkg-dev, mmdebstrap, rpm and rpmlint if they are missing
+#   --install        install lintian, dpkg-dev, mmdebstrap, rpm, rpmlint and makepkg if they are missing
 #   --program FILE   pack this program instead of building one
 #
 # Needs root, /dev/fuse and a Debian mirror (or the variable MIRROR).
@@ -13,7 +14,7 @@ case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; e
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [ "${1-}" = --install ]; then
     shift
-    "$here/tools.sh" lintian:lintian mmdebstrap:mmdebstrap dpkg-shlibdeps:dpkg-dev rpmbuild:rpm rpmlint:rpmlint
+    "$here/tools.sh" lintian:lintian mmdebstrap:mmdebstrap dpkg-shlibdeps:dpkg-dev rpmbuild:rpm rpmlint:rpmlint makepkg:makepkg bsdtar:libarchive-tools fakeroot:fakeroot
 fi
 case $#:${1-} in 0: | 2:--program) ;; *) echo "usage: check.sh [--install] [--program FILE]" >&2; exit 1 ;; esac
 
@@ -29,6 +30,7 @@ lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$
 rpmlint --config "$here/package/rpmlint.toml" "$packages/kithfs-$version-1".*.rpm
 
 root=$(mktemp -d)
+arch=$(mktemp -d)
 mounted=()
 cleanup() {
     local status=$? at
@@ -45,17 +47,38 @@ cleanup() {
         echo "package check: something is still mounted below $root" >&2
         exit 1
     fi
-    rm -rf --one-file-system -- "$root"
+    rm -rf --one-file-system -- "$root" "$arch"
     exit "$status"
 }
 trap cleanup EXIT
 
+# makepkg refuses to run as root. A user namespace makes root an ordinary user who can read root's Rust. --repackage: the program is built
+# already, so build() is left out. --nodeps: Debian's packages have other names.
+echo "package check: the PKGBUILD" >&2
+(cd "$here/.." && git ls-files -z | tar --create --null --files-from=- | tar --extract --directory "$arch")
+dpkg-deb --fsys-tarfile "$deb" | tar --extract --directory "$arch" --transform 's|^./usr/bin/kithfs$|./target/release/kithfs|' ./usr/bin/kithfs
+(cd "$arch/scripts/package" && env -u CARGO_TARGET_DIR unshare --user --map-user=1000 --map-group=1000 makepkg --repackage --nodeps >&2)
+pkg=$(echo "$arch/scripts/package/kithfs-$version-1-$(uname -m)".pkg.tar.*)
+[ "$("$arch/scripts/package/pkg/kithfs/usr/bin/kithfs" --version)" = "kithfs $version" ]
+bsdtar -tf "$pkg" usr | grep '[^/]$' | sort >"$arch/of-arch"
+# Arch has no /usr/sbin, zsh's directory has another name, and the licences are elsewhere than Debian's copyright and changelog.
+{
+    dpkg-deb --fsys-tarfile "$deb" | tar --list | sed 's|^\./||' | grep '[^/]$' | grep -vE 'doc/kithfs/(copyright|changelog.*)$' |
+        sed -e 's|^usr/sbin/|usr/bin/|' -e 's|zsh/vendor-completions|zsh/site-functions|'
+    printf 'usr/share/licenses/kithfs/LICENSE-%s\n' APACHE MIT
+} | sort | diff -u - "$arch/of-arch"
+
 mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$root" "${MIRROR:-http://deb.debian.org/debian}"
-# Bound without the mounts below them: otherwise a mount of another user, perhaps in /dev/shm, would stay in use while this script runs.
-for at in dev proc; do
-    mount --bind "/$at" "$root/$at"
-    mounted+=("$root/$at")
+# A /dev of its own, because that of a container may give /dev/fuse to root alone.
+mount --bind /proc "$root/proc"
+mounted+=("$root/proc")
+mount -t tmpfs -o mode=755 none "$root/dev"
+mounted+=("$root/dev")
+for node in 'null 1 3' 'zero 1 5' 'urandom 1 9' 'random 1 8' 'tty 5 0' 'fuse 10 229'; do
+    read -r name major minor <<<"$node"
+    mknod -m 666 "$root/dev/$name" c "$major" "$minor"
 done
+ln -s /proc/self/fd "$root/dev/fd"
 # Every booted Debian has this link; fusermount3 reads it when an ordinary user unmounts.
 ln -s /proc/self/mounts "$root/etc/mtab"
 inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }
