@@ -90,6 +90,12 @@ const REFUSED_BEFORE_A_QUESTION: &[Row] = &[
     ("mount vault full", 7, &["the directory is not empty", "choose an empty directory"]),
     ("mount vault vault/in", 7, &["is inside the vault", "choose a directory outside the vault"]),
     ("mount vault file", 7, &["Not a directory"]),
+    ("mount vault /proc/new", 7, &["mount on /proc/new: No such file"]),
+    (
+        "open away",
+        4,
+        &["the vault does not exist", "hint: connect its disk", "kithfs vaults set away --vault "],
+    ),
     ("mount --guard vault none", 7, &["the directory does not exist", "hint: mkdir none"]),
     ("mount -o nonsense vault plain", 2, &["nonsense", "`kithfs help mount` lists the options"]),
     ("export vault file/x", 1, &["export to file/x: Not a directory"]),
@@ -119,6 +125,7 @@ const REFUSED_BEFORE_A_QUESTION: &[Row] = &[
 fn checks_come_before_questions() {
     let ann = Person::with_identity("ann");
     run(&ann, "init vault", 0);
+    run(&ann, "vaults add away disk/vault away", 0);
     ann.shell("mkdir full; touch full/x file; mkfifo pipe; ln -s none/none nowhere; rm passphrase");
     for (line, code, says) in REFUSED_BEFORE_A_QUESTION {
         let all = run(&ann, line, *code);
@@ -207,7 +214,11 @@ const WITH_A_VAULT: &[Row] = &[
     ("rollback vault", 0, &["nothing in vault is older than this machine has seen it"]),
     ("accept-rollback vault/a", 0, &["accepted"]),
     ("mkdir vault/projects", 0, &[]),
-    ("share create vault/projects", 0, &["vault/projects is a share"]),
+    (
+        "share create vault/projects",
+        0,
+        &["vault/projects is a share", "share add vault/projects NAME --role writer"],
+    ),
     ("share list vault/projects", 0, &["admin   you", "  Ann\n"]),
     ("share list vault", 0, &["you"]),
     ("share create vault more", 0, &["vault/more is a share"]),
@@ -539,7 +550,11 @@ fn an_interrupted_command_says_how_to_continue() {
 /// kithfs would change its mode for the operation.)
 const MEMBER: &[Act] = &[
     (Shell("stat -c %a invitation"), 0, &["644"]),
-    (Run("accept invitation"), 0, &["accepted the invitation of Ann"]),
+    (
+        Run("accept invitation"),
+        0,
+        &["accepted the invitation of Ann", "note: once the directory of its ciphertext is here: "],
+    ),
     (Run("share list projects"), 0, &["verified", "  Ann\n", "writer  you"]),
     (Run("cat projects/letter"), 0, &["dear Bob"]),
     (
@@ -576,6 +591,18 @@ const MEMBER: &[Act] = &[
             "setfacl -R -m u:",
         ],
     ),
+    (Change("chmod 700 team"), 0, &[]),
+    (
+        Run("ls projects"),
+        1,
+        &[
+            "no search permission on ",
+            "/team",
+            "hint: root can grant it",
+            "chmod g+s",
+            "setfacl -R -m u:",
+        ],
+    ),
 ];
 
 #[test]
@@ -592,10 +619,13 @@ fn a_member_is_told_which_permission_is_missing() {
     ann.write("letter", "dear Bob\n");
     ann.ok(&["init", team.to_str().unwrap()]);
     ann.ok(&["share", "create", &at("projects")]);
-    ann.ok(&["share", "add", &at("projects"), "Bob", "--role", "writer"]);
+    let added = stderr(&ann.ok(&["share", "add", &at("projects"), "Bob", "--role", "writer"]));
+    check("share add", &added, 0, &["/projects Bob -o Bob.invitation"]);
     ann.ok(&["put", &at("projects/letter"), "letter"]);
     let invitation = bob.home().join("invitation");
-    ann.ok(&["share", "invite", &at("projects"), "Bob", "-o", invitation.to_str().unwrap()]);
+    let invite = ["share", "invite", &at("projects"), "Bob", "-o", invitation.to_str().unwrap()];
+    let invited = stderr(&ann.ok(&invite));
+    check("share invite", &invited, 0, &["see which: kithfs map ", "/team projects\n"]);
     let stored = said(&ann.ok(&["map", team.to_str().unwrap(), "projects"]));
     let scene = Scene::new(bob, "");
     let link = format!("chmod -R a+rX team; ln -s 'team/{}' projects", stored.trim());

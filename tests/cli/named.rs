@@ -128,6 +128,60 @@ fn what_is_wrong_with_a_name_is_said() {
     assert!(stderr(kithfs(&scratch, "open").arg("a"), 14).contains("other users may write to it"));
 }
 
+/// Two commands that open one vault at once: one of them does, and the other one says so. A vault is
+/// closed whatever its daemon was doing.
+#[test]
+fn one_of_two_simultaneous_opens_wins() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    // A mount point that does not exist is made and removed by each of them.
+    let point = scratch.path().join("new");
+    expect_code(kithfs(&scratch, "vaults").args(["add", "photos", "vault", "new"]), 0);
+    for _ in 0..3 {
+        let open = || {
+            let mut open = kithfs(&scratch, "open");
+            open.arg("photos").stderr(std::process::Stdio::piped()).spawn().unwrap()
+        };
+        let all = [open(), open()].map(|open| open.wait_with_output().unwrap());
+        let codes = all.each_ref().map(|output| output.status.code().unwrap());
+        let said = all.each_ref().map(|output| String::from_utf8_lossy(&output.stderr));
+        let is_open = is_mounted(&point);
+        let closed = expect_code(kithfs(&scratch, "close").arg("photos"), 0);
+        assert!(is_open && codes.contains(&0), "{said:?}");
+        let told = ["is already open", "it is in use by", "it is mounted on", "already mounted"];
+        for (code, said) in codes.iter().zip(&said) {
+            let is_told = told.iter().any(|told| said.contains(told));
+            assert!(matches!(code, 0 | 7 | 9) && (*code == 0 || is_told), "{code}: {said}");
+        }
+        assert!(!is_mounted(&point) && !point.exists(), "{closed:?}");
+    }
+}
+
+#[test]
+fn a_name_survives_a_daemon_that_was_killed() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    expect_code(kithfs(&scratch, "vaults").args(["add", "photos", "vault", "mnt"]), 0);
+    expect_code(kithfs(&scratch, "open").arg("photos"), 0);
+    let pid = status(&scratch)["pid"].to_string();
+    shell(scratch.path(), &format!("kill -9 {pid}; while kill -0 {pid} 2>/dev/null; do :; done"));
+    let killed = status(&scratch);
+    let refused = stderr(kithfs(&scratch, "open").arg("photos"), 7);
+    let closed = stderr(kithfs(&scratch, "close").arg("photos"), 0);
+    assert_eq!(killed["state"], "closed", "{killed}");
+    assert!(refused.contains("has died") && refused.contains("hint: "), "{refused}");
+    assert!(closed.contains("its daemon had already died"), "{closed}");
+    expect_code(kithfs(&scratch, "open").arg("photos"), 0);
+    expect_code(kithfs(&scratch, "close").arg("photos"), 0);
+    // Twice in a row, and of a vault that is not open.
+    let again = stderr(kithfs(&scratch, "close").arg("photos"), 12);
+    assert!(again.contains("nothing is mounted there"), "{again}");
+}
+
 #[test]
 fn status_counts_what_needs_attention() {
     if !can_mount() {

@@ -40,8 +40,12 @@ const FILES: &[(&str, &str)] = &[
     ("~/.config/kithfs/contacts", "the public keys of others"),
     ("~/.config/kithfs/vaults.toml", "your named vaults"),
     (
+        "~/.config/kithfs/former-identities",
+        "the former identities of vaults that `identity adopt` took over",
+    ),
+    (
         "~/.local/state/kithfs",
-        "what this machine has seen of vaults and shares; XDG_STATE_HOME moves it",
+        "what this machine has seen of vaults and shares, and the journals of synced vaults; XDG_STATE_HOME moves it",
     ),
     ("VAULT/+identity", "the identity of a vault that has one of its own"),
     ("VAULT/+share", "the file by which a directory is a vault"),
@@ -50,6 +54,11 @@ const FILES: &[(&str, &str)] = &[
 /// Environment variables that the program uses, for the manual pages.
 const VARIABLES: &[(&str, &str)] = &[
     ("KITHFS_PASSPHRASE_FILE", "a file with the passphrase"),
+    ("KITHFS_AGE_IDENTITY", "as --age-identity, for identities that have an age slot"),
+    (
+        "KITHFS_PROMPT",
+        "a program that asks for a passphrase where there is no terminal, such as systemd-ask-password or pinentry-gnome3",
+    ),
     ("KITHFS_NO_ROLLBACK_MEMORY", "with 1, as --no-rollback-memory"),
     (
         "KITHFS_ALLOW_KDF_COST",

@@ -16,6 +16,7 @@ fn missing(path: &Path) -> Option<(PathBuf, &'static str)> {
     let lacks = |path: &Path, access| {
         accessat(CWD, path, access, AtFlags::EACCESS) == Err(rustix::io::Errno::ACCESS)
     };
+    let path = &followed(path);
     let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
     above.reverse();
     for dir in above {
@@ -32,6 +33,25 @@ fn missing(path: &Path) -> Option<(PathBuf, &'static str)> {
     let (_, name, _) =
         names.into_iter().find(|(access, _, counts)| *counts && lacks(there, *access))?;
     Some((there.to_owned(), name))
+}
+
+/// Returns the path without symbolic links, as far as they can be followed: `canonicalize` fails
+/// where a permission is missing.
+fn followed(path: &Path) -> PathBuf {
+    /// More links than the kernel follows in one path.
+    const LINKS_MAX: usize = 40;
+    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for _ in 0..LINKS_MAX {
+        let mut above: Vec<&Path> = path.ancestors().collect();
+        above.reverse();
+        let link = above.into_iter().find_map(|link| Some((link, link.read_link().ok()?)));
+        let Some((link, target)) = link else { break };
+        let rest = path.strip_prefix(link).expect("it is an ancestor");
+        let parent = link.parent().unwrap_or(Path::new("/"));
+        let next = parent.join(target);
+        path = if rest.as_os_str().is_empty() { next } else { next.join(rest) };
+    }
+    path
 }
 
 /// Adds the missing permission at `path` to a failure with EACCES, and two ways by which the owner
@@ -87,6 +107,22 @@ mod tests {
         assert_eq!(missing(&store.join("new")), Some((store.clone(), "write")));
         fs::set_permissions(&store, fs::Permissions::from_mode(0o400)).unwrap();
         assert_eq!(missing(&store.join("file")), Some((store, "search")));
+    }
+
+    /// A link to a directory below one that cannot be searched was reported as unreadable itself.
+    #[test]
+    fn links_are_followed_as_far_as_possible() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("store/deep")).unwrap();
+        symlink("store", root.join("link")).unwrap();
+        symlink(root.join("link/deep"), root.join("far")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        assert_eq!(followed(&root.join("far/new")), root.join("store/deep/new"));
+        assert_eq!(followed(&root.join("link")), root.join("store"));
+        assert_eq!(followed(&root.join("none/new")), root.join("none/new"));
+        assert_eq!(followed(&root.join("loop")), root.join("loop"));
     }
 
     #[test]

@@ -7,7 +7,9 @@
 //! * A guarded mount point refuses new files while nothing is mounted: for root by the immutable
 //!   flag (`chattr +i`), for others by mode 0000, which only its owner can change. The guard is
 //!   closed while the vault is mounted, so that it also holds after the daemon was killed.
-//! * Checks need no secret and change nothing.
+//! * Checks need no secret and leave nothing behind.
+//! * Between the checks and the mount, a user may type a passphrase, and another mount may begin or
+//!   end there. What has changed meanwhile is looked at again.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -113,15 +115,27 @@ impl MountPoint {
     /// Creates a missing mount point, and opens a guarded one.
     ///
     /// # Errors
-    /// Those of the calls; it turns out not to be empty.
+    /// Those of the calls; it turns out not to be empty; something was mounted there meanwhile.
     pub fn prepare(self, nonempty: bool) -> Result<Ready, Error> {
         let MountPoint { path, is_missing, guard } = self;
         let failed = |source| Error::MountPoint { path: path.clone(), source };
-        if is_missing {
-            DirBuilder::new().mode(OPEN).create(&path).map_err(failed)?;
-            return Ok(Ready { path, was_made: true, guarded: None });
+        if mounts::mount_at(&path).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
+            return Err(Error::MountPointTaken(path));
         }
-        let Some(guard) = guard else { return Ok(Ready { path, was_made: false, guarded: None }) };
+        let Some(guard) = guard else {
+            // A mount that has ended meanwhile may have removed a mount point that was there.
+            let is_gone = fs::symlink_metadata(&path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            if is_gone {
+                DirBuilder::new().mode(OPEN).create(&path).map_err(failed)?;
+            } else if is_missing
+                && !nonempty
+                && fs::read_dir(&path).map_err(failed)?.next().is_some()
+            {
+                return Err(Error::MountPointNotEmpty(path));
+            }
+            return Ok(Ready { path, was_made: is_gone, guarded: None });
+        };
         let flags = match guard {
             Guard::Flag => OFlags::RDONLY,
             // An unreadable directory can be opened so.
@@ -202,7 +216,18 @@ fn missing(given: &Path, vault: &Path, guard: bool) -> Result<MountPoint, Error>
         return Err(Error::GuardMissing(given.to_owned()));
     }
     local::check_writable(&parent).map_err(failed)?;
+    try_out(&path).map_err(failed)?;
     Ok(MountPoint { path, is_missing: true, guard: None })
+}
+
+/// Creates a missing mount point and removes it. Only an attempt shows whether it can be created:
+/// root may write to /proc by its mode, and a disk may be full.
+fn try_out(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(OPEN).create(path) {
+        // Another command does the same at this moment.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| fs::remove_dir(path)),
+    }
 }
 
 /// Returns the guard that a directory has.
@@ -259,7 +284,7 @@ mod tests {
         let place = dir.path().canonicalize().unwrap().join("new");
         let check = || MountPoint::check(&place, Path::new("/no/vault"), false, false).unwrap();
         drop(check());
-        assert!(!place.exists(), "a check changes nothing");
+        assert!(!place.exists(), "a check leaves nothing behind");
         let ready = check().prepare(false).unwrap();
         assert!(place.is_dir() && ready.path == place);
         drop(ready);
@@ -269,5 +294,39 @@ mod tests {
         fs::write(place.join("letter"), "").unwrap();
         drop(ready);
         assert!(place.join("letter").exists());
+    }
+
+    /// An unmount removes the mount point that was created for it. The next mount had found it
+    /// there, waited for the daemon, and failed with "No such file" after the passphrase was typed.
+    #[test]
+    fn a_mount_point_may_come_and_go_after_its_check() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap().join("new");
+        let check = || MountPoint::check(&place, Path::new("/no/vault"), false, false).unwrap();
+        fs::create_dir(&place).unwrap();
+        let found = check();
+        fs::remove_dir(&place).unwrap();
+        let ready = found.prepare(false).unwrap();
+        assert!(place.is_dir());
+        drop(ready);
+        assert!(!place.exists(), "it was made for the mount");
+        // The user has made it meanwhile, and it stays.
+        let missing = check();
+        fs::create_dir(&place).unwrap();
+        drop(missing.prepare(false).unwrap());
+        assert!(place.is_dir());
+        fs::remove_dir(&place).unwrap();
+        let missing = check();
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("letter"), "").unwrap();
+        assert!(matches!(missing.prepare(false), Err(Error::MountPointNotEmpty(_))));
+    }
+
+    /// The mode of /proc lets root create directories there. That none can be created was noticed
+    /// only after the passphrase was typed.
+    #[test]
+    fn a_mount_point_that_cannot_be_created_is_refused() {
+        let check = MountPoint::check(Path::new("/proc/new"), Path::new("/no/vault"), false, false);
+        assert!(matches!(check, Err(Error::MountPoint { .. })));
     }
 }

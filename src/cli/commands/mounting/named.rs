@@ -19,6 +19,7 @@ use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
 use crate::cli::user::named::{self, Named, OPTIONS, Setting};
+use crate::cli::vaults::open::locate;
 
 /// Opens a named vault. One that is open already stays as it is.
 pub fn open(args: &Open, level: LogLevel) -> Result<Exit, Failure> {
@@ -26,6 +27,12 @@ pub fn open(args: &Open, level: LogLevel) -> Result<Exit, Failure> {
     if let Some(entry) = mounted(&named) {
         note(format_args!("{} is already open on {}", args.name, shown(&entry.mountpoint.0)));
         return Ok(Exit::Ok);
+    }
+    if let Err(error @ Error::VaultMissing(_)) = locate(&named.vault) {
+        return Err(Failure::from(error).hint(format_args!(
+            "connect its disk, or say where it is now: kithfs vaults set {} --vault VAULT",
+            args.name
+        )));
     }
     let given = given(&own_matches())?;
     let mount = Mount { foreground: args.foreground, ..settings_of(&named, &given)? };
@@ -63,6 +70,7 @@ pub fn vaults(args: &Vaults) -> Result<Exit, Failure> {
             };
             settings_of(&named, &[])?;
             named::put(&named, false)?;
+            note(format_args!("open it: kithfs open {name}"));
         }
         VaultsCommand::Remove(args) => named::remove(&args.names)?,
         VaultsCommand::Set(args) => set(args)?,

@@ -55,6 +55,7 @@ pub fn run(args: &Accept) -> Result<Exit, Failure> {
             Inviter::Unknown => admin.fingerprint(),
         };
         note(format_args!("accepted the invitation of {by} to share {}", hex(&share)));
+        note("once the directory of its ciphertext is here: kithfs mount DIRECTORY ~/plain");
     }
     Ok(Exit::Ok)
 }

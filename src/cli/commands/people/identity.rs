@@ -76,6 +76,7 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
         ));
     }
     made.print_code("the identity", &path)?;
+    note("others need your public key: kithfs identity export");
     Ok(Exit::Ok)
 }
 

@@ -9,6 +9,7 @@ mod reseal;
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ use crate::cli::args::share::{
     ShareAdd, ShareCommand, ShareInvite, ShareList, ShareLog, ShareRemove, ShareSettle,
 };
 use crate::cli::control::{self, Connection};
-use crate::cli::display::{Shown, hex, path as shown, utc};
+use crate::cli::display::{Shown, hex, path as shown, utc, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
@@ -211,6 +212,11 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
             shown(&path)
         ));
     }
+    for Member { name, .. } in &new {
+        let file = word(format!("{name}.invitation").replace('/', "-").as_bytes());
+        let (share, name) = (word(path.as_os_str().as_bytes()), word(name.as_bytes()));
+        note(format_args!("invite {name}: kithfs share invite {share} {name} -o {file}"));
+    }
     Ok(Exit::Ok)
 }
 
@@ -231,6 +237,12 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
         note(format_args!(
             "removed {}. They may have kept copies of data that was readable until now",
             Shown(name.as_bytes())
+        ));
+    }
+    if !args.eager {
+        note(format_args!(
+            "what was written before stays under the old key until it is sealed again: kithfs share rekey --eager {}",
+            word(path.as_os_str().as_bytes())
         ));
     }
     let left = if args.eager { Some(reseal::pass(&connection, true)?) } else { None };
@@ -507,5 +519,16 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
         member.public.fingerprint(),
         info.me.fingerprint()
     ));
+    let vault = word(connection.vault.as_os_str().as_bytes());
+    if connection.path.is_empty() {
+        note(format_args!(
+            "they also need the vault's directory, by a sync tool or a copy: {vault}"
+        ));
+    } else {
+        note(format_args!(
+            "they also need the directory of its ciphertext, by a sync tool or a copy; see which: kithfs map {vault} {}",
+            word(&connection.path)
+        ));
+    }
     Ok(Exit::Ok)
 }

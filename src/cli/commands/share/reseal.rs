@@ -3,12 +3,14 @@
 //! Rules: the same command continues an interrupted pass, and no new key is begun while anything is
 //! left under an older one.
 
+use std::os::unix::ffi::OsStrExt;
+
 use serde::Serialize;
 
 use crate::cli::args::share::{ShareCreate, ShareRekey};
 use crate::cli::control::Connection;
 use crate::cli::daemon::signals::end_at_interrupt;
-use crate::cli::display::{self, Shown, path as shown};
+use crate::cli::display::{self, Shown, path as shown, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note, warn};
@@ -157,6 +159,10 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
         shown(&path),
         done.files,
         display::size(done.bytes)
+    ));
+    note(format_args!(
+        "add members: kithfs share add {} NAME --role writer",
+        word(path.as_os_str().as_bytes())
     ));
     Ok(Exit::Ok)
 }
