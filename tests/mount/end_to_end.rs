@@ -8,7 +8,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
+use crate::support::mounted::{
+    KITHFS, Scratch, Stopped, can_mount, expect_code, is_mounted, shell,
+};
 
 /// Returns bytes in which every shift and every compression shows.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -548,22 +550,6 @@ fn a_mount_waits_for_the_daemon_of_the_one_before() {
     assert!(second.wait().unwrap().success());
     assert!(is_mounted(&point));
     first.unmount();
-}
-
-/// A process that is stopped until this is dropped.
-struct Stopped(rustix::process::Pid);
-
-impl Stopped {
-    fn stop(process: rustix::process::Pid) -> Stopped {
-        rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
-        Stopped(process)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
-    }
 }
 
 #[test]

@@ -145,6 +145,92 @@ fn a_mount_with_setuid_belongs_to_the_user() {
     assert!(!is_mounted(&scratch.point()));
 }
 
+/// Attacks with `setuid=USER`, where root mounts what users have chosen. The root of these mounts must
+/// lend none of its rights: each line of the output is a mount that was refused.
+const ATTACKS: &str = r#"
+mkdir home victim bobs
+printf 'ann:x:4321:4321::%s/home:/bin/sh\nbob:x:4322:4322::/:/bin/sh\n' "$PWD" | cat /etc/passwd - > passwd
+mount --bind passwd /etc/passwd
+mknod fuse c 10 229
+chmod 666 fuse
+mount --bind fuse /dev/fuse
+chmod 755 . victim
+chmod 644 passphrase
+chown -R ann: home vault mnt
+chown bob: bobs
+chmod 700 vault
+install -m 600 passphrase roots-passphrase
+install -m 600 vault/+identity roots-identity
+as_ann() { setpriv --reuid 4321 --regid 4321 --clear-groups env HOME="$PWD/home" "$@"; }
+is_mounted() { awk -v point="$PWD/$1" '$5 == point { found = 1 } END { exit !found }' /proc/self/mountinfo; }
+try() {
+    code=0
+    $3 ./mount.kithfs "$PWD/vault" "$PWD/$2" -o "$4" 2> told || code=$?
+    echo "$1: $code"
+    for place in victim mnt bobs; do ! is_mounted "$place" || echo "$place is mounted"; done
+}
+own="passphrase_file=$PWD/passphrase"
+try "a mount point of root" victim env "setuid=ann,$own"
+as_ann ln -s "$PWD/victim" home/link
+try "a link to it" home/link env "setuid=ann,$own"
+try "a mount point of another user" bobs env "setuid=ann,$own"
+try "a vault of another user" bobs env "setuid=bob,$own"
+try "a passphrase of root" mnt env "setuid=ann,passphrase_file=$PWD/roots-passphrase"
+try "an identity of root" mnt env "setuid=ann,identity=$PWD/roots-identity,$own"
+try "a call by a user" mnt as_ann "setuid=bob,$own"
+
+# A link that is exchanged all the time.
+touch home/exchange
+as_ann sh -c 'ln -s "$0/mnt" home/own; ln -s "$0/victim" home/other
+    while [ -e home/exchange ]; do cp -P home/own home/next; mv -T home/next home/link
+        cp -P home/other home/next; mv -T home/next home/link; done' "$PWD" &
+for turn in 1 2 3 4 5 6 7 8; do
+    ./mount.kithfs "$PWD/vault" "$PWD/home/link" -o "setuid=ann,$own" 2> /dev/null || true
+    ! is_mounted victim || echo "victim is mounted"
+    ! is_mounted mnt || as_ann "$KITHFS" umount "$PWD/mnt"
+done
+rm home/exchange
+wait
+
+# Her own mount: neither its command nor its daemon has anything of root.
+export LD_LIBRARY_PATH=/of-root
+./mount.kithfs "$PWD/vault" "$PWD/mnt" -o 'setuid=ann,passphrase_command=id -u > home/who; env >> home/who; cat passphrase'
+unset LD_LIBRARY_PATH
+head -1 home/who
+grep -c of-root home/who || true
+pid=$(as_ann "$KITHFS" mounts --json | sed -n 's/.*"pid": \([0-9]*\),/\1/p')
+grep -E '^(Uid|Gid|Groups|CapEff):' "/proc/$pid/status" | tr -s '\t ' ' '
+as_ann "$KITHFS" umount "$PWD/mnt"
+"#;
+
+#[test]
+fn a_mount_with_setuid_lends_no_right_of_root() {
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/setpriv").exists() {
+        return println!("skipped: needs root and setpriv");
+    }
+    let scratch = Scratch::new(&[]);
+    symlink(KITHFS, scratch.path().join("mount.kithfs")).unwrap();
+    let mut script = Command::new("unshare");
+    script.args(["--mount", "--propagation", "private", "bash", "-euc", ATTACKS]);
+    script.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
+    let said = text(&expect_code(&mut script, 0).stdout);
+    let refused = [
+        ("a mount point of root", 32),
+        ("a link to it", 32),
+        ("a mount point of another user", 32),
+        ("a vault of another user", 32),
+        ("a passphrase of root", 32),
+        ("an identity of root", 32),
+        ("a call by a user", 2),
+    ];
+    let refused: String = refused.map(|(what, code)| format!("{what}: {code}\n")).concat();
+    let own = "4321\n0\nUid: 4321 4321 4321 4321\nGid: 4321 4321 4321 4321\nGroups: 4321 \nCapEff: 0000000000000000\n";
+    assert_eq!(said, refused + own);
+}
+
 #[test]
 fn installing_and_removing() {
     let scratch = Scratch::bare();

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
+use crate::support::people::wait_until;
 
 /// How long a line of a log is waited for. A lock takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,16 +30,27 @@ impl Daemon {
     }
 
     /// Starts a command that mounts in the foreground, and waits until it serves the mount.
-    pub fn serving(mut command: Command, scratch: &Scratch) -> Daemon {
+    pub fn serving(command: Command, scratch: &Scratch) -> Daemon {
+        Daemon::at(command, scratch.point())
+    }
+
+    /// Starts a command that mounts on `point` in the foreground, and waits until it serves the
+    /// mount.
+    pub fn at(mut command: Command, point: PathBuf) -> Daemon {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (line, log) = mpsc::channel();
         std::thread::spawn(move || {
             lines.map_while(Result::ok).try_for_each(|said| line.send(said))
         });
-        let daemon = Daemon { child, log, point: scratch.point() };
+        let daemon = Daemon { child, log, point };
         daemon.says("serving the vault");
         daemon
+    }
+
+    /// Returns its process ID.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Returns the next line of the log, and `None` at its end.
@@ -63,8 +75,13 @@ impl Daemon {
 
     /// Waits until the mount has ended; returns the rest of the log.
     pub fn ended(&mut self) -> Vec<String> {
+        self.ended_with(0)
+    }
+
+    /// Waits until the mount has ended with this exit code; returns the rest of the log.
+    pub fn ended_with(&mut self, code: i32) -> Vec<String> {
         let log: Vec<String> = std::iter::from_fn(|| self.line()).collect();
-        assert!(self.child.wait().unwrap().success(), "{log:#?}");
+        assert_eq!(self.child.wait().unwrap().code(), Some(code), "{log:#?}");
         assert!(!is_mounted(&self.point), "{log:#?}");
         log
     }
@@ -312,21 +329,50 @@ fn all_vaults_are_locked_or_closed_at_once() {
     assert_eq!(said, "2\n0\nlock\n0\nagain\n2\n0\nclose --all\n0\nagain\n");
 }
 
+/// Searches the memory of a daemon for the keys of its vault, which the second reader derives.
+struct Search {
+    process: Child,
+    found: Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Search {
+    /// Searches it while the vault is open; `None` if that is not possible here.
+    fn of(daemon: &Daemon, scratch: &Scratch) -> Option<Search> {
+        let has_reader = || {
+            let mut python = Command::new("/usr/bin/python3");
+            python.args(["-c", "import argon2, cryptography"]).stderr(Stdio::null());
+            python.status().is_ok_and(|status| status.success())
+        };
+        if !rustix::process::geteuid().is_root() || !has_reader() {
+            println!("skipped: needs root, and python3-argon2 and python3-cryptography");
+            return None;
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/keys_in_memory.py");
+        let mut search = Command::new("/usr/bin/python3");
+        search.arg(script).arg(daemon.child.id().to_string());
+        search.arg(scratch.vault()).arg(scratch.passphrase()).stdout(Stdio::piped());
+        let mut process = search.spawn().unwrap();
+        let mut found = BufReader::new(process.stdout.take().unwrap()).lines();
+        let open = found.next().expect("the process is watched").unwrap();
+        assert!(open.contains("expand names (") && !open.contains("passphrase"), "{open}");
+        Some(Search { process, found })
+    }
+
+    /// Asserts that the process ends without any key in its memory.
+    fn finds_nothing_at_the_end(mut self) {
+        let locked = self.found.next().expect("the process was watched until its end").unwrap();
+        assert!(self.process.wait().unwrap().success());
+        assert!(locked.ends_with(" bytes: nothing"), "{locked}");
+    }
+}
+
 /// Keys that were moved, and round keys that a cipher had no registers for, stayed on the stacks of
 /// the threads that had used them: after a lock whole keys of files and of the journal were there,
 /// until the machine used the memory again. The keys come from the second reader.
 #[test]
 fn no_key_is_left_in_memory_after_a_lock() {
-    let has_reader = || {
-        let mut python = Command::new("/usr/bin/python3");
-        python.args(["-c", "import argon2, cryptography"]).stderr(Stdio::null());
-        python.status().is_ok_and(|status| status.success())
-    };
     if !can_mount() {
         return;
-    }
-    if !rustix::process::geteuid().is_root() || !has_reader() {
-        return println!("skipped: needs root, and python3-argon2 and python3-cryptography");
     }
     let scratch = Scratch::new(&[]);
     let mut daemon = mount(&scratch, &[]);
@@ -349,19 +395,57 @@ fn no_key_is_left_in_memory_after_a_lock() {
             });
         }
     });
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/keys_in_memory.py");
-    let mut search = Command::new("/usr/bin/python3");
-    search.arg(script).arg(daemon.child.id().to_string());
-    search.arg(scratch.vault()).arg(scratch.passphrase()).stdout(Stdio::piped());
-    let mut search = search.spawn().unwrap();
-    let mut found = BufReader::new(search.stdout.take().unwrap()).lines();
-    let open = found.next().expect("the process is watched").unwrap();
-    assert!(open.contains("expand names (") && !open.contains("passphrase"), "{open}");
+    let Some(search) = Search::of(&daemon, &scratch) else { return };
     expect_code(scratch.kithfs("lock").arg(&point), 0);
-    let locked = found.next().expect("the process was watched until its end").unwrap();
-    assert!(search.wait().unwrap().success());
+    search.finds_nothing_at_the_end();
     daemon.ended();
-    assert!(locked.ends_with(" bytes: nothing"), "{locked}");
+}
+
+/// The daemon that made a share when the vault was locked kept the keys until its process had ended,
+/// and the command did not tell how to continue.
+#[test]
+fn a_lock_cancels_the_making_of_a_share_and_wipes_the_keys() {
+    const FILES: usize = 3000;
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let mut daemon = mount(&scratch, &[]);
+    let (point, folder) = (scratch.point(), scratch.point().join("folder"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("first"), "first").unwrap();
+    let search = Search::of(&daemon, &scratch);
+    (0..FILES).for_each(|at| fs::write(folder.join(at.to_string()), at.to_string()).unwrap());
+    let mut create = scratch.kithfs("share");
+    create.arg("create").arg(&folder).stderr(Stdio::piped()).stdout(Stdio::null());
+    let create = create.spawn().unwrap();
+    let is_begun = || {
+        let mut stored = fs::read_dir(scratch.vault()).unwrap().flatten();
+        stored.any(|entry| entry.file_name().as_encoded_bytes().starts_with(b"+moving-"))
+    };
+    wait_until("the share is being made", is_begun);
+    expect_code(scratch.kithfs("lock").arg(&point), 0);
+    let log = daemon.ended();
+    let cancelled = create.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&cancelled.stderr).into_owned();
+    assert!(said.contains("run the same command again, which continues"), "{said}\n{log:#?}");
+    assert_eq!(cancelled.status.code(), Some(1), "{said}");
+    assert!(log.iter().any(|line| line.contains("its keys are wiped")), "{log:#?}");
+    if let Some(search) = search {
+        search.finds_nothing_at_the_end();
+    }
+    // Nothing is lost, and the same command without a mount makes the share.
+    let count = |folder: &str| {
+        let listed = expect_code(scratch.kithfs("ls").arg(scratch.vault()).arg(folder), 0);
+        String::from_utf8(listed.stdout).unwrap().lines().count()
+    };
+    assert_eq!(count("folder"), FILES + 1);
+    let check = expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 20);
+    let check = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(check.contains("creating it again continues"), "{check}");
+    expect_code(scratch.kithfs("share").arg("create").arg(scratch.vault().join("folder")), 0);
+    assert_eq!(count("folder"), FILES + 1);
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
 /// A service manager, from a service's point of view: a socket for its notifications.

@@ -7,6 +7,7 @@ mod support;
 
 mod end_to_end;
 mod fuse_adapter;
+mod hanging;
 mod helper;
 mod hostile;
 mod idle;

@@ -41,8 +41,9 @@ def derived(vault: str, passphrase_file: str) -> dict[bytes, str]:
     sys.argv = ["read-vault.py", "--passphrase-file", passphrase_file, vault, "check"]
     if (status := reader.main()) != 0:
         sys.exit(f"the second reader failed: {status}")
-    # The commitment to a key is stored in clear.
-    return {secret: kind for secret, kind in found.items() if len(secret) == 32 and kind != "expand commitment"}
+    # The commitment to a key and the hash in the name of a junction are stored in clear.
+    public = ("expand commitment", "expand place")
+    return {secret: kind for secret, kind in found.items() if len(secret) == 32 and kind not in public}
 
 
 def schedule(key: bytes) -> bytes:

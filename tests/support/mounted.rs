@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::turn;
 
 /// The program under test.
@@ -160,6 +162,22 @@ impl Mount {
     pub fn unmount(mut self) {
         expect_code(Command::new(KITHFS).arg("umount").arg(&self.point), 0);
         self.up = false;
+    }
+}
+
+/// A process that is stopped until this is dropped.
+pub struct Stopped(Pid);
+
+impl Stopped {
+    pub fn stop(process: Pid) -> Stopped {
+        kill_process(process, Signal::STOP).unwrap();
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
     }
 }
 

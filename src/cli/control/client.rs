@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::message::{self, Answer, Question, Reply, Request, Status, VERSION, What};
 use super::perform::perform;
@@ -16,6 +17,10 @@ use crate::cli::vaults::open::{self, Open, Purpose};
 use crate::cli::vaults::paths;
 use crate::roster::{Member, Role};
 use crate::vault::{LogEntry, Pending, ShareInfo, ShareProgress};
+
+/// How long a daemon may take to answer a request that needs no work. One that is stopped, or that
+/// waits for its store, does not answer.
+const ANSWERS: Duration = Duration::from_secs(10);
 
 /// Receives the progress of an operation.
 pub type Progressed<'a> = &'a mut dyn FnMut(&ShareProgress);
@@ -92,6 +97,17 @@ pub fn status(entry: &Entry) -> Result<Status, Failure> {
     }
 }
 
+/// Asks the daemon of a mount how many changes of the store it has made.
+///
+/// # Errors
+/// Those of [`status`].
+pub fn changes(entry: &Entry) -> Result<u64, Failure> {
+    match ask_mount(entry, What::Changes)? {
+        Reply::Changes(count) => Ok(count),
+        _ => Err(other()),
+    }
+}
+
 /// Has the daemon of a mount lock its vault. It ends afterwards.
 ///
 /// # Errors
@@ -103,7 +119,7 @@ pub fn lock(entry: &Entry) -> Result<(), Failure> {
 fn ask_mount(entry: &Entry, what: What) -> Result<Reply, Failure> {
     let registry = Registry::open().map_err(failed)?;
     let request = Request { path: Vec::new(), what };
-    over(&registry.socket_of(entry.process), request, &mut |_| {})
+    over(&registry.socket_of(entry.process), request, Some(ANSWERS), &mut |_| {})
 }
 
 impl Connection {
@@ -152,7 +168,7 @@ impl Connection {
         let request = Request { path: self.path.clone(), what };
         match &self.way {
             Way::Here(open) => perform(&open.vault, &open.dir, &request, progress),
-            Way::Daemon(socket) => over(socket, request, progress),
+            Way::Daemon(socket) => over(socket, request, None, progress),
         }
     }
 
@@ -268,7 +284,13 @@ fn failed(source: io::Error) -> Failure {
     Error::Os { op: "ask the daemon of the mount", source }.into()
 }
 
-fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Reply, Failure> {
+/// Sends a request and receives the answer. Waits for each message for the time `patience`.
+fn over(
+    socket: &Path,
+    request: Request,
+    patience: Option<Duration>,
+    progress: Progressed<'_>,
+) -> Result<Reply, Failure> {
     let ended = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::BrokenPipe
@@ -276,10 +298,15 @@ fn over(socket: &Path, request: Request, progress: Progressed<'_>) -> Result<Rep
             error.kind(),
             "it has ended or is overloaded; run the command again to continue",
         )),
+        io::ErrorKind::WouldBlock => {
+            failed(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"))
+        }
         _ => failed(error),
     };
     let mut stream = by_short_path(socket, |path| UnixStream::connect(path)).map_err(failed)?;
     check_peer(&stream).map_err(failed)?;
+    stream.set_read_timeout(patience).map_err(failed)?;
+    stream.set_write_timeout(patience).map_err(failed)?;
     send(&mut stream, &Question { version: VERSION, request }).map_err(ended)?;
     loop {
         match receive(&mut stream).map_err(ended)? {

@@ -12,7 +12,7 @@ use crate::roster::{Member, Role};
 use crate::vault::{LogEntry, Pending, ShareInfo, ShareProgress};
 
 /// Version of these messages.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// One request with its version.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ pub enum What {
     Log,
     /// Return what the mount does at this moment.
     Status,
+    /// Return how many changes of the store there were. Answered while the store hangs, and after
+    /// the mount has ended.
+    Changes,
     /// Lock the vault: take the mount away, and end the daemon.
     Lock,
     /// Count the data under older folder keys.
@@ -97,6 +100,8 @@ pub enum Reply {
     Log(Vec<LogEntry>),
     /// The state of the mount.
     Status(Status),
+    /// Changes of the store by this process.
+    Changes(u64),
     /// The remaining data.
     Pending(Pending),
     /// The final progress.

@@ -8,7 +8,7 @@
 //!   passphrases, and only public keys.
 //! * Names of people are looked up in the user's contacts first: a daemon receives public keys.
 //! * An operation continues if the command that requested it is interrupted, as long as the mount
-//!   exists.
+//!   exists. The end of the mount cancels it.
 
 mod client;
 mod message;
@@ -16,6 +16,6 @@ mod perform;
 mod server;
 mod wire;
 
-pub use self::client::{Connection, Progressed, is_unsigned_vault, lock, status};
+pub use self::client::{Connection, Progressed, changes, is_unsigned_vault, lock, status};
 pub use self::message::Status;
-pub use self::server::{Control, Offer, Working, serve};
+pub use self::server::{Control, Ended, Offer, Working, serve};

@@ -58,6 +58,8 @@ fn done(
         }
         What::Settle(keep) => share.settle(keep, &[]).map(|_| Reply::Done)?,
         What::Invite(sign) => Reply::Invitation(share.invite(sign)?),
-        What::Create { .. } | What::Status | What::Lock => unreachable!("done elsewhere"),
+        What::Create { .. } | What::Status | What::Changes | What::Lock => {
+            unreachable!("done elsewhere")
+        }
     })
 }

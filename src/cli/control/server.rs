@@ -4,8 +4,9 @@
 //! * Each request is answered in a thread of its own, so that none waits for a pass over a large
 //!   share; only one pass runs at a time.
 //! * A client that has exited or is slow delays nothing: progress that cannot be sent is dropped.
-//! * At unmount the socket is removed first. A running operation then ends with the vault, as if
-//!   it had been killed.
+//! * At unmount the socket is removed first. A running operation is cancelled when the vault is
+//!   closed, at its next step: it then fails, and the command prints how to continue it. The mount
+//!   waits for that, because the operation holds keys.
 
 use std::io;
 use std::net::Shutdown;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
@@ -28,18 +29,24 @@ use super::wire::{by_short_path, check_peer, receive, send};
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
 use crate::cli::vaults::paths;
+use crate::crypto::stack;
 use crate::fuse::Notifier;
 use crate::fuse::idle::Usage;
+use crate::store::progress;
 use crate::vault::{ShareProgress, Vault};
 
-/// Limit of concurrent requests.
+/// Limit of concurrent requests. As many again may be requests to lock the vault: others may wait for
+/// a store that does not answer.
 const CLIENTS_MAX: usize = 16;
 /// Timeout of a client for sending its request and receiving an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a mount waits for cancelled operations. It is longer than the longest wait
+/// within one step: that for another client's change of the members, which takes ten seconds.
+const CANCEL_TAKES: Duration = Duration::from_secs(15);
 /// Interval of progress messages.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
-/// The socket of a mount; removed on drop.
+/// The socket of a mount.
 pub struct Control {
     path: PathBuf,
     served: Arc<Served>,
@@ -50,6 +57,36 @@ impl Control {
     pub fn watch(&self) -> Working {
         Working(self.served.clone())
     }
+
+    /// Gives up the vault. From now on no request is performed, but commands that wait for the end of
+    /// this process can still ask for its progress.
+    pub fn end(self) -> Ended {
+        self.served.vault.lock().take();
+        Ended(self)
+    }
+}
+
+/// The socket of a mount that has ended; removed on drop. Operations that began before may still run.
+pub struct Ended(Control);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // A socket that remains is stale and is removed with the entry of its mount.
+        let _ = std::fs::remove_file(&self.0.path);
+    }
+}
+
+impl Ended {
+    /// Waits, for a limited time, until no operation holds the vault. It has to be closed before,
+    /// which cancels them.
+    pub fn wait(&self) {
+        let served = &self.0.served;
+        let mut running = served.running.lock();
+        let is_running = |running: &mut usize| *running > 0;
+        if served.finished.wait_while_for(&mut running, is_running, CANCEL_TAKES).timed_out() {
+            tracing::warn!("a command about a share is still running");
+        }
+    }
 }
 
 /// Shows whether a request over the socket is still running.
@@ -59,14 +96,6 @@ impl Working {
     /// Returns the current state.
     pub fn is_under_way(&self) -> bool {
         self.0.clients.load(Ordering::Acquire) > self.0.watchers.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // A socket that remains is stale and is removed with the entry of its mount.
-        let _ = std::fs::remove_file(&self.path);
-        self.served.vault.lock().take();
     }
 }
 
@@ -94,6 +123,10 @@ struct Served {
     clients: AtomicUsize,
     /// Clients that only ask for the state, which is no use of the mount.
     watchers: AtomicUsize,
+    /// Operations that hold the vault, or have not sent their answer yet.
+    running: Mutex<usize>,
+    /// Notified when one of them ends.
+    finished: Condvar,
     /// Held by passes, which walk through a whole share and write to it.
     pass: Mutex<()>,
 }
@@ -113,6 +146,8 @@ pub fn serve(path: PathBuf, offer: Offer) -> io::Result<Control> {
         lock,
         clients: AtomicUsize::new(0),
         watchers: AtomicUsize::new(0),
+        running: Mutex::new(0),
+        finished: Condvar::new(),
         pass: Mutex::new(()),
     });
     let control = Control { path, served: served.clone() };
@@ -155,13 +190,14 @@ fn welcome(served: &Arc<Served>, client: UnixStream) {
     if let Err(error) = check_peer(&client) {
         return tracing::warn!("a request over the control socket was refused: {error}");
     }
-    if served.clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
+    let others = served.clients.fetch_add(1, Ordering::AcqRel);
+    if others >= 2 * CLIENTS_MAX {
         served.clients.fetch_sub(1, Ordering::AcqRel);
         return; // the client takes this for the end of the daemon
     }
     let of_thread = served.clone();
     let answer = move || {
-        if let Err(error) = of_thread.answer(client) {
+        if let Err(error) = of_thread.answer(client, others >= CLIENTS_MAX) {
             tracing::debug!("a client of the control socket has disconnected: {error}");
         }
         of_thread.clients.fetch_sub(1, Ordering::AcqRel);
@@ -171,12 +207,33 @@ fn welcome(served: &Arc<Served>, client: UnixStream) {
     }
 }
 
+/// Counts one operation as running until it is dropped.
+struct Running<'a>(&'a Served);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // This thread ends after the process may have ended.
+        stack::wipe::<{ stack::DEPTH }>();
+        *self.0.running.lock() -= 1;
+        self.0.finished.notify_all();
+    }
+}
+
 impl Served {
-    fn answer(&self, mut client: UnixStream) -> io::Result<()> {
+    fn begin(&self) -> Running<'_> {
+        *self.running.lock() += 1;
+        Running(self)
+    }
+
+    /// Answers a request. If there are too many, `locks_only`.
+    fn answer(&self, mut client: UnixStream, locks_only: bool) -> io::Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
         let Question { version, request } = receive(&mut client)?;
-        let watches = usize::from(matches!(request.what, What::Status));
+        if locks_only && !matches!(request.what, What::Lock) {
+            return Ok(());
+        }
+        let watches = usize::from(matches!(request.what, What::Status | What::Changes));
         self.watchers.fetch_add(watches, Ordering::AcqRel);
         let sent = self.answer_to(version, &request, &mut client);
         self.watchers.fetch_sub(watches, Ordering::AcqRel);
@@ -194,6 +251,7 @@ impl Served {
         request: &Request,
         client: &mut UnixStream,
     ) -> io::Result<()> {
+        let _running = self.begin();
         let answer = match version {
             VERSION => self.perform(request, client),
             _ => Err(Failure::new(
@@ -207,6 +265,9 @@ impl Served {
     }
 
     fn perform(&self, request: &Request, client: &mut UnixStream) -> Result<Reply, Failure> {
+        if matches!(request.what, What::Changes) {
+            return Ok(Reply::Changes(progress::changes()));
+        }
         let ended = || Failure::new(Exit::NotFound, "the mount has ended");
         let vault = self.vault.lock().clone().ok_or_else(ended)?;
         match request.what {

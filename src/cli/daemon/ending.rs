@@ -1,8 +1,11 @@
 //! Ends a mount: by an ordinary unmount at a signal, or at once when its vault is locked.
 //!
 //! Rules that hold here
-//! * Everything that programs have written is committed before the mount ends. Locking waits for the
-//!   store as long as that takes: keys that stay in memory are better than lost files.
+//! * Everything that programs have written is committed before the mount ends. Locking waits for a
+//!   slow store as long as that takes: keys that stay in memory are better than lost files.
+//! * A store that does not answer is not waited for: the lock takes the mount away, reports that data
+//!   was not written, and ends this process. No key is overwritten then, because threads that wait
+//!   for the store use them; the kernel takes the memory back.
 //! * A vault inside this mount is locked first, and waited for: its files are written through this
 //!   mount.
 //! * Locking also drops the pages and attributes of open files from the kernel's cache, and lets the
@@ -12,12 +15,14 @@
 //! * The log names the programs that lost their files by process and command, never by path.
 
 use std::path::Path;
+use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 
+use super::patience::Silence;
 use super::registry::Registered;
 use super::signals::Signals;
 use crate::cli::desktop::notify::{Notices, What};
@@ -26,6 +31,7 @@ use crate::crypto::stack;
 use crate::fuse::mounts::{self, Holder};
 use crate::fuse::vaultfs::Closing;
 use crate::fuse::{MountError, Mounted, Notifier, handover};
+use crate::store::progress;
 use crate::vault::Vault;
 
 /// Ends one mount.
@@ -43,6 +49,8 @@ pub struct Ending {
     is_service: bool,
     /// Why the vault was locked.
     locked: OnceLock<String>,
+    /// Held while a lock is in progress.
+    locking: Mutex<()>,
     notices: Notices,
 }
 
@@ -81,6 +89,19 @@ pub fn has_manager() -> bool {
     is_main && std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
+/// How often a lock checks whether the store answers.
+const STORE_TICK: Duration = Duration::from_millis(200);
+/// How long each last act of this process may take if the store does not answer.
+const LAST_ACT: Duration = Duration::from_secs(3);
+
+/// Returns the result of an act, unless it takes too long.
+fn within<T: Send + 'static>(act: Option<impl FnOnce() -> T + Send + 'static>) -> Option<T> {
+    let (done, result) = mpsc::channel();
+    let act = act?;
+    std::thread::spawn(move || done.send(act()));
+    result.recv_timeout(LAST_ACT).ok()
+}
+
 fn log_holders(what: &str, holders: &[Holder]) {
     for holder in holders {
         tracing::warn!("{what}: process {} ({}): {}", holder.pid, holder.name, holder.by);
@@ -101,6 +122,7 @@ impl Ending {
             collects,
             is_service,
             locked: OnceLock::new(),
+            locking: Mutex::new(()),
             notices,
         })
     }
@@ -110,15 +132,17 @@ impl Ending {
         self.locked.get().map(String::as_str)
     }
 
-    /// Gives up the vault and the entry of the mount, whose drop ends the registration.
+    /// Gives up the vault and the entry of the mount, whose drop ends the registration. The thread
+    /// that has locked the vault no longer uses any key then.
     pub fn release(&self) -> Option<Registered> {
+        drop(self.locking.lock());
         self.vault.lock().take();
         self.registered.lock().take()
     }
 
     /// Unmounts. A busy mount is detached and ends when the programs release it, with all data
     /// written until then.
-    pub fn unmount(&self) {
+    pub fn unmount(self: &Arc<Self>) {
         if self.is_service {
             tell_manager(&[NotifyState::Stopping]);
         }
@@ -139,11 +163,13 @@ impl Ending {
     /// Commits what programs have written and takes the mount away, even while they use it. The
     /// service ends then, and the keys are wiped. If the kernel does not end the connection, this
     /// process ends here.
-    pub fn lock(&self, why: &str) {
+    pub fn lock(self: &Arc<Self>, why: &str) {
         if self.locked.set(why.to_owned()).is_err() {
             return;
         }
+        let _locking = self.locking.lock();
         tracing::info!("locking: {why}");
+        self.watch_store();
         log_holders("locked while in use", &mounts::holders(self.mounted.device));
         (self.lock_within)(&self.mounted.mountpoint);
         if self.collects
@@ -164,6 +190,59 @@ impl Ending {
         }
         // The thread that noticed the event stays.
         stack::wipe::<{ stack::DEPTH }>();
+    }
+
+    /// Ends this process if the store does not answer any more before the vault is closed.
+    fn watch_store(self: &Arc<Self>) {
+        let ending = self.clone();
+        let watch = move || {
+            let mut silence = Silence::begin();
+            loop {
+                std::thread::sleep(STORE_TICK);
+                if ending.vault.lock().is_none() {
+                    return;
+                }
+                if let Some(patience) = silence.is_over(Some(progress::changes())) {
+                    ending.abandon(patience);
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("kithfs-store".into()).spawn(watch) {
+            tracing::warn!("a store that does not answer will be waited for: {error}");
+        }
+    }
+
+    /// Takes the mount away and ends this process without the data that the store does not take.
+    fn abandon(self: &Arc<Self>, patience: Duration) -> ! {
+        let vault = self.vault.lock().clone();
+        let files = within(vault.map(|vault| move || vault.activity().unsynced));
+        let files = files.map_or("files".to_owned(), |count| format!("{count} open files"));
+        let message = format!(
+            "the store has not answered for {} seconds; what was written to {files} since the last sync may be lost",
+            patience.as_secs()
+        );
+        tracing::error!("{message}");
+        // The entry stays until the mount is gone: with it, the command finds the failure.
+        if let Some(registered) = &*self.registered.lock()
+            && let Err(error) = registered.leave_failure(&message)
+        {
+            tracing::error!("cannot record the failure for `lock`: {error}");
+        }
+        let mounted = self.mounted.clone();
+        match within(Some(move || mounted.take_away())) {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => tracing::error!("{error}"),
+            None => tracing::error!("the kernel does not take the mount away"),
+        }
+        let (notices, why) = (self.notices.clone(), self.locked().unwrap_or_default().to_owned());
+        within(Some(move || {
+            notices.tell(What::Locked(format!("{why}; the store did not answer")));
+            notices.finish();
+        }));
+        drop(self.registered.lock().take());
+        // SAFETY: ends the process. exit(3) would wait for locks that threads hold which wait for the
+        // store.
+        unsafe { libc::_exit(Exit::Failure.code().into()) }
     }
 
     fn commit(&self) {

@@ -3,6 +3,7 @@
 pub mod ending;
 pub mod fork;
 pub mod log;
+pub mod patience;
 pub mod process;
 pub mod registry;
 pub mod signals;

@@ -25,8 +25,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mounted::Mounted;
 use super::mounts::{ASKER, DeviceId};
@@ -103,11 +106,30 @@ pub fn start(mounted: Arc<Mounted>, vault: Vault) -> io::Result<HandOver> {
 /// # Errors
 /// The helper cannot be started, or has failed.
 pub fn collect(mounted: &Mounted) -> io::Result<()> {
+    collect_while(mounted, || true)
+}
+
+/// Does [`collect`] as long as `goes_on` returns true, which is called every half second.
+///
+/// # Errors
+/// As [`collect`]; `TimedOut` if `goes_on` has returned false. The helper may then never end.
+pub fn collect_while(mounted: &Mounted, mut goes_on: impl FnMut() -> bool) -> io::Result<()> {
+    const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
     let DeviceId { major, minor } = mounted.device;
     let mut command = Command::new("/proc/self/exe");
     command.arg0(ASKER).arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());
-    let status =
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    let mut helper =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let ends = pidfd_open(Pid::from_child(&helper), PidfdFlags::empty())?;
+    while matches!(
+        poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&TICK)),
+        Ok(0) | Err(Errno::INTR)
+    ) {
+        if !goes_on() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    let status = helper.wait()?;
     if status.success() {
         Ok(())
     } else {

@@ -253,10 +253,13 @@ impl Core {
         }))
     }
 
+    /// Fails with `ESHUTDOWN` once the share is closed, which cancels long operations.
+    pub fn check_open(&self) -> Inner<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
+    }
+
     pub fn check_writable(&self) -> Inner<()> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Fault::Os(libc::ESHUTDOWN));
-        }
+        self.check_open()?;
         if self.mode.read_only || !self.keys.signing.may_write() {
             Err(Fault::Os(libc::EROFS))
         } else {

@@ -203,6 +203,7 @@ impl Walk<'_> {
         let dir = self.core.dir(node)?;
         for entry in entries(&*dir)? {
             let entry = entry?;
+            self.core.check_open()?;
             let seen = if is_control(&entry.name) {
                 self.control(node, &entry.name)
             } else {

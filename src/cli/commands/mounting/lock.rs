@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::open_vaults::{each, mounted};
 use crate::cli::args::named::Lock;
@@ -62,21 +62,35 @@ pub fn lock_within(mountpoint: &Path) {
     }
 }
 
-/// Waits for the daemon without a time limit: what was written is not safe until it has ended.
+/// Waits until the daemon has ended: what was written is not safe before. The daemon itself does not
+/// wait for ever for its store. It says so, and may then be kept from ending by the store.
 fn wait(registry: &Registry, entry: &Entry) -> Result<Exit, Failure> {
     const PATIENCE: Duration = Duration::from_secs(5);
+    const TICK: Duration = Duration::from_millis(500);
     let place = &entry.mountpoint.0;
     let failed = |source| Error::Io { op: "wait for the daemon of", path: place.clone(), source };
-    if !entry.process.wait_for_end(PATIENCE).map_err(failed)? {
-        let pid = entry.process.pid;
-        note(format_args!("waiting for process {pid} to write the data of {}", shown(place)));
-        while !entry.process.wait_for_end(Duration::from_secs(3600)).map_err(failed)? {}
+    let (begun, mut is_noted) = (Instant::now(), false);
+    while !entry.process.wait_for_end(TICK).map_err(failed)? {
+        if mounts::mount_at(place).is_ok_and(|found| found.is_none())
+            && let Some(message) = registry.take_failure(entry.process)
+        {
+            return Err(not_written(place, &message));
+        }
+        if !is_noted && begun.elapsed() >= PATIENCE {
+            is_noted = true;
+            let pid = entry.process.pid;
+            note(format_args!("waiting for process {pid} to write the data of {}", shown(place)));
+        }
     }
     match registry.take_failure(entry.process) {
-        Some(message) => Err(Failure::new(
-            Exit::Failure,
-            format_args!("lock {}: some data was not written: {message}", shown(place)),
-        )),
+        Some(message) => Err(not_written(place, &message)),
         None => Ok(Exit::Ok),
     }
+}
+
+fn not_written(place: &Path, message: &str) -> Failure {
+    Failure::new(
+        Exit::Failure,
+        format_args!("lock {}: some data was not written: {message}", shown(place)),
+    )
 }

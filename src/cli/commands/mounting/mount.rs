@@ -14,7 +14,7 @@ use sd_notify::NotifyState;
 use super::lock;
 use super::mount_point::{MountPoint, Ready};
 use crate::cli::args::{self, LogLevel, Mount, Notify, OpenArgs};
-use crate::cli::control::{self, Control, Offer, Working};
+use crate::cli::control::{self, Control, Ended, Offer, Working};
 use crate::cli::daemon::ending::{Ending, Of, has_manager, tell_manager};
 use crate::cli::daemon::fork::{self, Background, Side};
 use crate::cli::daemon::log::{self, Target};
@@ -453,8 +453,10 @@ impl Service {
         let served = serving.join();
         let was_unused = idle.as_ref().is_some_and(Idle::has_unmounted);
         // The mount point goes before the vault is closed, which can take long.
-        drop((control, handover, idle, point));
+        let control = control.map(Control::end);
+        drop((handover, idle, point));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
+        control.iter().for_each(Ended::wait);
         let registered = ending.release();
         let is_wiped = vault.is_last();
         if let Some(why) = ending.locked() {

@@ -9,10 +9,10 @@ use crate::cli::user::named::Named;
 
 /// Returns the live mount of a named vault.
 pub fn mounted(named: &Named) -> Option<Entry> {
-    let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let vault = resolved(&named.vault);
     let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
-    live.into_iter().find(|entry| entry.vault.0 == vault)
+    // Asks the store only if it must: it may not answer.
+    let find = |vault: &Path| live.iter().find(|entry| entry.vault.0 == vault).cloned();
+    find(&named.vault).or_else(|| find(&named.vault.canonicalize().ok()?))
 }
 
 /// Does something for each of several vaults. All are tried, and the last failure is returned.

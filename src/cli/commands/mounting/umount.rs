@@ -5,18 +5,21 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::cli::args::Umount;
-use crate::cli::daemon::process::ProcessId;
-use crate::cli::daemon::registry::Registry;
+use crate::cli::control;
+use crate::cli::daemon::patience::Silence;
+use crate::cli::daemon::registry::{Entry, Registry};
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{self, Failure, note};
 use crate::fuse::mount::unmount::unmount;
 use crate::fuse::mounts::{Holder, MountEntry};
-use crate::fuse::{MountError, mounts};
+use crate::fuse::{MountError, Mounted, handover, mounts};
 
 /// Time after which the wait for the daemon is reported.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the daemon is then asked whether its store answers.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Unmounts, and waits until the daemon has written everything.
 pub fn run(args: &Umount) -> Result<Exit, Failure> {
@@ -34,6 +37,9 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     // This command must not keep the mount busy with its own working directory.
     let _ = std::env::set_current_dir("/");
     let was = mounts::mount_at(&place).ok().flatten();
+    if let (Some(entry), Some(was), false) = (&entry, &was, args.lazy) {
+        write_back(&place, entry, was)?;
+    }
     // Only checked without a known daemon, as a stopped one would not answer.
     let is_dead = entry.is_none() && mounts::is_dead(&place);
     match (unmount(&place, None, args.lazy), &entry) {
@@ -83,7 +89,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
         None => other.mountpoint == place || other.source == entry.vault.0.as_os_str(),
     };
     let is_it = |other: &MountEntry| fits(other) && !other_daemons(other);
-    wait(&place, entry.process, is_it)?;
+    wait(&place, &entry, is_it)?;
     match registry.take_failure(entry.process) {
         Some(message) => Err(Failure::new(
             Exit::Failure,
@@ -111,16 +117,45 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
     }
 }
 
-/// Waits for the end of the daemon without a time limit, because files are not safe before. But if
-/// the filesystem is still mounted at another mount point or in another mount namespace, the daemon
+/// Has the kernel hand over what programs have written. The unmount would do it too, but could not be
+/// interrupted, even by SIGKILL, if the store does not answer.
+///
+/// # Errors
+/// The store does not answer.
+fn write_back(place: &Path, entry: &Entry, was: &MountEntry) -> Result<(), Failure> {
+    let mounted = Mounted { mountpoint: place.to_owned(), device: was.device };
+    let mut silence = Silence::begin();
+    let mut over = None;
+    let goes_on = || {
+        over = silence.is_over(control::changes(entry).ok());
+        over.is_none()
+    };
+    // Another failure is no reason not to unmount.
+    let _ = handover::collect_while(&mounted, goes_on);
+    match over {
+        Some(time) => Err(Failure::new(
+            Exit::Failure,
+            format_args!(
+                "umount {}: the store has not answered for {} seconds; it is still mounted",
+                shown(place),
+                time.as_secs()
+            ),
+        )
+        .hint(format_args!(
+            "wait for the store; or `kithfs lock {}` takes the mount away, and gives up what the store does not take",
+            shown(place)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Waits for the end of the daemon as long as its store answers, because files are not safe before. But
+/// if the filesystem is still mounted at another mount point or in another mount namespace, the daemon
 /// may run for ever, and the wait stops.
-fn wait(
-    place: &Path,
-    process: ProcessId,
-    is_it: impl Fn(&MountEntry) -> bool,
-) -> Result<(), Failure> {
+fn wait(place: &Path, entry: &Entry, is_it: impl Fn(&MountEntry) -> bool) -> Result<(), Failure> {
     let failed =
         |source| Error::Io { op: "wait for the daemon of", path: place.to_owned(), source };
+    let process = entry.process;
     if process.wait_for_end(PATIENCE).map_err(failed)? {
         return Ok(());
     }
@@ -133,6 +168,23 @@ fn wait(
         shown(place),
         process.pid
     ));
-    while !process.wait_for_end(Duration::from_secs(3600)).map_err(failed)? {}
+    let mut silence = Silence::begin();
+    while !process.wait_for_end(TICK).map_err(failed)? {
+        if let Some(time) = silence.is_over(control::changes(entry).ok()) {
+            return Err(Failure::new(
+                Exit::Failure,
+                format_args!(
+                    "unmounted {}, but its store has not answered for {} seconds; process {} still has data that is not written",
+                    shown(place),
+                    time.as_secs(),
+                    process.pid
+                ),
+            )
+            .hint(format_args!(
+                "it writes the data when the store answers; `kill -KILL {}` gives it up",
+                process.pid
+            )));
+        }
+    }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! Rule: files count as equal only if both were read and verified. Times prove nothing, because any
 //! program can set them.
 
-use super::entries::{DEPTH_MAX, PART, is_open, read_children};
+use super::entries::{DEPTH_MAX, PART, read_children};
 use super::seen::{Look, Seen, below};
 use crate::store::Kind;
 use crate::vault::core::Core;
@@ -23,6 +23,7 @@ pub(super) fn same_contents(from: At, to: At) -> Inner<bool> {
             (zeroize::Zeroizing::new(vec![0; PART]), zeroize::Zeroizing::new(vec![0; PART]));
         let mut at = 0;
         let same = loop {
+            from.0.check_open()?;
             let (l, r) = (from.0.read(a, at, &mut left)?, to.0.read(b, at, &mut right));
             match r {
                 Ok(r) if left[..l] != right[..r] => break false,
@@ -81,7 +82,7 @@ impl Compare<'_> {
         path: &[u8],
         depth: usize,
     ) -> Inner<bool> {
-        is_open(self.from)?;
+        self.from.check_open()?;
         let link = self.from.nodes.link_in(attr.node, from, name)?;
         let (dir, path) = (self.from.dir(from)?, below(path, &link.stored));
         self.seen.insert(path.clone(), Look::of(&*dir, &link.stored, &dir.stat(&link.stored)?)?);

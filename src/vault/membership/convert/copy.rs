@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::compare::same_contents;
-use super::entries::{DEPTH_MAX, Entries, PART, is_open, read_children};
+use super::entries::{DEPTH_MAX, Entries, PART, read_children};
 use super::seen::{Look, Seen, below};
 use crate::store::{Kind, Seek, SetTime};
 use crate::vault::core::Core;
@@ -143,7 +143,7 @@ impl Copy<'_> {
         name: &[u8],
         attr: &Attr,
     ) -> Inner<()> {
-        is_open(self.from)?;
+        self.from.check_open()?;
         let link = self.from.nodes.link_in(attr.node, from_parent, name)?;
         let path = below(&self.at, &link.stored);
         let dir = self.from.dir(from_parent)?;
@@ -276,7 +276,7 @@ impl Copy<'_> {
                 Err(Fault::Os(libc::ENXIO)) => break,
                 Err(fault) => return Err(fault),
             };
-            is_open(self.from)?;
+            self.from.check_open()?;
             let read = self.from.read(from, at, &mut buf)?;
             if read == 0 {
                 break;

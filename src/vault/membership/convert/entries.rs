@@ -1,9 +1,7 @@
 //! The entries of a folder, as they are copied and compared.
 
-use std::sync::atomic::Ordering;
-
 use crate::vault::core::Core;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::Inner;
 use crate::vault::types::{Attr, NodeId};
 
 /// Maximum depth of directories in a folder to be converted: copying holds a stack frame, and the
@@ -22,6 +20,7 @@ pub(super) fn read_children(core: &Core, node: NodeId) -> Inner<(Entries, bool)>
     let listed = (|| {
         let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
+            core.check_open()?;
             let entries = core.read_dir(handle, cookie, 1 << 16)?;
             let Some(last) = entries.last() else { break };
             cookie = last.next;
@@ -33,9 +32,4 @@ pub(super) fn read_children(core: &Core, node: NodeId) -> Inner<(Entries, bool)>
     })();
     core.release_handle(handle)?;
     listed
-}
-
-/// Fails with `ESHUTDOWN` once the vault is closed.
-pub(super) fn is_open(core: &Core) -> Inner<()> {
-    if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(()) }
 }

@@ -28,7 +28,6 @@ use std::time::{Duration, Instant};
 
 use self::compare::Compare;
 use self::copy::Copy;
-use self::entries::is_open;
 use self::place::{Aside, Place};
 use self::seen::{Seen, unchanged};
 use crate::format::junction::Junction;
@@ -417,7 +416,7 @@ impl Place {
                 return Err(Fault::Os(libc::EBUSY));
             }
             let step = core.membership.passing.lock();
-            is_open(core)?;
+            core.check_open()?;
             if !unchanged(&*self.parent.open_dir(&self.stored)?, &seen)? {
                 before = seen;
                 continue;

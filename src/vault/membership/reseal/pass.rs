@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
@@ -115,7 +114,8 @@ impl<'a> Pass<'a> {
     pub fn step(&self) -> Inner<MutexGuard<'a, ()>> {
         let core: &'a Core = self.core;
         let step = core.membership.passing.lock();
-        if core.closed.load(Ordering::Acquire) { Err(Fault::Os(libc::ESHUTDOWN)) } else { Ok(step) }
+        core.check_open()?;
+        Ok(step)
     }
 
     /// Counts an object of an older epoch, or runs `act`.
@@ -152,6 +152,7 @@ impl<'a> Pass<'a> {
     fn directory(&mut self, node: NodeId) -> Inner<()> {
         let dir = self.core.dir(node)?;
         for entry in list(&*dir)? {
+            self.core.check_open()?;
             let done = if is_control(&entry.name) {
                 self.junction(node, &dir, &entry.name)
             } else {

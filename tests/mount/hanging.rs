@@ -1,0 +1,112 @@
+//! A store that does not answer: another mount of kithfs, whose daemon is stopped. Neither a lock nor an
+//! unmount waits for it without end.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::Pid;
+
+use super::lock::{Daemon, Writer};
+use crate::support::mounted::{
+    Mount, Scratch, Stopped, can_mount, ends_within, expect_code, is_mounted,
+};
+use crate::support::people::wait_until;
+
+/// How long a store may take in these tests, in seconds.
+const PATIENCE: &str = "3";
+
+/// A vault inside the mount of another one.
+struct Nested {
+    scratch: Scratch,
+    outer: Mount,
+    vault: PathBuf,
+    point: PathBuf,
+}
+
+impl Nested {
+    fn new() -> Nested {
+        let scratch = Scratch::new(&[]);
+        let outer = scratch.mount(&[]);
+        let (vault, point) = (scratch.point().join("inner"), scratch.path().join("plain"));
+        let mut init = scratch.kithfs("init");
+        expect_code(init.args(["--kdf-memory", "32", "--kdf-passes", "1"]).arg(&vault), 0);
+        fs::create_dir(&point).unwrap();
+        Nested { scratch, outer, vault, point }
+    }
+
+    fn kithfs(&self, sub: &str) -> Command {
+        let mut command = self.scratch.kithfs(sub);
+        command.env("KITHFS_STORE_PATIENCE", PATIENCE);
+        command
+    }
+
+    /// Mounts the inner vault in the foreground.
+    fn mount(&self) -> Daemon {
+        let mut command = self.kithfs("mount");
+        command.args(["--foreground", "--log-level", "info"]).arg(&self.vault).arg(&self.point);
+        Daemon::at(command, self.point.clone())
+    }
+
+    /// Returns the daemon of the outer mount.
+    fn store(&self) -> Pid {
+        let mounts = expect_code(self.kithfs("mounts").arg("--json"), 0);
+        let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
+        let place = self.scratch.point();
+        let is_outer = |mount: &&serde_json::Value| mount["mountpoint"].as_str() == place.to_str();
+        let pid = mounts.as_array().unwrap().iter().find(is_outer).unwrap()["pid"].as_i64();
+        Pid::from_raw(pid.unwrap() as i32).unwrap()
+    }
+
+    /// Runs a command that must end soon; returns its messages.
+    fn told(&self, sub: &str, code: i32) -> String {
+        let mut command = self.kithfs(sub);
+        command.arg(&self.point);
+        let said = expect_code(&mut ends_within(60, &command), code);
+        String::from_utf8_lossy(&said.stderr).into_owned()
+    }
+}
+
+/// `lock` and `umount` waited for a store that had gone until it came back, and `umount` could not
+/// even be killed: the keys stayed in memory, and the machine went to sleep with them.
+#[test]
+fn a_lock_gives_a_store_up_that_does_not_answer() {
+    if !can_mount() {
+        return;
+    }
+    let nested = Nested::new();
+    for is_dirty in [true, false] {
+        let mut daemon = nested.mount();
+        let mut synced = fs::File::create(nested.point.join("synced")).unwrap();
+        synced.write_all(b"synced").and_then(|()| synced.sync_all()).unwrap();
+        drop(synced);
+        // A process of its own has the file open: this one could start no other, because exec(2)
+        // closes files, and waits for the store to do so.
+        let writer = is_dirty.then(|| Writer::start(&nested.point));
+        let stopped = Stopped::stop(nested.store());
+        if is_dirty {
+            // An unmount gives nothing up: the mount stays.
+            let told = nested.told("umount", 1);
+            assert!(told.contains("the store has not answered for 3 seconds"), "{told}");
+            assert!(told.contains("hint: ") && told.contains("kithfs lock"), "{told}");
+            assert!(is_mounted(&nested.point));
+        }
+        let told = nested.told("lock", 1);
+        assert!(told.contains("some data was not written: the store has not answered"), "{told}");
+        assert!(!is_mounted(&nested.point));
+        writer.into_iter().for_each(Writer::end);
+        // The store may keep the process from ending, but not its memory with the keys.
+        let status = format!("/proc/{}/status", daemon.pid());
+        let has_memory = || fs::read_to_string(&status).is_ok_and(|text| text.contains("VmRSS"));
+        wait_until("the memory is given back", || !has_memory());
+        drop(stopped);
+        let log = daemon.ended_with(1);
+        assert!(log.iter().any(|line| line.contains("the store has not answered")), "{log:#?}");
+        let file = expect_code(nested.kithfs("cat").arg(&nested.vault).arg("synced"), 0);
+        assert_eq!(file.stdout, b"synced");
+        expect_code(nested.kithfs("fsck").arg("--repair").arg(&nested.vault), 0);
+    }
+    let Nested { outer, .. } = nested;
+    outer.unmount();
+}
