@@ -16,7 +16,6 @@ pub mod fault;
 #[cfg(any(test, feature = "test-doubles"))]
 pub mod mem;
 pub mod os;
-pub mod progress;
 
 mod call;
 mod name;

@@ -97,13 +97,13 @@ pub fn status(entry: &Entry) -> Result<Status, Failure> {
     }
 }
 
-/// Asks the daemon of a mount how many changes of the store it has made.
+/// Asks the daemon of a mount how often its store has answered.
 ///
 /// # Errors
 /// Those of [`status`].
-pub fn changes(entry: &Entry) -> Result<u64, Failure> {
-    match ask_mount(entry, What::Changes)? {
-        Reply::Changes(count) => Ok(count),
+pub fn answers(entry: &Entry) -> Result<u64, Failure> {
+    match ask_mount(entry, What::Answers)? {
+        Reply::Answers(count) => Ok(count),
         _ => Err(other()),
     }
 }

@@ -41,9 +41,9 @@ pub enum What {
     Log,
     /// Return what the mount does at this moment.
     Status,
-    /// Return how many changes of the store there were. Answered while the store hangs, and after
-    /// the mount has ended.
-    Changes,
+    /// Return how often the store has answered, and ask it again. Answered while the store hangs, and
+    /// after the mount has ended.
+    Answers,
     /// Lock the vault: take the mount away, and end the daemon.
     Lock,
     /// Count the data under older folder keys.
@@ -100,8 +100,8 @@ pub enum Reply {
     Log(Vec<LogEntry>),
     /// The state of the mount.
     Status(Status),
-    /// Changes of the store by this process.
-    Changes(u64),
+    /// Answers of the store until now.
+    Answers(u64),
     /// The remaining data.
     Pending(Pending),
     /// The final progress.

@@ -16,6 +16,6 @@ mod perform;
 mod server;
 mod wire;
 
-pub use self::client::{Connection, Progressed, changes, is_unsigned_vault, lock, status};
+pub use self::client::{Connection, Progressed, answers, is_unsigned_vault, lock, status};
 pub use self::message::Status;
 pub use self::server::{Control, Ended, Offer, Working, serve};

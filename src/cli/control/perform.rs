@@ -58,7 +58,7 @@ fn done(
         }
         What::Settle(keep) => share.settle(keep, &[]).map(|_| Reply::Done)?,
         What::Invite(sign) => Reply::Invitation(share.invite(sign)?),
-        What::Create { .. } | What::Status | What::Changes | What::Lock => {
+        What::Create { .. } | What::Status | What::Answers | What::Lock => {
             unreachable!("done elsewhere")
         }
     })

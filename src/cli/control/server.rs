@@ -26,13 +26,13 @@ use rustix::net::{
 use super::message::{Answer, Question, Reply, Request, Status, VERSION, What};
 use super::perform::perform;
 use super::wire::{by_short_path, check_peer, receive, send};
+use crate::cli::daemon::patience::Pulse;
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
 use crate::cli::vaults::paths;
 use crate::crypto::stack;
 use crate::fuse::Notifier;
 use crate::fuse::idle::Usage;
-use crate::store::progress;
 use crate::vault::{ShareProgress, Vault};
 
 /// Limit of concurrent requests. As many again may be requests to lock the vault: others may wait for
@@ -59,7 +59,7 @@ impl Control {
     }
 
     /// Gives up the vault. From now on no request is performed, but commands that wait for the end of
-    /// this process can still ask for its progress.
+    /// this process can still ask whether the store answers.
     pub fn end(self) -> Ended {
         self.served.vault.lock().take();
         Ended(self)
@@ -116,6 +116,7 @@ pub struct Offer {
 struct Served {
     /// Taken when the mount ends, as a thread that waits for clients may outlive it.
     vault: Mutex<Option<Vault>>,
+    pulse: Pulse,
     dir: PathBuf,
     notifier: Notifier,
     usage: Usage,
@@ -139,6 +140,7 @@ pub fn serve(path: PathBuf, offer: Offer) -> io::Result<Control> {
     let listener = listen_at(&path)?;
     let Offer { vault, dir, notifier, usage, lock } = offer;
     let served = Arc::new(Served {
+        pulse: Pulse::of(vault.store()),
         vault: Mutex::new(Some(vault)),
         dir,
         notifier,
@@ -233,7 +235,7 @@ impl Served {
         if locks_only && !matches!(request.what, What::Lock) {
             return Ok(());
         }
-        let watches = usize::from(matches!(request.what, What::Status | What::Changes));
+        let watches = usize::from(matches!(request.what, What::Status | What::Answers));
         self.watchers.fetch_add(watches, Ordering::AcqRel);
         let sent = self.answer_to(version, &request, &mut client);
         self.watchers.fetch_sub(watches, Ordering::AcqRel);
@@ -265,8 +267,8 @@ impl Served {
     }
 
     fn perform(&self, request: &Request, client: &mut UnixStream) -> Result<Reply, Failure> {
-        if matches!(request.what, What::Changes) {
-            return Ok(Reply::Changes(progress::changes()));
+        if matches!(request.what, What::Answers) {
+            return Ok(Reply::Answers(self.pulse.answers()));
         }
         let ended = || Failure::new(Exit::NotFound, "the mount has ended");
         let vault = self.vault.lock().clone().ok_or_else(ended)?;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 
-use super::patience::Silence;
+use super::patience::{Pulse, Silence};
 use super::registry::Registered;
 use super::signals::Signals;
 use crate::cli::desktop::notify::{Notices, What};
@@ -31,13 +31,13 @@ use crate::crypto::stack;
 use crate::fuse::mounts::{self, Holder};
 use crate::fuse::vaultfs::Closing;
 use crate::fuse::{MountError, Mounted, Notifier, handover};
-use crate::store::progress;
 use crate::vault::Vault;
 
 /// Ends one mount.
 pub struct Ending {
     mounted: Arc<Mounted>,
     vault: Mutex<Option<Vault>>,
+    pulse: Pulse,
     registered: Mutex<Option<Registered>>,
     kernel: Notifier,
     closing: Closing,
@@ -114,6 +114,7 @@ impl Ending {
         let Of { mounted, vault, registered, kernel, closing, collects, notices } = of;
         Arc::new(Ending {
             mounted,
+            pulse: Pulse::of(vault.store()),
             vault: Mutex::new(Some(vault)),
             registered: Mutex::new(registered),
             kernel,
@@ -202,7 +203,7 @@ impl Ending {
                 if ending.vault.lock().is_none() {
                     return;
                 }
-                if let Some(patience) = silence.is_over(Some(progress::changes())) {
+                if let Some(patience) = silence.is_over(Some(ending.pulse.answers())) {
                     ending.abandon(patience);
                 }
             }

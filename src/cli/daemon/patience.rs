@@ -1,9 +1,14 @@
 //! How long a store may take: kithfs waits for a slow store, but not for one that does not answer.
 //!
-//! Rule: a store does not answer if no call that changes it has returned for the whole time. A store
-//! that is slow with much data returns from some.
+//! Rule: a store does not answer if it was asked for its free space, which takes no work, and has been
+//! silent for the whole time. A flush of much data to a slow disk may take longer than that, and must
+//! be waited for: the disk answers meanwhile.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::store::Dir;
 
 /// The time without `KITHFS_STORE_PATIENCE`. Servers that are restarted are back by then.
 const USUAL: Duration = Duration::from_secs(120);
@@ -15,9 +20,52 @@ pub fn of_store() -> Duration {
     seconds.map_or(USUAL, Duration::from_secs)
 }
 
+/// Asks a store whether it answers.
+pub struct Pulse(Arc<Asked>);
+
+struct Asked {
+    store: Arc<dyn Dir>,
+    answers: AtomicU64,
+    /// A thread waits for an answer.
+    is_asking: AtomicBool,
+}
+
+impl Pulse {
+    /// Creates the value for the store with this directory.
+    pub fn of(store: Arc<dyn Dir>) -> Pulse {
+        let (answers, is_asking) = (AtomicU64::new(0), AtomicBool::new(false));
+        Pulse(Arc::new(Asked { store, answers, is_asking }))
+    }
+
+    /// Returns how often the store has answered until now, and asks it again. Does not wait: a thread
+    /// does, which may never end.
+    pub fn answers(&self) -> u64 {
+        if !self.0.is_asking.swap(true, Ordering::AcqRel) {
+            let asked = self.0.clone();
+            let ask = move || {
+                // An error is an answer.
+                let _ = asked.store.space();
+                asked.answered();
+            };
+            if std::thread::Builder::new().name("kithfs-pulse".into()).spawn(ask).is_err() {
+                // Nothing is given up because this process cannot ask.
+                self.0.answered();
+            }
+        }
+        self.0.answers.load(Ordering::Acquire)
+    }
+}
+
+impl Asked {
+    fn answered(&self) {
+        self.answers.fetch_add(1, Ordering::AcqRel);
+        self.is_asking.store(false, Ordering::Release);
+    }
+}
+
 /// Notices when the store does not answer any more.
 pub struct Silence {
-    changes: Option<u64>,
+    answers: Option<u64>,
     since: Instant,
     patience: Duration,
 }
@@ -25,18 +73,18 @@ pub struct Silence {
 impl Silence {
     /// Begins to watch.
     pub fn begin() -> Silence {
-        Silence { changes: None, since: Instant::now(), patience: of_store() }
+        Silence { answers: None, since: Instant::now(), patience: of_store() }
     }
 
-    /// Takes the number of changes until now, if it is known. Returns the time that the store had, if
+    /// Takes the number of answers until now, if it is known. Returns the time that the store had, if
     /// that is over.
-    pub fn is_over(&mut self, changes: Option<u64>) -> Option<Duration> {
-        self.is_over_at(changes, Instant::now())
+    pub fn is_over(&mut self, answers: Option<u64>) -> Option<Duration> {
+        self.is_over_at(answers, Instant::now())
     }
 
-    fn is_over_at(&mut self, changes: Option<u64>, now: Instant) -> Option<Duration> {
-        if changes.is_some() && changes != self.changes {
-            (self.changes, self.since) = (changes, now);
+    fn is_over_at(&mut self, answers: Option<u64>, now: Instant) -> Option<Duration> {
+        if answers.is_some() && answers != self.answers {
+            (self.answers, self.since) = (answers, now);
         }
         (now.saturating_duration_since(self.since) >= self.patience).then_some(self.patience)
     }
@@ -46,17 +94,29 @@ impl Silence {
 mod tests {
     use super::*;
 
+    /// A flush of gigabytes to a stick takes minutes. The lock gave the vault up meanwhile, and what
+    /// was not flushed yet was lost, because no change of the store had ended for two minutes.
+    #[test]
+    fn a_store_is_asked_again_once_it_has_answered() {
+        let pulse = Pulse::of(crate::store::mem::MemStore::new().root());
+        let begun = Instant::now();
+        while pulse.answers() < 3 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the store is not asked again");
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_store_that_is_slow_is_waited_for() {
         let begin = Instant::now();
         let patience = Duration::from_secs(9);
-        let mut silence = Silence { changes: None, since: begin, patience };
-        let mut at = |seconds, changes| {
-            silence.is_over_at(changes, begin + Duration::from_secs(seconds)).is_some()
+        let mut silence = Silence { answers: None, since: begin, patience };
+        let mut at = |seconds, answers| {
+            silence.is_over_at(answers, begin + Duration::from_secs(seconds)).is_some()
         };
         assert!(!at(8, Some(5)), "it has begun");
-        assert!(!at(16, Some(6)) && !at(24, Some(7)), "each change took eight seconds");
-        assert!(!at(32, Some(7)) && at(33, Some(7)), "nothing has changed for nine");
+        assert!(!at(16, Some(6)) && !at(24, Some(7)), "each answer took eight seconds");
+        assert!(!at(32, Some(7)) && at(33, Some(7)), "it has been silent for nine");
         assert!(!at(34, Some(8)), "it answers again");
         assert!(!at(42, None) && at(43, None), "the daemon does not answer");
     }

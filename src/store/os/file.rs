@@ -14,7 +14,6 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::grant::{self, Grants};
 use super::{Quirks, attr, locks, sys};
-use crate::store::progress::counted;
 use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat};
 
 /// Most buffers that one `pwritev` takes (`IOV_MAX` of Linux).
@@ -62,9 +61,9 @@ impl File for OsFile {
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
-            match counted(retry_on_intr(|| {
+            match retry_on_intr(|| {
                 rustix::io::pwrite(&self.fd, &buf[done..], offset + done as u64)
-            }))? {
+            })? {
                 0 => return Err(Errno::IO.into()),
                 n => done += n,
             }
@@ -78,9 +77,9 @@ impl File for OsFile {
         let mut left = &mut slices[..];
         let mut offset = offset;
         while !left.is_empty() {
-            match counted(retry_on_intr(|| {
+            match retry_on_intr(|| {
                 rustix::io::pwritev(&self.fd, &left[..left.len().min(IOV_MAX)], offset)
-            }))? {
+            })? {
                 0 => return Err(Errno::IO.into()),
                 n => {
                     IoSlice::advance_slices(&mut left, n);
@@ -99,7 +98,7 @@ impl File for OsFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(counted(retry_on_intr(|| fs::ftruncate(&self.fd, len)))?)
+        Ok(retry_on_intr(|| fs::ftruncate(&self.fd, len))?)
     }
 
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()> {
@@ -107,7 +106,7 @@ impl File for OsFile {
             Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
             Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
         };
-        Ok(counted(retry_on_intr(|| fs::fallocate(&self.fd, flags, offset, len)))?)
+        Ok(retry_on_intr(|| fs::fallocate(&self.fd, flags, offset, len))?)
     }
 
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
@@ -123,11 +122,11 @@ impl File for OsFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        Ok(counted(self.quirks.flush(self.fd.as_fd(), || fs::fdatasync(&self.fd)))?)
+        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fdatasync(&self.fd))?)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(counted(self.quirks.flush(self.fd.as_fd(), || fs::fsync(&self.fd)))?)
+        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fsync(&self.fd))?)
     }
 
     fn stat(&self) -> io::Result<Stat> {

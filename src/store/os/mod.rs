@@ -31,7 +31,6 @@ use rustix::io::{Errno, Result, retry_on_intr};
 use self::file::OsFile;
 use self::grant::{CHANGE_ENTRIES, Grants, steady};
 use self::listing::Listing;
-use super::progress::counted;
 use super::{Access, Dir, DirEntry, File, Kind, Lock, RenameMode, SetTime, Space, Stat, name};
 
 static UMASK_IS_CLEAR: AtomicBool = AtomicBool::new(false);
@@ -347,8 +346,7 @@ impl Dir for OsDir {
         name::check(name)?;
         let perm = perm & 0o7777;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE_FLAGS;
-        let opened = self.attempt(|| sys::open(self.fd(), name, flags, Mode::from_raw_mode(perm)));
-        let fd = counted(opened)?;
+        let fd = self.attempt(|| sys::open(self.fd(), name, flags, Mode::from_raw_mode(perm)))?;
         if let Err(error) = Self::settle_file(fd.as_fd(), perm) {
             self.unlink(name)?;
             return Err(error.into());
@@ -359,7 +357,7 @@ impl Dir for OsDir {
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {
         name::check(name)?;
         let perm = perm & 0o7777;
-        counted(self.attempt(|| fs::mkdirat(self.fd(), name, Mode::from_raw_mode(perm))))?;
+        self.attempt(|| fs::mkdirat(self.fd(), name, Mode::from_raw_mode(perm)))?;
         self.settle_entry(name, perm).inspect_err(|_| drop(self.rmdir(name)))
     }
 
@@ -382,7 +380,7 @@ impl Dir for OsDir {
 
     fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
         name::check(name)?;
-        counted(self.attempt(|| fs::symlinkat(target, self.fd(), name)))
+        self.attempt(|| fs::symlinkat(target, self.fd(), name))
     }
 
     fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
@@ -401,12 +399,12 @@ impl Dir for OsDir {
 
     fn unlink(&self, name: &[u8]) -> io::Result<()> {
         name::check(name)?;
-        counted(self.attempt(|| fs::unlinkat(self.fd(), name, AtFlags::empty())))
+        self.attempt(|| fs::unlinkat(self.fd(), name, AtFlags::empty()))
     }
 
     fn rmdir(&self, name: &[u8]) -> io::Result<()> {
         name::check(name)?;
-        counted(self.attempt(|| fs::unlinkat(self.fd(), name, AtFlags::REMOVEDIR)))
+        self.attempt(|| fs::unlinkat(self.fd(), name, AtFlags::REMOVEDIR))
     }
 
     fn rename(
@@ -425,7 +423,7 @@ impl Dir for OsDir {
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
         let op = || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags);
-        let renamed = match counted(self.attempt_both(new_dir, op)) {
+        let renamed = match self.attempt_both(new_dir, op) {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
                 self.rename_closed(name, new_dir, new_name, op)
             }
@@ -521,19 +519,16 @@ impl Dir for OsDir {
     }
 
     fn sync(&self) -> io::Result<()> {
-        counted(self.attempt_self(
-            0,
-            || match self.quirks.flush(self.fd(), || fs::fsync(&self.fd)) {
-                // Some network filesystems have no fsync of a directory; flushing the filesystem is the
-                // alternative.
-                Err(Errno::INVAL) => fs::syncfs(&self.fd),
-                other => other,
-            },
-        ))
+        self.attempt_self(0, || match self.quirks.flush(self.fd(), || fs::fsync(&self.fd)) {
+            // Some network filesystems have no fsync of a directory; flushing the filesystem is the
+            // alternative.
+            Err(Errno::INVAL) => fs::syncfs(&self.fd),
+            other => other,
+        })
     }
 
     fn sync_store(&self) -> io::Result<()> {
-        Ok(counted(fs::syncfs(&self.fd))?)
+        Ok(fs::syncfs(&self.fd)?)
     }
 
     fn space(&self) -> io::Result<Space> {

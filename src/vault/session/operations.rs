@@ -2,10 +2,11 @@
 //! node.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::format::name::NAME_MAX;
 use crate::format::signature::Authorship;
-use crate::store::{Kind, Seek, Space};
+use crate::store::{Dir, Kind, Seek, Space};
 use crate::vault::core::open_table::Open;
 use crate::vault::error::{Error, Fault, Result};
 use crate::vault::session::nested::Shares;
@@ -383,6 +384,11 @@ impl Vault {
             Ok(self.shares().outside(route.number, link.parent))
         });
         parent.unwrap_or(ROOT)
+    }
+
+    /// Returns the directory of the store, which stays open after the vault is closed.
+    pub fn store(&self) -> Arc<dyn Dir> {
+        self.core().root.clone()
     }
 
     /// Returns free and used space of the store.

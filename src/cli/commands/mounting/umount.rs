@@ -127,7 +127,7 @@ fn write_back(place: &Path, entry: &Entry, was: &MountEntry) -> Result<(), Failu
     let mut silence = Silence::begin();
     let mut over = None;
     let goes_on = || {
-        over = silence.is_over(control::changes(entry).ok());
+        over = silence.is_over(control::answers(entry).ok());
         over.is_none()
     };
     // Another failure is no reason not to unmount.
@@ -170,7 +170,7 @@ fn wait(place: &Path, entry: &Entry, is_it: impl Fn(&MountEntry) -> bool) -> Res
     ));
     let mut silence = Silence::begin();
     while !process.wait_for_end(TICK).map_err(failed)? {
-        if let Some(time) = silence.is_over(control::changes(entry).ok()) {
+        if let Some(time) = silence.is_over(control::answers(entry).ok()) {
             return Err(Failure::new(
                 Exit::Failure,
                 format_args!(
