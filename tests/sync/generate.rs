@@ -25,7 +25,6 @@ pub struct Profile {
     pub conflicts: bool,
     /// In every fourth session each machine is that of another member of a share. The first machine
     /// is an admin's. It changes the folder key, and in some sessions it removes the last member.
-    /// Names are exchanged in these sessions alone.
     pub members: bool,
 }
 
@@ -266,7 +265,7 @@ impl Generator {
             }
             45..52 => self.save(machine),
             52..58 => self.database(machine),
-            67 if self.profile.members => self.exchange(machine),
+            67 => self.exchange(machine),
             58..68 => self.rename(machine, false),
             68..76 if self.profile.directories => self.rename(machine, true),
             76..80 => {
@@ -331,14 +330,21 @@ impl Generator {
         }
     }
 
-    /// Exchanges the names of two files, by three renames.
+    /// Exchanges the names of two files or directories in one step, or those of two files by three
+    /// renames.
     fn exchange(&mut self, machine: usize) {
+        let is_dir = self.profile.directories && self.random.chance(20);
         let (Some(one), Some(other)) =
-            (self.existing(machine, false), self.existing(machine, false))
+            (self.existing(machine, is_dir), self.existing(machine, is_dir))
         else {
             return;
         };
-        if one != other {
+        if one == other {
+            return;
+        }
+        if is_dir || self.random.chance(50) {
+            self.do_op(machine, Op::Exchange(one, other));
+        } else {
             for (from, to) in [(&*one, "new"), (&*other, &*one), ("new", &*other)] {
                 self.do_op(machine, Op::Rename(from.into(), to.into()));
             }

@@ -9,6 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::fs::CWD;
+
 use super::system::{Machine, System};
 use super::tool::{self, Tool};
 use super::trace::{Action, Durable, How, LINE, Op, PAGE, Step, ToolKind, Trace, page, record};
@@ -185,6 +187,10 @@ impl Hosts {
                 Ok(())
             }
             Op::Rename(from, to) => fs::rename(at(from), at(to)),
+            Op::Exchange(one, other) => {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                Ok(rustix::fs::renameat_with(CWD, at(one), CWD, at(other), flags)?)
+            }
             Op::Unlink(path) => fs::remove_file(at(path)),
             Op::Rmdir(path) => fs::remove_dir(at(path)),
             Op::RemoveTree(path) => fs::remove_dir_all(at(path)),

@@ -61,6 +61,8 @@ pub enum Op {
     Write(u32, u32, Durable),
     Close(u32),
     Rename(String, String),
+    /// Exchanges two names, in one step.
+    Exchange(String, String),
     Unlink(String),
     Rmdir(String),
     RemoveTree(String),
@@ -234,6 +236,7 @@ impl Display for Op {
             }
             Op::Close(handle) => write!(f, "close {handle}"),
             Op::Rename(from, to) => write!(f, "rename {} {}", short(from), short(to)),
+            Op::Exchange(one, other) => write!(f, "exchange {} {}", short(one), short(other)),
             Op::Unlink(path) => write!(f, "unlink {}", short(path)),
             Op::Rmdir(path) => write!(f, "rmdir {}", short(path)),
             Op::RemoveTree(path) => write!(f, "rmtree {}", short(path)),
@@ -321,6 +324,7 @@ impl<'a> Words<'a> {
             "write" => Op::Write(self.number(), self.number(), self.durable()),
             "close" => Op::Close(self.number()),
             "rename" => Op::Rename(self.path(), self.path()),
+            "exchange" => Op::Exchange(self.path(), self.path()),
             "unlink" => Op::Unlink(self.path()),
             "rmdir" => Op::Rmdir(self.path()),
             "rmtree" => Op::RemoveTree(self.path()),
