@@ -983,3 +983,25 @@ fn removing_a_copy_of_a_share_keeps_the_original_reachable() {
         assert_eq!(get(&vault, b"projects/file").unwrap(), b"of the share");
     }
 }
+
+/// A directory was renamed again and again, with a file created in it under each name. Each time all
+/// records of the renames before were read again, so the work grew with the square of the renames.
+#[test]
+fn evidence_of_former_renames_is_read_once() {
+    let opened = |renames: usize| {
+        let store = alone();
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        mkdir(&vault, b"0").unwrap();
+        for n in 0..renames {
+            let (from, to) = (n.to_string(), (n + 1).to_string());
+            put(&vault, format!("{from}/file {n}").as_bytes(), b"").unwrap();
+            rename(&vault, from.as_bytes(), to.as_bytes(), RenameMode::NoReplace).unwrap();
+        }
+        let opened = plan.count(Calls::Of(Call::OpenFile));
+        vault.close().unwrap();
+        opened
+    };
+    let (few, many) = (opened(20), opened(80));
+    assert!(many < 6 * few, "{few} files were opened for 20 renames, and {many} for 80");
+}

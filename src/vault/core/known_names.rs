@@ -45,7 +45,7 @@ pub(crate) struct Freshness<T> {
     pub times: T,
     /// When these times were first seen, by this machine's clock: the store's clock may differ.
     first: Instant,
-    read: Instant,
+    pub read: Instant,
     /// How long the reading took.
     cost: Duration,
 }
@@ -56,6 +56,11 @@ impl<T: PartialEq> Freshness<T> {
         let now = Instant::now();
         let first = before.filter(|before| before.times == times).map_or(now, |b| b.first);
         Freshness { times, first, read: now, cost: now - begun }
+    }
+
+    /// Part of it was read at this time already.
+    pub fn read_at(self, since: Option<Instant>) -> Self {
+        Freshness { read: since.map_or(self.read, |since| since.min(self.read)), ..self }
     }
 
     /// Returns whether the reading took so long that it is not repeated yet, even if the directory
@@ -80,11 +85,14 @@ impl<T: PartialEq> Freshness<T> {
 pub(crate) type Asked = Vec<(Vec<u8>, Option<Times>)>;
 
 /// What is known of one directory.
+#[derive(Clone)]
 pub(crate) struct Closure {
     pub tags: Arc<[Tag]>,
     /// The keys under which it was read.
     pub generation: u64,
-    pub fresh: Freshness<Asked>,
+    pub fresh: Arc<Freshness<Asked>>,
+    /// Every record could be read.
+    pub is_whole: bool,
 }
 
 /// What was read of the evidence of a share.

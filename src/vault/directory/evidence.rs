@@ -59,6 +59,8 @@ struct Found {
     asked: Asked,
     /// Every file could be read.
     is_whole: bool,
+    /// When the oldest part of it was read, if not now.
+    since: Option<Instant>,
 }
 
 /// A valid record.
@@ -83,22 +85,18 @@ impl Core {
         {
             return Ok(Arc::default());
         }
-        let generation = self.keys.generation();
-        let known = evidence.closures.lock().get(to).and_then(|closure| {
-            (closure.generation == generation)
-                .then(|| (closure.tags.clone(), closure.fresh.clone()))
-        });
-        if let Some((tags, fresh)) = &known
+        let known = self.closure(to);
+        if let Some(Closure { tags, fresh, .. }) = &known
             && (fresh.is_trusted(shared) || fresh.rests(shared))
         {
             return Ok(tags.clone());
         }
-        let now = Instant::now();
+        let (generation, now) = (self.keys.generation(), Instant::now());
         let Some(all) = self.readable(self.root.open_dir(DIRECTORY), &[DIRECTORY])? else {
             *evidence.none.lock() = Some(now);
             return Ok(Arc::default());
         };
-        if let Some((tags, fresh)) = &known {
+        if let Some(Closure { tags, fresh, .. }) = &known {
             let times: Inner<Asked> = fresh
                 .times
                 .iter()
@@ -108,17 +106,25 @@ impl Core {
                 return Ok(tags.clone());
             }
         }
-        let Found { tags, asked, is_whole } = self.read_evidence(&*all, to)?;
+        let Found { tags, asked, is_whole, since } = self.read_evidence(&*all, to)?;
         // If a record could not be read, the times are no proof: granting the permission later
         // changes no time of the directories.
-        let before = known.as_ref().map(|(_, fresh)| fresh).filter(|_| is_whole);
-        let fresh = Freshness::new(asked, before, now);
+        let before = known.as_ref().map(|known| &*known.fresh).filter(|_| is_whole);
+        let fresh = Freshness::new(asked, before, now).read_at(since);
         let mut closures = evidence.closures.lock();
-        closures.put(*to, Closure { tags: tags.clone(), generation, fresh });
+        let closure = Closure { tags: tags.clone(), generation, fresh: fresh.into(), is_whole };
+        closures.put(*to, closure);
         while closures.len() > CLOSURES_MAX {
             closures.pop_lru();
         }
         Ok(tags)
+    }
+
+    /// Returns what was read of the evidence that leads to a directory, with the present keys.
+    fn closure(&self, to: &Tag) -> Option<Closure> {
+        let generation = self.keys.generation();
+        let mut closures = self.namespace.evidence.closures.lock();
+        closures.get(to).filter(|closure| closure.generation == generation).cloned()
     }
 
     /// Returns what `read` has found; `None`, with a line in the log, if this process may not read
@@ -139,11 +145,25 @@ impl Core {
         Ok(stat.map(|stat| (stat.mtime, stat.ctime)))
     }
 
-    /// Reads all evidence that leads to a directory, breadth first.
+    /// Reads all evidence that leads to a directory, breadth first. What was just read of a
+    /// directory on the way is not read again: a directory that is renamed again and again would
+    /// take a time that grows with the square of the renames.
     fn read_evidence(&self, all: &dyn Dir, to: &Tag) -> Inner<Found> {
+        let shared = self.mode.writers.share_names();
         let (mut tags, mut todo, mut asked) = (BTreeSet::new(), VecDeque::from([*to]), Vec::new());
-        let mut is_whole = true;
+        let (mut is_whole, mut since, top) = (true, None, *to);
         while let Some(to) = todo.pop_front() {
+            if to != top
+                && let Some(known) = self.closure(&to).filter(|k| k.fresh.is_trusted(shared))
+                && tags.len() + known.tags.len() <= TAGS_MAX
+            {
+                tags.extend(known.tags.iter().copied());
+                asked.extend(known.fresh.times.iter().cloned());
+                is_whole &= known.is_whole;
+                since =
+                    Some(since.map_or(known.fresh.read, |at: Instant| at.min(known.fresh.read)));
+                continue;
+            }
             for place in self.keys.moved_places(&to) {
                 let times = self.times_of(all, &place)?;
                 let is_there = times.is_some();
@@ -173,7 +193,7 @@ impl Core {
             }
         }
         tags.remove(to);
-        Ok(Found { tags: tags.into_iter().collect(), asked, is_whole })
+        Ok(Found { tags: tags.into_iter().collect(), asked, is_whole, since })
     }
 
     /// Returns a record of a directory of evidence; `None` if it is not valid.
@@ -261,12 +281,18 @@ impl Core {
         if from == to {
             return Ok(());
         }
-        self.forget_evidence();
+        self.forget_evidence(to);
         if self.explained(to)?.binary_search(from).is_ok() {
             return Ok(());
         }
         let moved = Moved { from: *from, to: *to };
-        self.write_evidence(&moved, &self.keys.seal_moved(&moved, None))
+        self.write_evidence(&moved, &self.keys.seal_moved(&moved, None))?;
+        // What is known of the former tag goes over to the new one. Both would take memory that
+        // grows with the square of the renames.
+        if self.explained(to).is_ok() {
+            self.namespace.evidence.closures.lock().pop(from);
+        }
+        Ok(())
     }
 
     /// Writes a record of the current epoch.
@@ -280,13 +306,19 @@ impl Core {
             write_control(&*dir, &*self.random, &file, record)?;
         }
         dir.sync()?;
-        self.forget_evidence();
+        self.forget_evidence(&moved.to);
         Ok(())
     }
 
-    /// Makes the next query read the evidence again.
-    fn forget_evidence(&self) {
+    /// Makes the next query read again the evidence that leads to this tag, or to a directory whose
+    /// entries may have it.
+    fn forget_evidence(&self, to: &Tag) {
         *self.namespace.evidence.none.lock() = None;
-        self.namespace.evidence.closures.lock().clear();
+        let mut closures = self.namespace.evidence.closures.lock();
+        let leads = |(of, known): (&Tag, &Closure)| {
+            (of == to || known.tags.binary_search(to).is_ok()).then_some(*of)
+        };
+        let stale: Vec<Tag> = closures.iter().filter_map(leads).collect();
+        stale.iter().for_each(|of| drop(closures.pop(of)));
     }
 }
