@@ -1727,6 +1727,48 @@ fn an_older_version_renamed_elsewhere_is_a_note() {
     }
 }
 
+/// One machine renamed the version of a file that it had, while another one saved the file anew, by a
+/// rename over a later version. What then arrived under the other name was an alarm. It stays one if
+/// the later version was not replaced, or by a file that this client knew.
+#[test]
+fn an_older_version_of_a_replaced_file_is_a_note() {
+    for (marked, saved) in [(false, true), (true, true), (true, false)] {
+        let (store, client, other) = of_two_machines(marked);
+        let root = store.root();
+        let letter = cipher(&root, b"letter");
+        let apart = store.snapshot().root();
+        other.session(&apart, |v| rename(v, b"letter", b"aside", RenameMode::Replace).unwrap());
+        let aside = cipher(&apart, b"aside");
+        client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
+        assert_eq!(client.told(&root), []);
+        if saved {
+            Client::new().session(&root, |v| {
+                put(v, b"new", b"saved").unwrap();
+                rename(v, b"new", b"letter", RenameMode::Replace).unwrap();
+            });
+        } else {
+            let third = cipher(&root, b"third");
+            set(&root, &letter, &bytes(&root, &third));
+        }
+        set(&root, &aside, &bytes(&apart, &aside));
+        for _ in 0..2 {
+            let told = client.told(&root);
+            match marked && saved {
+                true => {
+                    let back = NoticeKind::PutBack { elsewhere: true };
+                    assert_eq!(told, [("aside".to_owned(), back)]);
+                }
+                false => assert!(
+                    told.iter().any(|(path, kind)| {
+                        path == "aside" && matches!(kind, NoticeKind::Older { .. })
+                    }),
+                    "{told:?}"
+                ),
+            }
+        }
+    }
+}
+
 /// Bytes on disk of a client's database.
 fn len(client: &Client) -> u64 {
     use std::os::unix::fs::MetadataExt;

@@ -441,7 +441,13 @@ mod tests {
         let sealer = Arc::new(Sealer::for_tests());
         let id = |n: u64| [&n.to_le_bytes()[..], &[0; 2]].concat().try_into().expect("10 bytes");
         let add = |n: u64, here| {
-            let row = RemovedRow { version: n, when: n as i64, here, names: vec![[1; 8]] };
+            let row = RemovedRow {
+                version: n,
+                when: n as i64,
+                here,
+                replaced: !here,
+                names: vec![[1; 8]],
+            };
             db.apply(
                 &sealer,
                 &Changes { removed: [(id(n), Some(row))].into(), ..Changes::default() },

@@ -60,6 +60,8 @@ pub(super) struct RemovedRow {
     pub when: i64,
     /// This machine removed or replaced it.
     pub here: bool,
+    /// A file that this machine had never seen took the name of this version.
+    pub replaced: bool,
     /// The names from which it was removed.
     pub names: Vec<NameTag>,
 }
@@ -162,7 +164,7 @@ impl RemovedRow {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![self.here.into()];
+        let mut out = vec![u8::from(self.here) | u8::from(self.replaced) << 1];
         put_number(&mut out, self.version);
         put_number(&mut out, self.when as u64);
         out.extend_from_slice(self.names.as_flattened());
@@ -171,10 +173,11 @@ impl RemovedRow {
 
     pub fn decode(bytes: &[u8]) -> Option<RemovedRow> {
         let mut t = Take(bytes);
-        let here = t.u8()? != 0;
+        let flags = t.u8()?;
+        let (here, replaced) = (flags & 1 != 0, flags & 2 != 0);
         let (version, when) = (t.number()?, t.number()? as i64);
         let names = t.0.as_chunks().0.to_vec();
-        Some(RemovedRow { version, when, here, names })
+        Some(RemovedRow { version, when, here, replaced, names })
     }
 }
 

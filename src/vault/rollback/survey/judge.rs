@@ -17,6 +17,9 @@
 //! * If a file that this client removed comes back under another name, this is informational. If
 //!   several machines write a synced vault, it may then be an older version: another machine may have
 //!   renamed the version that it had.
+//! * If a file that this client had never seen took the name of a version, and an older version comes
+//!   under another name, this is informational where several machines write a synced vault: one
+//!   machine saved the file anew, while another one renamed the version that it had.
 //! * A file whose name another known file has taken is gone like any other. If the names of several
 //!   files rotate, they were exchanged. That is informational where several machines write a synced
 //!   vault: renaming a file leaves nothing to verify.
@@ -84,9 +87,16 @@ impl Survey<'_> {
                 if !is_alive && !is_doubtful && (removed.here || *same_name) {
                     back = Some(!same_name || self.has_other_writers());
                 }
-                // This client removed a later version than another machine had and renamed.
-                let is_elsewhere =
-                    back == Some(true) && removed.here && !same_name && self.has_other_writers();
+                // A later version than another machine had and renamed was removed by this client, or
+                // replaced.
+                let is_older = thing.version < removed.version;
+                if removed.replaced && is_older && !is_alive && !is_doubtful && !same_name {
+                    back = back.or(self.has_other_writers().then_some(true));
+                }
+                let is_elsewhere = back == Some(true)
+                    && (removed.here || removed.replaced)
+                    && !same_name
+                    && self.has_other_writers();
                 older = (!is_elsewhere).then_some(removed.version);
             }
             Why::Older { was, backwards: true } => {
@@ -101,7 +111,13 @@ impl Survey<'_> {
                     false => NoticeKind::Older { was, now },
                 }));
             }
-            Why::Older { was, backwards: false } => older = Some(*was),
+            Why::Older { was, backwards: false } => {
+                let is_replaced = self.replaced.get(&thing.id).is_some_and(|left| left >= was);
+                match is_replaced && self.has_other_writers() {
+                    true => back = Some(true),
+                    false => older = Some(*was),
+                }
+            }
             _ => {}
         }
         if back == Some(false) {

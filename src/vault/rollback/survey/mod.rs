@@ -139,6 +139,9 @@ pub(super) struct Survey<'a> {
     /// The highest version of each file that was seen in a conflict copy, by file and by the name
     /// without the suffix.
     copies: HashMap<(Id, NameTag), u64>,
+    /// The highest version of each file whose name was taken by a file that this client had never
+    /// seen.
+    replaced: HashMap<Id, u64>,
     /// An authentic new file was seen that this client did not write: another client has changed
     /// the vault.
     news: bool,
@@ -190,6 +193,7 @@ impl<'a> Survey<'a> {
             pending: Vec::new(),
             seen: HashMap::new(),
             copies: HashMap::new(),
+            replaced: HashMap::new(),
             news: false,
             others,
             latest: i64::MIN,
@@ -714,14 +718,33 @@ impl<'a> Survey<'a> {
         self.news |= is_news && !ours && !self.memory.is_committed(&thing.id);
         self.put(key, row.as_ref(), thing, &present.name)?;
         if let Some(row) = other.filter(|row| row.kind == FILE) {
-            let by_us = ours || self.memory.is_touched(&here.place);
-            self.leaves(&row, here, &present.name, by_us);
-            if !self.whole
-                && !ours
-                && let Some(file) = self.file(&thing.id)?
-            {
-                self.changes.files.insert(thing.id, Some(FileRow { after: head(&row.id), ..file }));
-            }
+            self.replace(&row, &present, here, ours, mark.is_none() && !is_full)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a file has taken the name of another file; with `is_new` one that this client had
+    /// never seen.
+    fn replace(
+        &mut self,
+        row: &Row,
+        present: &Present,
+        here: &Here,
+        ours: bool,
+        is_new: bool,
+    ) -> Inner<()> {
+        let by_us = ours || self.memory.is_touched(&here.place);
+        self.leaves(row, here, &present.name, by_us);
+        if is_new && !by_us {
+            let version = self.replaced.entry(row.id).or_default();
+            *version = row.version.max(*version);
+        }
+        if !self.whole
+            && !ours
+            && let Some(file) = self.file(&present.thing.id)?
+        {
+            let after = head(&row.id);
+            self.changes.files.insert(present.thing.id, Some(FileRow { after, ..file }));
         }
         Ok(())
     }
@@ -901,10 +924,14 @@ impl<'a> Survey<'a> {
                 version,
                 when: 0,
                 here,
+                replaced: false,
                 names: Vec::new(),
             });
+            let before = removed.version;
             removed.version =
                 removed.version.max(version).max(file.as_ref().map_or(0, |file| file.version));
+            removed.replaced = removed.replaced && before == removed.version
+                || self.replaced.get(&id) == Some(&removed.version);
             removed.when = self.options.now;
             removed.here |= here;
             removed.add_name(name);
