@@ -16,6 +16,7 @@ use kithfs::vault::{
 };
 use parking_lot::Mutex;
 
+use crate::support::members::{beside, founded, open_as, quiet, root_share};
 use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
 
 /// A client: its database is in a directory of its own.
@@ -912,7 +913,7 @@ fn what_cannot_be_compared_is_noticed() {
     let before = bytes(&root, &letter);
     set(&root, &letter, b"");
     set(&root.open_dir(&dir).unwrap(), b"+share", b"planted");
-    let not_compared = |path: &str| (path.to_owned(), NoticeKind::NotCompared);
+    let not_compared = |path: &str| (path.to_owned(), NoticeKind::NotCompared { elsewhere: false });
     assert_eq!(client.told(&root), [not_compared("dir"), not_compared("letter")]);
     set(&root, &letter, &before);
     root.open_dir(&dir).unwrap().unlink(b"+share").unwrap();
@@ -933,7 +934,7 @@ fn what_cannot_be_compared_is_noticed() {
         .unwrap();
     assert_eq!(
         told.iter().map(|n| (&n.plain[..], &n.kind)).collect::<Vec<_>>(),
-        [(&b""[..], &NoticeKind::NotCompared)]
+        [(&b""[..], &NoticeKind::NotCompared { elsewhere: false })]
     );
     assert_eq!(client.told(&root), [], "nothing was forgotten meanwhile");
 }
@@ -1325,7 +1326,7 @@ fn what_a_hostile_host_does_at_random_is_told() {
                     NoticeKind::Exchanged { elsewhere: true } => "a note",
                     NoticeKind::Gone { elsewhere: false } => "gone",
                     NoticeKind::Gone { elsewhere: true } => "a note",
-                    NoticeKind::NotCompared => "not compared",
+                    NoticeKind::NotCompared { .. } => "not compared",
                     NoticeKind::Conflict { .. } => "a conflict",
                 };
                 (path.clone(), kind)
@@ -1765,6 +1766,88 @@ fn an_older_version_of_a_replaced_file_is_a_note() {
                     "{told:?}"
                 ),
             }
+        }
+    }
+}
+
+/// A sync tool copied a file while it was written, and another machine renamed the file before the whole
+/// of it arrived: the torn copy stayed under the former name, and was an alarm. It is one without the
+/// whole file.
+#[test]
+fn a_torn_copy_of_a_renamed_file_is_a_note() {
+    for marked in [false, true] {
+        let (store, client, other) = of_two_machines(marked);
+        let root = store.root();
+        let letter = cipher(&root, b"letter");
+        let whole = bytes(&root, &letter);
+        other.session(&root, |v| rename(v, b"letter", b"aside", RenameMode::Replace).unwrap());
+        set(&root, &letter, &whole[..50]);
+        let not_compared =
+            |elsewhere| [("letter".to_owned(), NoticeKind::NotCompared { elsewhere })];
+        for _ in 0..2 {
+            assert_eq!(client.told(&root), not_compared(marked), "marked: {marked}");
+        }
+        root.unlink(&cipher(&root, b"aside")).unwrap();
+        let told = client.told(&root);
+        assert!(told.contains(&not_compared(false)[0]), "{told:?}");
+    }
+}
+
+/// One machine resealed a share under a new key, which also renames everything, while another one wrote
+/// a file: its directory is there twice, and the file under the plain path is older than the one in the
+/// directory with the mark. That was an alarm. It is one without the newest version.
+#[test]
+fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
+    for (marked, kept) in [(false, true), (true, true), (true, false)] {
+        let (store, ann) = founded(Vec::new());
+        let here = Machine { store, client: Client::new() };
+        if marked {
+            Vault::set_synced(&here.store.root()).unwrap();
+        }
+        let session = |store: &MemStore, client: &Client, act: &dyn Fn(&Vault)| {
+            let vault = open_as(store, &ann).unwrap();
+            vault.remember(&client.path(), false).unwrap();
+            act(&vault);
+            vault.close().unwrap();
+        };
+        let told = || {
+            let options = SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() };
+            let vault = beside(&here.store, &ann);
+            let notices = vault.survey(&here.client.path(), &options).unwrap();
+            let shown = |notice: Notice| (notice.plain.escape_ascii().to_string(), notice.kind);
+            alarms(notices.into_iter().map(shown).collect())
+        };
+        session(&here.store, &here.client, &|v| {
+            mkdir(v, b"dir").unwrap();
+            put(v, b"dir/file", b"first").unwrap();
+        });
+        assert_eq!(told(), []);
+        session(&here.store, &Client::new(), &|v| put(v, b"theirs", b"of another").unwrap());
+        assert_eq!(told(), []);
+        let apart = Machine { store: here.store.snapshot(), client: Client::new() };
+        session(&apart.store, &apart.client, &|v| {
+            root_share(v).rekey().unwrap();
+            v.reseal(b"", true, &mut quiet()).unwrap();
+        });
+        session(&here.store, &here.client, &|v| {
+            (0..5).for_each(|n| write_at(v, b"dir/file", n, b"often").unwrap());
+        });
+        assert_eq!(told(), []);
+        // The tool keeps what was written in the former directory.
+        let (former, ours) = (here.files(), beside(&here.store, &ann));
+        let newest = ours.cipher_path(b"dir/file").unwrap();
+        for (path, contents) in apart.files() {
+            if !former.contains_key(&path) {
+                here.deliver(&path, Some(&contents));
+            }
+        }
+        if !kept {
+            here.deliver(&newest, None);
+        }
+        for _ in 0..2 {
+            let told = told();
+            assert_eq!(older(&told, "dir/file"), !(marked && kept), "{told:?}");
+            assert_eq!(told.is_empty(), marked && kept, "{told:?}");
         }
     }
 }

@@ -48,7 +48,7 @@ impl Line {
             NoticeKind::PutBack { elsewhere } => ("put back", None, elsewhere),
             NoticeKind::Exchanged { elsewhere } => ("exchanged", None, elsewhere),
             NoticeKind::Gone { elsewhere } => ("gone", None, elsewhere),
-            NoticeKind::NotCompared => ("not compared", None, false),
+            NoticeKind::NotCompared { elsewhere } => ("not compared", None, elsewhere),
         };
         Line {
             path: JsonPath::from_bytes(&notice.plain),
@@ -87,6 +87,11 @@ impl Line {
             }
             ("exchanged", ..) => {
                 format!("has exchanged contents with another file since {seen}")
+            }
+            ("not compared", ..) if self.perhaps_elsewhere => {
+                format!(
+                    "cannot be read; the file that was last seen here on {seen} is under another name, and a sync tool may have copied it while it was written"
+                )
             }
             ("not compared", ..) => {
                 format!("cannot be compared, as it cannot be read; it was last seen on {seen}")
@@ -220,7 +225,7 @@ fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
     let mut target = None;
     for notice in notices
         .iter()
-        .filter(|n| !matches!(n.kind, NoticeKind::Gone { .. } | NoticeKind::NotCompared))
+        .filter(|n| !matches!(n.kind, NoticeKind::Gone { .. } | NoticeKind::NotCompared { .. }))
     {
         let target = match &mut target {
             Some(target) => target,

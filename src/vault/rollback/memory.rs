@@ -154,6 +154,11 @@ impl Memory {
         short(&self.hash(tag, b""))
     }
 
+    /// Returns the hash of a plain path.
+    pub(super) fn path_id(&self, plain: &[u8]) -> Id {
+        short(&self.hash(b"path", plain))
+    }
+
     /// Returns the place of a directory; `hash` is that of its tag.
     pub(super) fn place(&self, parent: &PlaceId, name: &[u8], hash: &Id) -> PlaceId {
         crate::crypto::hmac(&self.hashes, &[parent, name, hash])

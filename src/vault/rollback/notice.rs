@@ -43,7 +43,11 @@ pub enum NoticeKind {
         elsewhere: bool,
     },
     /// A file that cannot be read, or a directory that cannot be listed: it was not compared.
-    NotCompared,
+    NotCompared {
+        /// Other clients write the vault, which is synced, and the file is elsewhere: a sync tool may
+        /// have copied it while it was written.
+        elsewhere: bool,
+    },
 }
 
 impl NoticeKind {
@@ -53,7 +57,7 @@ impl NoticeKind {
             NoticeKind::PutBack { elsewhere } => (2, elsewhere.into(), 0),
             NoticeKind::Exchanged { elsewhere } => (3, elsewhere.into(), 0),
             NoticeKind::Gone { elsewhere } => (4, elsewhere.into(), 0),
-            NoticeKind::NotCompared => (5, 0, 0),
+            NoticeKind::NotCompared { elsewhere } => (5, elsewhere.into(), 0),
             NoticeKind::Conflict { was, now } => (6, was, now),
         }
     }
@@ -67,7 +71,7 @@ impl NoticeKind {
             3 => Some(NoticeKind::Exchanged { elsewhere: row.was != 0 }),
             4 => Some(NoticeKind::Gone { elsewhere: row.was != 0 }),
             6 => Some(NoticeKind::Conflict { was: row.was, now: row.now }),
-            _ => Some(NoticeKind::NotCompared),
+            _ => Some(NoticeKind::NotCompared { elsewhere: row.was != 0 }),
         }
     }
 
@@ -79,6 +83,7 @@ impl NoticeKind {
             NoticeKind::Gone { elsewhere: true }
                 | NoticeKind::PutBack { elsewhere: true }
                 | NoticeKind::Exchanged { elsewhere: true }
+                | NoticeKind::NotCompared { elsewhere: true }
                 | NoticeKind::Conflict { .. }
         )
     }

@@ -6,6 +6,12 @@
 //!   that very name, and stays so when the copy is removed. That alone may be all that this client
 //!   ever sees of another machine. A mark that the vault did not have when it was first compared
 //!   counts only once another client has changed the vault: the storage host can set it.
+//! * The same holds if a change of the share's key has left the newest version at the same path, in a
+//!   directory or under a name with a mark: one machine resealed the file and its names, while
+//!   another one wrote it. Both versions are visible.
+//! * A file that cannot be read is an alarm. If it is under another name and not older, this is
+//!   informational where several machines write a synced vault: the tool has copied the file while
+//!   it was written, and another machine has renamed it before the whole file arrived.
 //! * An older version under a new name is an alarm. It is none if the newest version is in the vault
 //!   as well, or if both versions were once seen in it at the same time.
 //! * A file that is not at its name is gone, unless it is elsewhere and not older. This is
@@ -31,7 +37,7 @@ use super::{BATCH, Left, PATIENCE, Survey};
 use crate::vault::error::Inner;
 use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
-use crate::vault::rollback::rows::{EntryKey, Id, NoticeRow};
+use crate::vault::rollback::rows::{EntryKey, Id, NoticeRow, Row};
 
 impl Survey<'_> {
     /// Classifies all deviations. Harmless ones are recorded.
@@ -72,7 +78,7 @@ impl Survey<'_> {
                 (Why::Gone, Some(row)) => Ok(self
                     .gone(&row.id, row.version)?
                     .map(|elsewhere| NoticeKind::Gone { elsewhere })),
-                _ => Ok(Some(NoticeKind::NotCompared)),
+                _ => Ok(Some(NoticeKind::NotCompared { elsewhere: self.is_torn_copy(pending) })),
             };
         };
         let displaced = pending.displaced().filter(|_| !pending.ours);
@@ -102,11 +108,14 @@ impl Survey<'_> {
             Why::Older { was, backwards: true } => {
                 let (was, now) = (*was, thing.version);
                 let conflict = NoticeKind::Conflict { was, now };
+                let is_beside = self.has_other_writers()
+                    && (self.former.get(&(thing.id, self.memory.path_id(&pending.plain))))
+                        .is_some_and(|beside| *beside >= was);
                 let is_conflict = (self.others.synced || self.has_other_writers())
                     && self.copies.get(&(thing.id, pending.name)).is_some_and(|copy| *copy >= was);
                 let was_conflict = self.before.get(&pending.key).and_then(NoticeKind::decode)
                     == Some(conflict.clone());
-                return Ok(Some(match is_conflict || was_conflict {
+                return Ok(Some(match is_conflict || is_beside || was_conflict {
                     true => conflict,
                     false => NoticeKind::Older { was, now },
                 }));
@@ -136,6 +145,15 @@ impl Survey<'_> {
             }
         }
         Ok(back.map(|elsewhere| NoticeKind::PutBack { elsewhere }))
+    }
+
+    /// Returns whether the file that was at a name is elsewhere and not older, so that a sync tool may
+    /// have left a torn copy of it at this name.
+    fn is_torn_copy(&self, pending: &Pending) -> bool {
+        let is_elsewhere =
+            |row: &Row| self.seen.get(&row.id).is_some_and(|seen| seen.version >= row.version);
+        let row = pending.row.as_ref().filter(|row| row.kind == FILE);
+        self.has_other_writers() && row.is_some_and(is_elsewhere)
     }
 
     /// Returns whether a file is gone of which this version was seen, and if so, whether another

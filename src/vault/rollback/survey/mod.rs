@@ -73,6 +73,8 @@ struct Here {
     place: PlaceId,
     cipher: Vec<u8>,
     plain: Vec<u8>,
+    /// See [`Child::former`].
+    former: Option<Vec<u8>>,
 }
 
 /// A directory that is still to be read.
@@ -83,6 +85,9 @@ struct Child {
     tag: Tag,
     hash: Id,
     place: PlaceId,
+    /// The plain path that it had before a change of the share's key, if a mark shows that another
+    /// directory has that path now, or is in such a directory.
+    former: Option<Vec<u8>>,
 }
 
 /// The present state of an entry.
@@ -90,6 +95,8 @@ struct Present {
     name: Vec<u8>,
     /// The name without a sync tool's suffix, if it has one.
     copy_of: Option<Vec<u8>>,
+    /// It has a mark, and its stored name is sealed under a former key.
+    is_former: bool,
     thing: Thing,
     /// For a directory that is to be read: its tag.
     inside: Option<Tag>,
@@ -139,6 +146,9 @@ pub(super) struct Survey<'a> {
     /// The highest version of each file that was seen in a conflict copy, by file and by the name
     /// without the suffix.
     copies: HashMap<(Id, NameTag), u64>,
+    /// The highest version of each file that has a mark since a change of the share's key, or is in
+    /// a directory with such a mark, by the file and by the hash of the path without marks.
+    former: HashMap<(Id, Id), u64>,
     /// The highest version of each file whose name was taken by a file that this client had never
     /// seen.
     replaced: HashMap<Id, u64>,
@@ -193,6 +203,7 @@ impl<'a> Survey<'a> {
             pending: Vec::new(),
             seen: HashMap::new(),
             copies: HashMap::new(),
+            former: HashMap::new(),
             replaced: HashMap::new(),
             news: false,
             others,
@@ -252,6 +263,7 @@ impl<'a> Survey<'a> {
                     place: child.place,
                     cipher,
                     plain: plain.clone(),
+                    former: child.former.clone(),
                 };
                 self.directory(&dir, here)
             });
@@ -290,6 +302,7 @@ impl<'a> Survey<'a> {
                 place: *place,
                 cipher: cipher.clone(),
                 plain: plain.clone(),
+                former: None,
             };
             let dir = self.core.open_parent(cipher).and_then(|(dir, name)| {
                 Ok(if name.is_empty() { dir } else { dir.open_dir(name)? })
@@ -349,7 +362,7 @@ impl<'a> Survey<'a> {
 
     fn root(&self) -> Here {
         let (tag, place) = (self.core.keys.root_tag(), self.memory.root_place(self.core));
-        Here { open: None, tag, place, cipher: Vec::new(), plain: Vec::new() }
+        Here { open: None, tag, place, cipher: Vec::new(), plain: Vec::new(), former: None }
     }
 
     /// Returns the next directory to read. Directories that are new at their places come last. By
@@ -581,9 +594,11 @@ impl<'a> Survey<'a> {
     ) -> Inner<Option<Present>> {
         let Some(meaning) = self.core.read_name(&entry.name)? else { return Ok(None) };
         let Some(name) = folder.shown(&entry.name, &meaning)? else { return Ok(None) };
-        let copy_of = match meaning {
-            Meaning::Name(sealed) if sealed.plain != name => Some(sealed.plain),
-            _ => None,
+        let (copy_of, is_former) = match meaning {
+            Meaning::Name(sealed) if sealed.plain != name => {
+                (Some(sealed.plain), sealed.is_old && sealed.suffix.is_empty())
+            }
+            _ => (None, false),
         };
         let unknown = Thing { kind: FILE, id: NOTHING, version: 0 };
         let stat = match dir.stat(&entry.name) {
@@ -593,6 +608,7 @@ impl<'a> Survey<'a> {
                 return Ok(Some(Present {
                     name,
                     copy_of,
+                    is_former,
                     thing: unknown,
                     inside: None,
                     stored: entry.name.clone(),
@@ -610,35 +626,49 @@ impl<'a> Survey<'a> {
                 // Empty, torn or damaged: its state is unknown now.
                 None => unknown,
             },
-            Kind::Dir => {
-                let found = dir.open_dir(&entry.name).map_err(Fault::from).and_then(|inner| {
-                    let place = folder.place_name(&entry.name, &name)?;
-                    let tag = self.core.keys.tag_of(&entry.name).ok_or(Fault::Os(libc::ESTALE))?;
-                    match folder.check_boundary(&*inner, place.as_deref()) {
-                        Ok(()) => Ok((tag, false)),
-                        // The storage host can put a descriptor anywhere, but not the junction that
-                        // refers to it.
-                        Err(Fault::Boundary)
-                            if let Some(place) = place
-                                && folder.junction(&place)?.is_some() =>
-                        {
-                            Ok((tag, true))
-                        }
-                        Err(fault) => Err(fault),
-                    }
-                });
-                match found {
-                    Ok((tag, share)) => {
-                        inside = (!share).then_some(tag);
-                        is_share = share;
-                        Thing { kind: DIRECTORY, id: self.memory.directory_id(&tag), version: 0 }
-                    }
-                    Err(_) => Thing { kind: DIRECTORY, id: NOTHING, version: 0 },
+            Kind::Dir => match self.boundary(folder, dir, entry, &name) {
+                Ok((tag, share)) => {
+                    inside = (!share).then_some(tag);
+                    is_share = share;
+                    Thing { kind: DIRECTORY, id: self.memory.directory_id(&tag), version: 0 }
                 }
-            }
+                Err(_) => Thing { kind: DIRECTORY, id: NOTHING, version: 0 },
+            },
             _ => Thing { kind: OTHER, id: NOTHING, version: 0 },
         };
-        Ok(Some(Present { name, copy_of, thing, inside, stored: entry.name.clone(), is_share }))
+        Ok(Some(Present {
+            name,
+            copy_of,
+            is_former,
+            thing,
+            inside,
+            stored: entry.name.clone(),
+            is_share,
+        }))
+    }
+
+    /// Returns the tag of a directory, and whether it is a share.
+    fn boundary(
+        &self,
+        folder: &Folder,
+        dir: &Arc<dyn Dir>,
+        entry: &DirEntry,
+        name: &[u8],
+    ) -> Inner<(Tag, bool)> {
+        let inner = dir.open_dir(&entry.name)?;
+        let place = folder.place_name(&entry.name, name)?;
+        let tag = self.core.keys.tag_of(&entry.name).ok_or(Fault::Os(libc::ESTALE))?;
+        match folder.check_boundary(&*inner, place.as_deref()) {
+            Ok(()) => Ok((tag, false)),
+            // The storage host can put a descriptor anywhere, but not the junction that refers to it.
+            Err(Fault::Boundary)
+                if let Some(place) = place
+                    && folder.junction(&place)?.is_some() =>
+            {
+                Ok((tag, true))
+            }
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Returns id and version of a file; `None` if its header cannot be read.
@@ -762,6 +792,13 @@ impl<'a> Survey<'a> {
             let copy = self.copies.entry((thing.id, self.memory.tag(&here.place, of))).or_default();
             *copy = (*copy).max(thing.version);
         }
+        let plain = present.copy_of.as_ref().filter(|_| present.is_former).unwrap_or(&present.name);
+        let above = here.former.as_ref().or(present.is_former.then_some(&here.plain));
+        let former = above.map(|above| join(above, plain));
+        if let Some(former) = former.as_ref().filter(|_| thing.kind == FILE) {
+            let version = self.former.entry((thing.id, self.memory.path_id(former))).or_default();
+            *version = thing.version.max(*version);
+        }
         if let Some(tag) = &present.inside {
             for hash in self.hashes_before(tag)? {
                 self.seen.entry(hash).or_default();
@@ -774,6 +811,7 @@ impl<'a> Survey<'a> {
                 tag: *tag,
                 hash: thing.id,
                 place,
+                former,
             };
             if is_kept { self.known.push(child) } else { self.fresh.push(child) }
         } else if present.is_share {
