@@ -139,7 +139,7 @@ const UNSAFE: &[(&str, &str)] = &[
         "memory that the kernel writes requests to and reads answers from",
     ),
     ("fuse/transport/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
-    ("cli/daemon/fork.rs", "fork, to go to the background"),
+    ("cli/daemon/fork.rs", "fork, to go to the background, and _exit"),
     ("cli/secrets/source.rs", "a descriptor that the user names by its number"),
 ];
 

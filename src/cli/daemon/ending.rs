@@ -22,6 +22,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sd_notify::NotifyState;
 
+use super::fork;
 use super::patience::{Pulse, Silence};
 use super::registry::Registered;
 use super::signals::Signals;
@@ -241,9 +242,7 @@ impl Ending {
             notices.finish();
         }));
         drop(self.registered.lock().take());
-        // SAFETY: ends the process. exit(3) would wait for locks that threads hold which wait for the
-        // store.
-        unsafe { libc::_exit(Exit::Failure.code().into()) }
+        fork::end_now(Exit::Failure)
     }
 
     fn commit(&self) {
