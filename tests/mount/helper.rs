@@ -123,20 +123,28 @@ as_ann "$KITHFS" mounts --json | grep -c '"mountpoint"'
 as_ann "$KITHFS" umount "$PWD/mnt"
 "#;
 
-#[test]
-fn a_mount_with_setuid_belongs_to_the_user() {
+/// Runs a script as root in a mount namespace of its own, beside a new vault. Returns its output;
+/// `None` if that is not possible here.
+fn said_by_root(script: &str) -> Option<(Scratch, String)> {
     if !can_mount() {
-        return;
+        return None;
     }
     if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/setpriv").exists() {
-        return println!("skipped: needs root and setpriv");
+        println!("skipped: needs root and setpriv");
+        return None;
     }
     let scratch = Scratch::new(&[]);
     symlink(KITHFS, scratch.path().join("mount.kithfs")).unwrap();
-    let mut script = Command::new("unshare");
-    script.args(["--mount", "--propagation", "private", "bash", "-euc", FOR_A_USER]);
-    script.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
-    let said = text(&expect_code(&mut script, 0).stdout);
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "--propagation", "private", "bash", "-euc", script]);
+    shell.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
+    let said = text(&expect_code(&mut shell, 0).stdout);
+    Some((scratch, said))
+}
+
+#[test]
+fn a_mount_with_setuid_belongs_to_the_user() {
+    let Some((scratch, said)) = said_by_root(FOR_A_USER) else { return };
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "ann", "{said}");
     assert!(lines[1].contains("Permission denied"), "not even root may look: {said}");
@@ -205,18 +213,7 @@ as_ann "$KITHFS" umount "$PWD/mnt"
 
 #[test]
 fn a_mount_with_setuid_lends_no_right_of_root() {
-    if !can_mount() {
-        return;
-    }
-    if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/setpriv").exists() {
-        return println!("skipped: needs root and setpriv");
-    }
-    let scratch = Scratch::new(&[]);
-    symlink(KITHFS, scratch.path().join("mount.kithfs")).unwrap();
-    let mut script = Command::new("unshare");
-    script.args(["--mount", "--propagation", "private", "bash", "-euc", ATTACKS]);
-    script.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
-    let said = text(&expect_code(&mut script, 0).stdout);
+    let Some((_scratch, said)) = said_by_root(ATTACKS) else { return };
     let refused = [
         ("a mount point of root", 32),
         ("a link to it", 32),

@@ -103,6 +103,8 @@ impl Working {
 pub struct Offer {
     /// The vault.
     pub vault: Vault,
+    /// Asks its store whether it answers.
+    pub pulse: Pulse,
     /// Its directory.
     pub dir: PathBuf,
     /// Invalidates what the kernel caches.
@@ -138,9 +140,9 @@ struct Served {
 /// The socket cannot be created.
 pub fn serve(path: PathBuf, offer: Offer) -> io::Result<Control> {
     let listener = listen_at(&path)?;
-    let Offer { vault, dir, notifier, usage, lock } = offer;
+    let Offer { vault, pulse, dir, notifier, usage, lock } = offer;
     let served = Arc::new(Served {
-        pulse: Pulse::of(vault.store()),
+        pulse,
         vault: Mutex::new(Some(vault)),
         dir,
         notifier,

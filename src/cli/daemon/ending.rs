@@ -96,9 +96,8 @@ const STORE_TICK: Duration = Duration::from_millis(200);
 const LAST_ACT: Duration = Duration::from_secs(3);
 
 /// Returns the result of an act, unless it takes too long.
-fn within<T: Send + 'static>(act: Option<impl FnOnce() -> T + Send + 'static>) -> Option<T> {
+fn within<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = mpsc::channel();
-    let act = act?;
     std::thread::spawn(move || done.send(act()));
     result.recv_timeout(LAST_ACT).ok()
 }
@@ -132,6 +131,11 @@ impl Ending {
     /// Returns why the vault was locked, if it was.
     pub fn locked(&self) -> Option<&str> {
         self.locked.get().map(String::as_str)
+    }
+
+    /// Returns what asks the store of the mount whether it answers.
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
     }
 
     /// Gives up the vault and the entry of the mount, whose drop ends the registration. The thread
@@ -217,7 +221,7 @@ impl Ending {
     /// Takes the mount away and ends this process without the data that the store does not take.
     fn abandon(self: &Arc<Self>, patience: Duration) -> ! {
         let vault = self.vault.lock().clone();
-        let files = within(vault.map(|vault| move || vault.activity().unsynced));
+        let files = vault.and_then(|vault| within(move || vault.activity().unsynced));
         let files = files.map_or("files".to_owned(), |count| format!("{count} open files"));
         let message = format!(
             "the store has not answered for {} seconds; what was written to {files} since the last sync may be lost",
@@ -231,16 +235,16 @@ impl Ending {
             tracing::error!("cannot record the failure for `lock`: {error}");
         }
         let mounted = self.mounted.clone();
-        match within(Some(move || mounted.take_away())) {
+        match within(move || mounted.take_away()) {
             Some(Ok(_)) => {}
             Some(Err(error)) => tracing::error!("{error}"),
             None => tracing::error!("the kernel does not take the mount away"),
         }
         let (notices, why) = (self.notices.clone(), self.locked().unwrap_or_default().to_owned());
-        within(Some(move || {
+        within(move || {
             notices.tell(What::Locked(format!("{why}; the store did not answer")));
             notices.finish();
-        }));
+        });
         drop(self.registered.lock().take());
         fork::end_now(Exit::Failure)
     }

@@ -14,13 +14,14 @@ use crate::store::Dir;
 const USUAL: Duration = Duration::from_secs(120);
 
 /// Returns how long a store may take for one call.
-pub fn of_store() -> Duration {
+fn of_store() -> Duration {
     let seconds = std::env::var("KITHFS_STORE_PATIENCE").ok();
     let seconds = seconds.and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
     seconds.map_or(USUAL, Duration::from_secs)
 }
 
 /// Asks a store whether it answers.
+#[derive(Clone)]
 pub struct Pulse(Arc<Asked>);
 
 struct Asked {
@@ -94,8 +95,7 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// A flush of gigabytes to a stick takes minutes. The lock gave the vault up meanwhile, and what
-    /// was not flushed yet was lost, because no change of the store had ended for two minutes.
+    /// A store that answers is asked again, so that a lock waits for it however long a flush takes.
     #[test]
     fn a_store_is_asked_again_once_it_has_answered() {
         let pulse = Pulse::of(crate::store::mem::MemStore::new().root());

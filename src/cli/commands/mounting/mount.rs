@@ -270,6 +270,7 @@ fn serve_control(
 ) -> Option<Control> {
     let offer = Offer {
         vault: open.vault.clone(),
+        pulse: ending.pulse(),
         dir: open.dir.clone(),
         notifier: serving.notifier(),
         usage,
