@@ -386,6 +386,32 @@ fn a_file_outlives_a_second_name() {
     scene.vault.close().unwrap();
 }
 
+/// A program opened a file that a sync tool had just renamed, by the new name. The lookup found the
+/// node that the kernel knew by the former name, which the open then refused with ESTALE; as the
+/// kernel repeats only one lookup, the program got the error if another open had failed before.
+#[test]
+fn a_renamed_file_is_opened_after_one_lookup() {
+    for opened_before in [false, true] {
+        let scene = Scene::new(b"f", b"older", b"newer", true);
+        scene.vault.release(scene.handle).unwrap();
+        let former = scene.vault.resolve(b"f").unwrap().node;
+        let made = scene.vault.cipher_path(b"g").unwrap();
+        let root = scene.store.root();
+        root.rename(&scene.stored, &*root, &made, RenameMode::Replace).unwrap();
+        if opened_before {
+            assert!(
+                scene.vault.open_file(former, READ_WRITE).is_err_and(|e| e.errno() == libc::ESTALE)
+            );
+        }
+        let node = scene.vault.resolve(b"g").unwrap().node;
+        scene.vault.release(scene.vault.open_file(node, READ_WRITE).unwrap().handle).unwrap();
+        let again = scene.vault.open_file(former, READ_WRITE);
+        assert!(again.is_err_and(|e| e.errno() == libc::ESTALE), "the former name leads nowhere");
+        assert_eq!(vaults::get(&scene.vault, b"g").unwrap(), b"newer");
+        scene.vault.close().unwrap();
+    }
+}
+
 /// A program that writes again and again to a file that is replaced each time cannot fill the
 /// directory: at a limit it gets an error.
 #[test]

@@ -107,6 +107,24 @@ impl Core {
         }
     }
 
+    /// Retires the node of a file that is not open if it has a name which leads elsewhere in the
+    /// store by now: another program has renamed the file. An open of the node would fail with
+    /// `ESTALE` because of that name, and the kernel repeats a lookup only once.
+    fn retire_renamed(&self, node: NodeId, stat: &Stat) -> bool {
+        let is_renamed =
+            stat.kind == Kind::File
+                && self.nodes.has_more_names(node, stat.nlink)
+                && self.nodes.links(node).iter().any(|link| {
+                    matches!(self.names(link, |now| self.nodes.is(node, now)), Ok(false))
+                });
+        let files = self.open.files.lock();
+        let retires = is_renamed && !files.contains_key(&node);
+        if retires {
+            self.nodes.retire(node);
+        }
+        retires
+    }
+
     /// Returns the attributes of a node by one of its names; if it has none any more, by its open
     /// file, or as they were with the last name.
     pub fn stat(&self, node: NodeId) -> Inner<Attr> {
@@ -188,7 +206,11 @@ impl Folder<'_> {
         let mut stat = *stat;
         loop {
             let node = self.core.nodes.seen(&stat, self.link(stored, name));
-            match self.core.attr(node, &stat, Some((&*self.dir, stored))) {
+            let attr = match self.core.retire_renamed(node, &stat) {
+                true => Err(Fault::Os(libc::ESTALE)),
+                false => self.core.attr(node, &stat, Some((&*self.dir, stored))),
+            };
+            match attr {
                 // The node is retired, and the object gets a new one; or the file was committed
                 // since the `stat`.
                 Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {

@@ -252,6 +252,11 @@ impl Nodes {
         self.inside.lock().nodes.get(id).is_some_and(|node| node.links.len() > 1)
     }
 
+    /// Returns whether a node was seen under more names than its object, which has `links`.
+    pub fn has_more_names(&self, id: NodeId, links: u32) -> bool {
+        self.inside.lock().nodes.get(id).is_some_and(|node| node.links.len() > links as usize)
+    }
+
     /// Forgets a name of a node that has others: in the store it leads to another object.
     pub fn drop_link(&self, id: NodeId, parent: NodeId, stored: &[u8]) {
         let mut inside = self.inside.lock();
