@@ -407,4 +407,58 @@ mod tests {
         }
         assert!(model.is_empty());
     }
+
+    /// Writes the records with these keys to the table that `definition` names, and returns its blocks
+    /// as they are stored.
+    fn stored<const K: usize>(
+        db: &Database,
+        sealer: &Sealer,
+        definition: Definition<K>,
+        keys: impl Iterator<Item = [u8; K]>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let edits: Edits<K> = keys.map(|key| (key, Some(vec![7; 900]))).collect();
+        let tx = db.begin_write().expect("begin");
+        Writer::open(&tx, definition, sealer).and_then(|mut t| t.edit(&edits)).expect("edit");
+        tx.commit().expect("commit");
+        let table = db.begin_read().expect("begin").open_table(definition.table()).expect("open");
+        let block = |block: Result<_, redb::StorageError>| {
+            let (start, sealed): (redb::AccessGuard<&[u8]>, redb::AccessGuard<&[u8]>) =
+                block.expect("a block");
+            (start.value().to_vec(), sealed.value().to_vec())
+        };
+        table.iter().expect("iterate").map(block).collect()
+    }
+
+    /// A block that was changed, or that is in the place of another one, in its table or from another
+    /// table. Neither is it taken for a block without records, nor is it replaced by new ones.
+    #[test]
+    fn a_block_that_cannot_be_opened_is_an_error() {
+        const OTHER: Definition<12> = Definition("other");
+        let folder = tempfile::tempdir().expect("a directory");
+        let db = Database::create(folder.path().join("database")).expect("create");
+        let sealer = Arc::new(Sealer::for_tests());
+        let keys = || (0..12).map(|n| [n; 12]);
+        let blocks = stored(&db, &sealer, TABLE, keys());
+        let others = stored(&db, &sealer, OTHER, keys());
+        assert!(blocks.len() > 2 && others[0].0 == blocks[0].0);
+        let mut changed = blocks[0].1.clone();
+        *changed.last_mut().expect("it has a tag") ^= 1;
+        for wrong in [&changed, &blocks[1].1, &others[0].1] {
+            let tx = db.begin_write().expect("begin");
+            let mut table = tx.open_table(TABLE.table()).expect("open");
+            table.insert(&blocks[0].0[..], &wrong[..]).expect("insert");
+            drop(table);
+            tx.commit().expect("commit");
+
+            let tx = db.begin_read().expect("begin");
+            let view = View::open(&tx, TABLE, &sealer).expect("open");
+            assert!(view.get(&[0; 12]).is_err());
+            assert!(view.range(Bound::Included(&[0; 12]), &[0xff; 12], usize::MAX).is_err());
+            assert!(view.get(&[11; 12]).expect("another block is intact").is_some());
+            let tx = db.begin_write().expect("begin");
+            let mut writer = Writer::open(&tx, TABLE, &sealer).expect("open");
+            assert!(writer.for_each(|_, _| {}).is_err());
+            assert!(writer.edit(&[([0; 12], None)].into()).is_err());
+        }
+    }
 }
