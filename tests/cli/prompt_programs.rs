@@ -36,7 +36,8 @@ fn a_prompt_program_gets_the_question_and_prints_the_secret() {
     assert_eq!(said(&done), "letters\n", "{}", stderr(&done));
     let asked = fs::read_to_string(ann.home().join("asked")).unwrap();
     assert_eq!(asked, "Passphrase of the vault ~/vault\n");
-    let told = ls(&ann, &program(&ann, "closed", "exit 1"));
+    // What a program has printed before it fails is no passphrase.
+    let told = ls(&ann, &program(&ann, "closed", "cat passphrase; exit 1"));
     refused(&told, "closed: it gave no passphrase, and ended with exit status: 1");
     assert_eq!(told.status.code(), Some(3));
     refused(&ls(&ann, &program(&ann, "silent", "exit 0")), "it gave no passphrase");

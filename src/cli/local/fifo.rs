@@ -135,14 +135,59 @@ mod tests {
         let error = open().read(&mut [0; 9]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         // The time is over, but there is a writer.
-        let mut reader = open();
+        let reader = open();
         let mut writer = File::options().write(true).open(&path).unwrap();
-        let read = std::thread::spawn(move || {
-            let mut buf = [0; 9];
-            reader.read(&mut buf).map(|len| buf[..len].to_vec())
-        });
+        let read = Waiting::start(reader);
+        read.sleeps();
         writer.write_all(b"late").unwrap();
-        assert_eq!(read.join().unwrap().unwrap(), b"late");
-        drop(writer);
+        assert_eq!(read.ends(), b"late");
+    }
+
+    /// A thread that reads.
+    struct Waiting(std::thread::JoinHandle<io::Result<Vec<u8>>>, rustix::process::Pid);
+
+    impl Waiting {
+        fn start(mut reader: Fifo) -> Waiting {
+            let (tell, told) = mpsc::channel();
+            let read = std::thread::spawn(move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                let mut buf = [0; 9];
+                reader.read(&mut buf).map(|len| buf[..len].to_vec())
+            });
+            Waiting(read, told.recv().unwrap())
+        }
+
+        /// Waits until it waits for the FIFO, or has ended.
+        fn sleeps(&self) {
+            let stat = format!("/proc/self/task/{}/stat", self.1.as_raw_nonzero());
+            let sleeps = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+            while !self.0.is_finished() && !sleeps() {
+                std::thread::yield_now();
+            }
+        }
+
+        fn ends(self) -> Vec<u8> {
+            self.0.join().unwrap().unwrap()
+        }
+    }
+
+    /// A program may open a FIFO in time and ask its user for long: it has written nothing when the
+    /// time is over.
+    #[test]
+    fn a_writer_that_is_silent_at_first_is_waited_for() {
+        let (_dir, path) = fifo();
+        let until = Instant::now() + Duration::from_millis(500);
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let read = Waiting::start(Fifo { file: file.unwrap(), until, has_writer: false });
+        // It has seen no writer.
+        read.sleeps();
+        let mut writer = File::options().write(true).open(&path).unwrap();
+        let over = until + Duration::from_millis(100);
+        while !read.0.is_finished() && Instant::now() < over {
+            std::thread::park_timeout(over - Instant::now());
+        }
+        read.sleeps();
+        writer.write_all(b"late").unwrap();
+        assert_eq!(read.ends(), b"late");
     }
 }
