@@ -94,6 +94,34 @@ fn a_remembered_passphrase_unlocks_until_it_is_forgotten() {
     assert!(stderr(&done).contains("has no passphrase"), "{}", stderr(&done));
 }
 
+/// The passphrase of one identity is not tried for another one.
+#[test]
+fn each_identity_has_its_own_passphrase_in_the_keyring() {
+    if !has("dbus-daemon") || !has("gnome-keyring-daemon") {
+        return;
+    }
+    let ann = with_vault();
+    let mut bus = Session::start(&ann);
+    bus.start_keyring(&ann);
+    ann.write("second", "the second passphrase");
+    let second = ["--passphrase-file", "second"];
+    ann.ok(&[&["init", "--kdf-memory", "32", "--kdf-passes", "1", "other"], &second[..]].concat());
+    let remember = |args: &[&str]| {
+        let done = bus.kithfs(&ann, &[&["passphrase", "remember"], args].concat());
+        assert!(done.status.success(), "{}", stderr(&done));
+    };
+    remember(&["vault", "--passphrase-file", "passphrase"]);
+    let told = bus.kithfs(&ann, &["ls", "other"]);
+    refused(&told, "no terminal");
+    assert!(!stderr(&told).contains("in the keyring"), "{}", stderr(&told));
+    remember(&["other", "--passphrase-file", "second"]);
+    assert!(bus.lists(&ann));
+    assert!(bus.kithfs(&ann, &["ls", "other"]).status.success());
+    assert!(bus.kithfs(&ann, &["passphrase", "forget", "other"]).status.success());
+    refused(&bus.kithfs(&ann, &["ls", "other"]), "no terminal");
+    assert!(bus.lists(&ann), "the other one stays");
+}
+
 /// Returns whether the memory of a process has these bytes.
 fn has_in_memory(pid: u32, bytes: &[u8]) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -254,6 +282,65 @@ fn a_bus_that_hangs_is_not_waited_for() {
     drop(mounted);
 }
 
+const SERVICE: &str = "org.freedesktop.secrets";
+const QUESTION: &str = "/question";
+
+/// Makes an object of a mock answer a method of a `org.freedesktop.Secret` interface by Python code.
+fn answers(bus: &Bus, path: &str, (of, name, takes, returns, code): Answer) {
+    let method = (format!("org.freedesktop.Secret.{of}"), name, takes, returns, code);
+    bus.control::<()>(SERVICE, path, "AddMethod", &method);
+}
+
+/// Interface, method, types of the arguments and of the result, code.
+type Answer<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
+
+/// Starts a locked keyring with one item, whose question to its user runs `code`.
+fn locked_keyring(session: &mut Session, code: &str) {
+    let root = "/org/freedesktop/secrets";
+    session.0.mock(&["--session", SERVICE, root, "org.freedesktop.Secret.Service"], SERVICE);
+    for (path, of) in [(QUESTION, "Prompt"), ("/item", "Item")] {
+        let none = std::collections::HashMap::<String, zbus::Variant<'_>>::new();
+        let methods: Vec<(String, String, String, String)> = Vec::new();
+        let object = (path, format!("org.freedesktop.Secret.{of}"), none, methods);
+        session.0.control::<()>(SERVICE, root, "AddObject", &object);
+    }
+    let secret = "ret = ('/session', [], list(b'passphrase of ann'), 'text/plain')";
+    for (path, answer) in [
+        (root, ("Service", "OpenSession", "sv", "vo", "ret = ('', '/session')")),
+        (root, ("Service", "SearchItems", "a{ss}", "aoao", "ret = ([], ['/item'])")),
+        (root, ("Service", "Unlock", "ao", "aoo", "ret = ([], '/question')")),
+        ("/item", ("Item", "GetSecret", "o", "(oayays)", secret)),
+        (QUESTION, ("Prompt", "Prompt", "s", "", code)),
+    ] {
+        answers(&session.0, path, answer);
+    }
+}
+
+/// A locked keyring gives nothing before its user has answered it, and nothing at all if they decline.
+#[test]
+fn a_locked_keyring_asks_its_user() {
+    if !can_mock() {
+        return;
+    }
+    let ann = with_vault();
+    for is_declined in [true, false] {
+        let mut session = Session::start(&ann);
+        let dismissed = if is_declined { "True" } else { "False" };
+        let completed = format!(
+            "self.EmitSignal('org.freedesktop.Secret.Prompt', 'Completed', 'bv', [{dismissed}, ''])"
+        );
+        locked_keyring(&mut session, &completed);
+        let done = session.kithfs(&ann, &["ls", "vault"]);
+        if is_declined {
+            refused(&done, "no terminal");
+            assert!(stderr(&done).contains("its question was declined"), "{}", stderr(&done));
+        } else {
+            assert_eq!(said(&done), "letters\n", "{}", stderr(&done));
+        }
+        fs::remove_file(ann.home().join("bus")).unwrap();
+    }
+}
+
 /// kithfs waited without end for a keyring that had ended while it asked its user.
 #[test]
 fn a_keyring_that_ends_at_its_question_is_not_waited_for() {
@@ -262,34 +349,15 @@ fn a_keyring_that_ends_at_its_question_is_not_waited_for() {
     }
     let ann = with_vault();
     let mut session = Session::start(&ann);
-    let (service, root) = ("org.freedesktop.secrets", "/org/freedesktop/secrets");
-    let interface = |name: &str| format!("org.freedesktop.Secret.{name}");
-    session.0.mock(&["--session", service, root, &interface("Service")], service);
+    locked_keyring(&mut session, "");
     let bus = &session.0;
-    let answers = |path: &str, method: (&str, &str, &str, &str, &str)| {
-        let (of, name, takes, returns, code) = method;
-        bus.control::<()>(service, path, "AddMethod", &(interface(of), name, takes, returns, code));
-    };
-    let unlock = "ret = ([], '/question')";
-    for method in [
-        ("Service", "OpenSession", "sv", "vo", "ret = ('', '/session')"),
-        ("Service", "SearchItems", "a{ss}", "aoao", "ret = ([], ['/item'])"),
-        ("Service", "Unlock", "ao", "aoo", unlock),
-    ] {
-        answers(root, method);
-    }
-    let none = std::collections::HashMap::<String, zbus::Variant<'_>>::new();
-    let methods: Vec<(String, String, String, String)> = Vec::new();
-    let question = ("/question", interface("Prompt"), none, methods);
-    bus.control::<()>(service, root, "AddObject", &question);
-    answers("/question", ("Prompt", "Prompt", "s", "", ""));
     let mut ls = ann.kithfs(&["ls", "vault"]);
     ls.env_remove("KITHFS_PASSPHRASE_FILE").env("DBUS_SESSION_BUS_ADDRESS", bus.address());
     let mut ls = ends_within(30, &ls);
     let waiting = ls.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let is_asked = || {
         let calls: Vec<(u64, Vec<zbus::OwnedVariant>)> =
-            bus.control(service, "/question", "GetMethodCalls", &("Prompt",));
+            bus.control(SERVICE, QUESTION, "GetMethodCalls", &("Prompt",));
         !calls.is_empty()
     };
     wait_until("the keyring asks", is_asked);

@@ -494,6 +494,7 @@ const INTERRUPTED: &[Act] = &[
             "hint: run the same command again; it continues where it stopped",
         ],
     ),
+    (Run("ls vault/g"), 0, &["!.kithfs-part-"]),
     (Run("import tree vault/g"), 0, &["! 0 already there", "0 failed"]),
     (
         Interrupt("export vault/f out", 60_000_000),
@@ -504,6 +505,7 @@ const INTERRUPTED: &[Act] = &[
             "hint: run the same command again; it continues where it stopped",
         ],
     ),
+    (Shell("ls -A out"), 0, &["!.kithfs-part-"]),
     (Run("export vault/f out"), 0, &["! 0 already there", "0 failed"]),
     (
         Interrupt("fsck vault", 8_000_000),

@@ -89,6 +89,26 @@ fn a_lock_is_shown_with_names_only_if_the_user_wants_them() {
     }
 }
 
+/// Another person may have chosen the name, and a desktop shows bold text, links and images by markup.
+#[test]
+fn a_name_is_shown_without_markup() {
+    if !can_mount() || !can_mock() {
+        return;
+    }
+    let ann = Person::new("ann");
+    ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "a<b>&"]);
+    let desktop = Desktop::of(&ann);
+    ann.shell("mkdir plain");
+    let done =
+        desktop.kithfs(&ann, &["mount", "--notify=names", "a<b>&", "plain"]).output().unwrap();
+    assert!(done.status.success(), "{}", crate::support::people::stderr(&done));
+    let mounted = Mounted::of(&ann);
+    ann.ok(&["lock", "plain"]);
+    drop(mounted);
+    let text = desktop.waits_for("Vault locked");
+    assert!(text.contains("a&lt;b&gt;&amp; was locked"), "{text}");
+}
+
 #[test]
 fn a_vault_that_was_closed_unused_is_shown() {
     if !can_mount() || !can_mock() {

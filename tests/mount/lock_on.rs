@@ -130,6 +130,19 @@ fn sleep_waits_until_the_vault_is_locked() {
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
+/// Every user may send signals on the system bus, also to one connection.
+#[test]
+fn signals_that_logind_did_not_send_lock_nothing() {
+    let Some(desktop) = Desktop::new() else { return };
+    let daemon = desktop.mount("suspend,screen,logout", "c1");
+    desktop.system.forge(MAIN, (MANAGER, "PrepareForSleep"), &(true,));
+    let own = OwnedObjectPath::try_from(session_path("c1")).unwrap();
+    desktop.system.forge(MAIN, (MANAGER, "SessionRemoved"), &("c1", own));
+    desktop.system.forge(&session_path("c1"), (SESSION, "Lock"), &());
+    desktop.remove("c1");
+    is_locked(daemon, "the session has ended");
+}
+
 #[test]
 fn the_lock_of_the_screen_locks_the_vault() {
     let Some(mut desktop) = Desktop::new() else { return };

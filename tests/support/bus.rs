@@ -117,6 +117,28 @@ impl Bus {
         self.call(service, path, MOCK, "EmitSignal", &(interface, name, signature, args))
     }
 
+    /// Sends a signal to every connection, from one that owns no name. Returns once the bus has passed it
+    /// on.
+    pub fn forge(
+        &self,
+        path: &str,
+        (interface, name): (&str, &str),
+        body: &(impl serde::Serialize + Type),
+    ) {
+        let sent = async {
+            let (dbus, bus_path) = ("org.freedesktop.DBus", "/org/freedesktop/DBus");
+            let bus = zbus::connection::Builder::address(self.address().as_str()).build().await?;
+            let ask =
+                async || bus.call_method(Some(dbus), bus_path, Some(dbus), "ListNames", &()).await;
+            let names: Vec<String> = ask().await?.body().deserialize()?;
+            for to in names.iter().filter(|name| name.starts_with(':')) {
+                bus.emit_signal(Some(&**to), path, interface, name, body).await?;
+            }
+            ask().await.map(drop)
+        };
+        zbus::block_on(sent).unwrap_or_else(|error| panic!("{interface}.{name}: {error}"));
+    }
+
     /// Calls a method of a mock that its template provides for tests.
     pub fn control<R>(
         &self,
