@@ -1556,6 +1556,18 @@ fn a_removal_by_another_machine_of_a_synced_vault_is_a_note() {
     assert_eq!(client.told(&store.root()), gone(false), "only this machine has ever written");
 }
 
+/// In the first comparison every file is new. That is no sign of another machine.
+#[test]
+fn what_the_first_comparison_finds_is_no_news() {
+    let (store, _) = fresh();
+    let (root, client) = (store.root(), Client::new());
+    assert_eq!(client.told(&root), []);
+    Vault::set_synced(&root).unwrap();
+    Client::new().session(&root, |v| remove(v, b"third"));
+    let gone = NoticeKind::Gone { elsewhere: false };
+    assert_eq!(client.told(&root), [("third".to_owned(), gone)]);
+}
+
 /// Another machine exchanged two names, at once or by three renames. In a folder that several machines
 /// keep equal that is everyday work, and it was an alarm. It stays one where only the storage host can
 /// have done it, as far as this machine knows.
@@ -1615,11 +1627,12 @@ fn a_name_lost_in_a_conflict_is_a_note_in_a_synced_vault() {
     for marked in [false, true] {
         let (store, client, other) = of_two_machines(marked);
         let (root, apart) = (store.root(), store.snapshot().root());
+        let letter = cipher(&root, b"letter");
+        let first = bytes(&root, &letter);
         other.session(&apart, |v| write_at(v, b"letter", 0, b"once").unwrap());
         client.session(&root, |v| {
             (0..5).for_each(|n| write_at(v, b"letter", n, b"often").unwrap());
         });
-        let letter = cipher(&root, b"letter");
         let ours = bytes(&root, &letter);
         let copy = [&letter[..], b" (conflicted copy 2026-01-01 000000)"].concat();
         // Without the copy beside it, and with the copy elsewhere, it is an alarm.
@@ -1629,6 +1642,10 @@ fn a_name_lost_in_a_conflict_is_a_note_in_a_synced_vault() {
         set(&root.open_dir(&dir).unwrap(), &copy, &ours);
         assert!(client.told(&root).iter().any(|(_, kind)| kind.is_alarm()));
         root.open_dir(&dir).unwrap().unlink(&copy).unwrap();
+        // Beside a copy of another older version, it is one too.
+        set(&root, &copy, &first);
+        let told = client.told(&root);
+        assert!(told.iter().any(|told| older(std::slice::from_ref(told), "letter")), "{told:?}");
         set(&root, &copy, &ours);
         let told = client.told(&root);
         if !marked {
@@ -1645,6 +1662,9 @@ fn a_name_lost_in_a_conflict_is_a_note_in_a_synced_vault() {
         other.session(&root, |v| remove(v, b"letter (conflicted copy 2026-01-01 000000)"));
         let told = client.told(&root);
         assert!(is_conflict(&told) && alarms(told.clone()).is_empty(), "{told:?}");
+        // A third version under the name is none of the two.
+        set(&root, &letter, &first);
+        assert!(older(&alarms(client.told(&root)), "letter"));
         accept_all(&client, &root);
     }
 }
@@ -1770,6 +1790,40 @@ fn an_older_version_of_a_replaced_file_is_a_note() {
     }
 }
 
+/// A version that another machine has replaced and that comes under another name is no older one. A
+/// version that another machine has removed was not replaced: an older one under another name is an
+/// alarm, also where several machines write a synced vault.
+#[test]
+fn only_an_older_version_of_a_replaced_file_is_a_note() {
+    for saved in [true, false] {
+        let (store, client, other) = of_two_machines(true);
+        let (root, apart) = (store.root(), store.snapshot().root());
+        let letter = cipher(&root, b"letter");
+        Client::new()
+            .session(&apart, |v| rename(v, b"letter", b"aside", RenameMode::Replace).unwrap());
+        let aside = cipher(&apart, b"aside");
+        let before = bytes(&root, &letter);
+        client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
+        let newest = bytes(&root, &letter);
+        other.session(&root, |v| {
+            remove(v, b"letter");
+            if saved {
+                put(v, b"letter", b"a new file").unwrap();
+            }
+        });
+        client.told(&root);
+        accept_all(&client, &root);
+        if saved {
+            set(&root, &aside, &newest);
+            assert_eq!(client.told(&root), []);
+        } else {
+            set(&root, &aside, &before);
+            let told = client.told(&root);
+            assert!(older(&told, "aside"), "{told:?}");
+        }
+    }
+}
+
 /// A sync tool copied a file while it was written, and another machine renamed the file before the whole
 /// of it arrived: the torn copy stayed under the former name, and was an alarm. It is one without the
 /// whole file.
@@ -1779,6 +1833,8 @@ fn a_torn_copy_of_a_renamed_file_is_a_note() {
         let (store, client, other) = of_two_machines(marked);
         let root = store.root();
         let letter = cipher(&root, b"letter");
+        let before = bytes(&root, &letter);
+        client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
         let whole = bytes(&root, &letter);
         other.session(&root, |v| rename(v, b"letter", b"aside", RenameMode::Replace).unwrap());
         set(&root, &letter, &whole[..50]);
@@ -1787,10 +1843,22 @@ fn a_torn_copy_of_a_renamed_file_is_a_note() {
         for _ in 0..2 {
             assert_eq!(client.told(&root), not_compared(marked), "marked: {marked}");
         }
-        root.unlink(&cipher(&root, b"aside")).unwrap();
+        let aside = cipher(&root, b"aside");
+        set(&root, &aside, &before);
+        let told = client.told(&root);
+        assert!(told.contains(&not_compared(false)[0]), "an older one is there: {told:?}");
+        root.unlink(&aside).unwrap();
         let told = client.told(&root);
         assert!(told.contains(&not_compared(false)[0]), "{told:?}");
     }
+}
+
+/// What the former directory has of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Newest,
+    First,
+    Nothing,
 }
 
 /// One machine resealed a share under a new key, which also renames everything, while another one wrote
@@ -1798,7 +1866,9 @@ fn a_torn_copy_of_a_renamed_file_is_a_note() {
 /// directory with the mark. That was an alarm. It is one without the newest version.
 #[test]
 fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
-    for (marked, kept) in [(false, true), (true, true), (true, false)] {
+    for (marked, kept) in
+        [(false, Kept::Newest), (true, Kept::Newest), (true, Kept::First), (true, Kept::Nothing)]
+    {
         let (store, ann) = founded(Vec::new());
         let here = Machine { store, client: Client::new() };
         if marked {
@@ -1824,6 +1894,8 @@ fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
         assert_eq!(told(), []);
         session(&here.store, &Client::new(), &|v| put(v, b"theirs", b"of another").unwrap());
         assert_eq!(told(), []);
+        let ours = || beside(&here.store, &ann).cipher_path(b"dir/file").unwrap();
+        let first = here.files().remove(&ours()).unwrap();
         let apart = Machine { store: here.store.snapshot(), client: Client::new() };
         session(&apart.store, &apart.client, &|v| {
             root_share(v).rekey().unwrap();
@@ -1834,20 +1906,23 @@ fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
         });
         assert_eq!(told(), []);
         // The tool keeps what was written in the former directory.
-        let (former, ours) = (here.files(), beside(&here.store, &ann));
-        let newest = ours.cipher_path(b"dir/file").unwrap();
+        let (former, newest) = (here.files(), ours());
         for (path, contents) in apart.files() {
             if !former.contains_key(&path) {
                 here.deliver(&path, Some(&contents));
             }
         }
-        if !kept {
-            here.deliver(&newest, None);
+        match kept {
+            Kept::Newest => {}
+            Kept::First => here.deliver(&newest, Some(&first)),
+            Kept::Nothing => here.deliver(&newest, None),
         }
+        let is_note = marked && kept == Kept::Newest;
         for _ in 0..2 {
             let told = told();
-            assert_eq!(older(&told, "dir/file"), !(marked && kept), "{told:?}");
-            assert_eq!(told.is_empty(), marked && kept, "{told:?}");
+            let is_older = |told| older(std::slice::from_ref(told), "dir/file");
+            assert_eq!(told.iter().any(is_older), !is_note, "{kept:?}: {told:?}");
+            assert_eq!(told.is_empty(), is_note, "{kept:?}: {told:?}");
         }
     }
 }
