@@ -52,12 +52,40 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# makepkg refuses to run as root. A user namespace makes root an ordinary user who can read root's Rust. --repackage: the program is built
-# already, so build() is left out. --nodeps: Debian's packages have other names.
+# makepkg refuses to run as root. A user namespace makes root an ordinary user who can read root's Rust. --nodeps: Debian's packages have other
+# names. build() runs for real, with a cargo that reads the manifest by the real one and then puts the packed program where a build with these
+# arguments would leave it. This shows that build() has valid arguments and that package() looks where build() puts the program, not that the
+# program compiles on Arch.
 echo "package check: the PKGBUILD" >&2
 (cd "$here/.." && git ls-files -z | tar --create --null --files-from=- | tar --extract --directory "$arch")
-dpkg-deb --fsys-tarfile "$deb" | tar --extract --directory "$arch" --transform 's|^./usr/bin/kithfs$|./target/release/kithfs|' ./usr/bin/kithfs
-(cd "$arch/scripts/package" && env -u CARGO_TARGET_DIR unshare --user --map-user=1000 --map-group=1000 makepkg --repackage --nodeps >&2)
+dpkg-deb --fsys-tarfile "$deb" | tar --extract --directory "$arch" --transform 's|^./usr/bin/kithfs$|./packed|' ./usr/bin/kithfs
+mkdir "$arch/bin"
+cat >"$arch/bin/cargo" <<EOF
+#!/usr/bin/env bash
+set -euo pipefail
+# The list of dependencies asks the real one.
+[ "\${1-}" = build ] || exec "$(command -v cargo)" "\$@"
+echo "cargo \$*" >>"$arch/calls"
+shift
+target=\${CARGO_TARGET_DIR-} manifest=Cargo.toml profile=debug locked=no
+while [ \$# -gt 0 ]; do
+    case \$1 in
+        --release) profile=release; shift ;;
+        --locked) locked=yes; shift ;;
+        --manifest-path) manifest=\$2; shift 2 ;;
+        --target-dir) target=\$2; shift 2 ;;
+        *) echo "cargo: unexpected argument \$1" >&2; exit 1 ;;
+    esac
+done
+[ "\$locked" = yes ] || { echo "cargo: the PKGBUILD must build with --locked" >&2; exit 1; }
+"$(command -v cargo)" metadata --no-deps --locked --offline --format-version 1 --manifest-path "\$manifest" >/dev/null
+install -D "$arch/packed" "\$target/\$profile/kithfs"
+EOF
+chmod +x "$arch/bin/cargo"
+# CARGO_TARGET_DIR, which a builder may have set, must not lead build() and package() apart.
+(cd "$arch/scripts/package" && PATH=$arch/bin:$PATH CARGO_TARGET_DIR=$arch/elsewhere unshare --user --map-user=1000 --map-group=1000 makepkg --nodeps >&2)
+[ "$(grep -c '^cargo build ' "$arch/calls")" = 1 ]
+[ ! -e "$arch/elsewhere" ]
 pkg=$(echo "$arch/scripts/package/kithfs-$version-1-$(uname -m)".pkg.tar.*)
 [ "$("$arch/scripts/package/pkg/kithfs/usr/bin/kithfs" --version)" = "kithfs $version" ]
 bsdtar -tf "$pkg" usr | grep '[^/]$' | sort >"$arch/of-arch"
