@@ -8,6 +8,10 @@ use crate::cli::display::{Shown, path as shown, size};
 use crate::cli::user::ssh_voucher::VoucherError;
 use crate::roster::{ContactError, InvitationError, PublicTextError};
 
+/// Which names a vault can have.
+pub const NAME_RULE: &str =
+    "a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with none of `-` and `.`";
+
 /// Variable that allows any cost of a passphrase.
 pub const ALLOW_COST_VARIABLE: &str = "KITHFS_ALLOW_KDF_COST";
 
@@ -303,12 +307,40 @@ pub enum Error {
         source: ContactError,
     },
     /// The file of named vaults is invalid.
-    #[error("read {}: {}", shown(path), Shown(what.as_bytes()))]
+    #[error("read {}: line {line}: {}", shown(path), Shown(what.as_bytes()))]
     NamedVaults {
         /// The file.
         path: PathBuf,
+        /// The number of the line, from 1.
+        line: usize,
         /// The cause.
         what: String,
+    },
+    /// An option of a named vault is invalid.
+    #[error("read {}: line {line}: [{name}] {}", shown(path), Shown(what.as_bytes()))]
+    NamedVaultOption {
+        /// The file.
+        path: PathBuf,
+        /// The number of the line, from 1.
+        line: usize,
+        /// The name of the vault.
+        name: String,
+        /// The option.
+        key: String,
+        /// The cause.
+        what: String,
+    },
+    /// A file in this user's configuration or state cannot be read.
+    #[error("read {}: {what}", shown(path))]
+    OwnFile {
+        /// The file.
+        path: PathBuf,
+        /// The number of the invalid line, from 1, if there is one.
+        line: Option<usize>,
+        /// The cause.
+        what: String,
+        /// What the system said, if it did.
+        kind: io::ErrorKind,
     },
     /// No vault has this name.
     #[error("there is no vault with the name {}", Shown(.0.as_bytes()))]
@@ -317,7 +349,7 @@ pub enum Error {
     #[error("add vault {}: a vault already has this name", Shown(.0.as_bytes()))]
     VaultNameTaken(String),
     /// The name cannot be used.
-    #[error("add vault {}: a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with none of `-` and `.`", Shown(.0.as_bytes()))]
+    #[error("add vault {}: {NAME_RULE}", Shown(.0.as_bytes()))]
     VaultName(String),
     /// No vault is mounted there.
     #[error("lock {}: no vault of yours is mounted there", shown(.0))]

@@ -89,7 +89,9 @@ pub enum Added {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContactError {
     /// The text does not begin as a list of contacts does.
-    #[error("is not a list of contacts")]
+    #[error(
+        "is not a list of contacts: the first line is not `{FIRST_LINE}`, or line ends are wrong"
+    )]
     NotAList,
     /// A newer program wrote it.
     #[error("was written by a newer kithfs")]

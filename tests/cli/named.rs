@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::messages::{may_mount, ordinary_user, run};
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
 
 /// `kithfs SUB` with a configuration directory of its own.
@@ -118,10 +119,10 @@ fn what_is_wrong_with_a_name_is_said() {
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, format!("{text}idel = \"5m\"\n")).unwrap();
     let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
-    assert!(said.contains("vault a: unexpected argument '--idel'"), "{said}");
+    assert!(said.contains("[a] idel is no option of `kithfs mount`"), "{said}");
     fs::write(&file, "[a\n").unwrap();
     let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
-    assert!(said.contains("hint: correct the line in"), "{said}");
+    assert!(said.contains("hint: correct the line: nano +1 "), "{said}");
     // A shell runs its passphrase-command.
     fs::write(&file, text).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
@@ -157,6 +158,130 @@ fn one_of_two_simultaneous_opens_wins() {
         }
         assert!(!is_mounted(&point) && !point.exists(), "{closed:?}");
     }
+}
+
+/// `vaults set` read the file before it took the lock. Of two simultaneous changes one was lost
+/// without a message, and a name that was being removed came back.
+#[test]
+fn simultaneous_changes_of_names_are_all_kept() {
+    let scratch = Scratch::new(&[]);
+    let start = |words: &[&str]| {
+        let mut command = kithfs(&scratch, "vaults");
+        command.args(words).stderr(std::process::Stdio::null()).spawn().unwrap()
+    };
+    expect_code(kithfs(&scratch, "vaults").args(["add", "a", "vault", "mnt"]), 0);
+    for round in 0..5 {
+        let other = format!("other{round}");
+        let started = [
+            start(&["set", "a", "--idle", "5m"]),
+            start(&["set", "a", "-o", "noexec"]),
+            start(&["set", "a", "--read-only"]),
+            start(&["add", &other, "vault", "mnt"]),
+        ];
+        for mut child in started {
+            assert!(child.wait().unwrap().success());
+        }
+        let list = stdout(kithfs(&scratch, "vaults").arg("list"));
+        let line = list.lines().next().unwrap();
+        for option in ["--idle=5m", "-onoexec", "--read-only"] {
+            assert!(line.contains(option), "{option} was lost: {line}");
+        }
+        assert!(list.contains(&other), "{list}");
+        let unset = ["set", "a", "--unset", "idle", "--unset", "o", "--unset", "read-only"];
+        expect_code(kithfs(&scratch, "vaults").args(unset), 0);
+        let removed = [start(&["set", &other, "--idle", "5m"]), start(&["remove", &other])];
+        for mut child in removed {
+            child.wait().unwrap();
+        }
+        let list = stdout(kithfs(&scratch, "vaults").arg("list"));
+        assert!(!list.contains(&other), "it came back: {list}");
+    }
+}
+
+/// Another program unmounted between the look at the mount table and the unmount. `close` then
+/// printed the words of fusermount3, "not found in /etc/mtab".
+#[test]
+fn a_close_beside_an_unmount_is_no_error() {
+    let Some(bob) = ordinary_user().filter(may_mount) else { return };
+    run(&bob, "init vault", 0);
+    run(&bob, "vaults add photos vault plain", 0);
+    bob.shell("mkdir bin; cat > bin/fusermount3 <<'end'\n#!/bin/sh\nPATH=${PATH#*:}\nfusermount3 \"$@\"\nexec fusermount3 \"$@\"\nend\nchmod +x bin/fusermount3");
+    run(&bob, "open photos", 0);
+    let path = format!("{}/bin:{}", bob.home().display(), std::env::var("PATH").unwrap());
+    let output = bob.kithfs(&["close", "photos"]).env("PATH", path).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_open = is_mounted(&bob.home().join("plain"));
+    if is_open {
+        run(&bob, "close photos", 0);
+    }
+    assert!(!is_open && output.status.success() && said.is_empty(), "{said}");
+    assert!(!bob.home().join("plain").exists(), "the mount point stays");
+}
+
+/// Contents of vaults.toml, a command, its exit code, and required parts of its message.
+type WrongFile = (&'static [u8], &'static str, i32, &'static [&'static str]);
+
+const WRONG_FILES: &[WrongFile] = &[
+    (b"# x\n[a\n", "open a", 2, &["vaults.toml: line 2: ", "nano +2 "]),
+    (b"# x\r\n[a\r\n", "vaults list", 2, &["vaults.toml: line 2: ", "nano +2 "]),
+    (b"[a]\n[a]\n", "status", 2, &["line 2: duplicate key", "nano +2 "]),
+    (b"\na = 1\n", "close a", 2, &["line 2: a is no table", "nano +2 "]),
+    (b"[\"a/b\"]\n", "vaults list", 2, &["line 1: `a/b` is no name for a vault", "nano +1 "]),
+    (b"[a]\nvault = 5\n", "open a", 2, &["line 2: [a] has no path vault", "nano +2 "]),
+    (
+        b"[a]\nvault = \"/v\"\nmountpoint = \"m\"\n",
+        "vaults add b v m",
+        2,
+        &["line 3: [a] mountpoint begins with neither", "nano +3 "],
+    ),
+    (b"[a]\nvault = \"\xff\"\n", "vaults list", 1, &["line 2: it is not UTF-8", "nano +2 "]),
+    (&[b'#'; (1 << 20) + 1], "vaults list", 1, &["it is larger than 1048576 bytes", "hint: "]),
+];
+
+/// Lines below a valid vault and mount point, and what `open` prints about them.
+const WRONG_OPTIONS: &[(&str, &[&str])] = &[
+    ("idel = \"5m\"", &["line 4: [a] idel is no option", "kithfs vaults set a --unset idel"]),
+    ("idle = \"soon\"", &["line 4: [a] invalid value 'soon'", "--unset idle"]),
+    ("read-only = \"yes\"", &["line 4: [a] unexpected value 'yes'", "--unset read-only"]),
+    ("options = \"nonsense\"", &["line 4: [a] unknown mount option", "--unset options"]),
+    ("help = true", &["line 4: [a] help is no option", "--unset help"]),
+    (
+        "key-file = \"k\"\npassphrase-file = \"p\"",
+        &["line 5: [a] the argument", "--unset passphrase-file"],
+    ),
+];
+
+/// The message did not name the line, and an option that does not exist was noticed only after the
+/// vault was found.
+#[test]
+fn a_wrong_file_of_names_is_reported_with_its_line() {
+    let scratch = Scratch::new(&[]);
+    let dir = scratch.path().join("config/kithfs");
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("vaults.toml");
+    let fails = |line: &str, code: i32, parts: &[&str]| {
+        let mut words = line.split(' ');
+        let mut command = kithfs(&scratch, words.next().unwrap());
+        let said = stderr(command.args(words), code);
+        assert!(said.contains("vaults.toml") && said.contains("\nhint: "), "{line}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{line}: {part:?} is missing in {said}");
+        }
+    };
+    for (text, line, code, parts) in WRONG_FILES {
+        fs::write(&file, text).unwrap();
+        fails(line, *code, parts);
+    }
+    for (text, parts) in WRONG_OPTIONS {
+        let text = format!("[a]\nvault = \"/v\"\nmountpoint = \"/m\"\n{text}\n");
+        fs::write(&file, text).unwrap();
+        fails("open a", 2, parts);
+    }
+    fs::remove_file(&file).unwrap();
+    shell(&dir, "mkdir vaults.toml");
+    fails("vaults list", 1, &["it is not a regular file", "hint: see what it is: ls -l "]);
+    shell(&dir, "rmdir vaults.toml; mkfifo vaults.toml");
+    fails("open a", 1, &["it is not a regular file", "hint: see what it is: ls -l "]);
 }
 
 #[test]

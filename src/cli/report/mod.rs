@@ -107,6 +107,7 @@ impl From<Error> for Failure {
             | Error::ForeignStore { .. }
             | Error::InitNotEmpty(_)
             | Error::NamedVaults { .. }
+            | Error::NamedVaultOption { .. }
             | Error::VaultName(_)
             | Error::VaultNameTaken(_)
             | Error::KdfOfExisting(_)
@@ -168,6 +169,7 @@ impl From<Error> for Failure {
             Error::Contacts { source: ContactError::Newer, .. } => Exit::NewerVersion,
             Error::Contacts { .. }
             | Error::Memory { .. }
+            | Error::OwnFile { .. }
             | Error::NoHome
             | Error::NotReadBack(_)
             | Error::SharesUnseen { .. }
@@ -370,7 +372,12 @@ fn hint(error: &Error) -> Option<String> {
         }
         Error::Contacts { source: ContactError::Newer, .. } => "update kithfs on this machine".to_owned(),
         Error::Contacts { source: ContactError::BadName, .. } => return None,
-        Error::Contacts { .. } => "restore the file from a backup, or correct the line".to_owned(),
+        Error::Contacts { path, source: ContactError::Line { line, .. } } => {
+            format!("restore the file from a backup, or {}", edit(path, *line))
+        }
+        Error::Contacts { path, .. } => {
+            format!("restore the file from a backup, or {}", edit(path, 1))
+        }
         Error::Memory { .. } => {
             "restore the file from a backup. Without it, an old list of members could be accepted: remove it only if you know that the share is current"
                 .to_owned()
@@ -379,8 +386,17 @@ fn hint(error: &Error) -> Option<String> {
             "make room, and run the same command again: it continues where it stopped".to_owned()
         }
         Error::Interrupted(_) | Error::SomeFailed { .. } => "run the same command again; it continues where it stopped".to_owned(),
-        Error::NamedVaults { path, .. } => {
-            format!("correct the line in {}", word(path.as_os_str().as_bytes()))
+        Error::NamedVaults { path, line, .. } => edit(path, *line),
+        Error::NamedVaultOption { path, line, name, key, .. } => {
+            format!("{}; or drop the option: kithfs vaults set {} --unset {}", edit(path, *line), word(name.as_bytes()), word(key.as_bytes()))
+        }
+        Error::OwnFile { path, line: Some(line), .. } => edit(path, *line),
+        Error::OwnFile { path, kind: io::ErrorKind::PermissionDenied, .. } => {
+            format!("chmod u+r {}", word(path.as_os_str().as_bytes()))
+        }
+        Error::OwnFile { path, .. } => {
+            let file = word(path.as_os_str().as_bytes());
+            format!("see what it is: ls -l {file}; then move it away: mv {file} {file}.old")
         }
         Error::NoSuchVault(_) => "`kithfs vaults list` shows the names; `kithfs vaults add NAME VAULT MOUNTPOINT` adds one".to_owned(),
         Error::VaultNameTaken(name) => format!("change it: kithfs vaults set {}", word(name.as_bytes())),
@@ -388,6 +404,11 @@ fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(text)
+}
+
+/// Returns how a line of a text file is corrected.
+fn edit(path: &Path, line: usize) -> String {
+    format!("correct the line: nano +{line} {}", word(path.as_os_str().as_bytes()))
 }
 
 #[cfg(test)]

@@ -58,15 +58,22 @@ pub fn update<T>(change: impl FnOnce(&mut Contacts) -> Result<T, Failure>) -> Re
 pub fn lock(path: &Path) -> Result<File, Error> {
     let path = path.with_extension("lock");
     let failed = |source| Error::Io { op: "lock", path: path.clone(), source };
-    let file =
-        File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    // An open of a FIFO of that name would wait for its reader.
+    let mut how = File::options();
+    how.create(true).truncate(false).write(true).custom_flags(libc::O_NONBLOCK);
+    let file = how.open(&path).map_err(failed)?;
     file.lock().map_err(failed)?;
     Ok(file)
 }
 
-/// Reads a file of this user, at most `max` bytes; `None` if it does not exist.
+/// Reads a text file of this user, at most `max` bytes; `None` if it does not exist.
+///
+/// # Errors
+/// The file cannot be read, is too large or no text, or other users may write to it.
 pub fn read_own(path: &Path, max: usize) -> Result<Option<String>, Error> {
-    let failed = |source| Error::Io { op: "read", path: path.to_owned(), source };
+    let unusable =
+        |line, kind, what: String| Error::OwnFile { path: path.to_owned(), line, what, kind };
+    let failed = |source: io::Error| unusable(None, source.kind(), source.to_string());
     // A FIFO of that name would hold the command.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
@@ -75,17 +82,21 @@ pub fn read_own(path: &Path, max: usize) -> Result<Option<String>, Error> {
     };
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(failed(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not a regular file",
-        )));
+        let what = "it is not a regular file".to_owned();
+        return Err(unusable(None, io::ErrorKind::InvalidInput, what));
     }
     directories::check_private(path, &metadata)?;
-    let mut text = String::new();
-    file.take(max as u64 + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() > max {
-        return Err(failed(io::ErrorKind::FileTooLarge.into()));
+    let mut bytes = Vec::new();
+    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > max {
+        let what = format!("it is larger than {max} bytes");
+        return Err(unusable(None, io::ErrorKind::FileTooLarge, what));
     }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        unusable(Some(line), io::ErrorKind::InvalidData, format!("line {line}: it is not UTF-8"))
+    })?;
     Ok(Some(text))
 }
 

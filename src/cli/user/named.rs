@@ -17,11 +17,12 @@
 
 use std::path::{Path, PathBuf};
 
-use toml_edit::{Array, DocumentMut, Item, Table, Value};
+use toml_edit::{Array, Document, DocumentMut, Item, Table, TableLike, Value};
 
 use crate::cli::display::{Shown, path as shown};
-use crate::cli::error::Error;
+use crate::cli::error::{Error, NAME_RULE};
 use crate::cli::local::replace::replace;
+use crate::cli::report::Failure;
 use crate::cli::user::contacts::{lock, read_own};
 use crate::cli::user::directories;
 
@@ -106,7 +107,8 @@ pub fn checked(path: &Path) -> Result<String, Error> {
 /// The file cannot be read, other users may write to it, or an entry is invalid.
 pub fn load() -> Result<Vec<Named>, Error> {
     let path = directories::vaults()?;
-    parse(&read(&path)?, &path)
+    let text = read(&path)?;
+    parse(&document(&text, &path)?, &path)
 }
 
 /// Returns the vault with this name.
@@ -114,25 +116,60 @@ pub fn load() -> Result<Vec<Named>, Error> {
 /// # Errors
 /// Those of [`load`]; there is none.
 pub fn find(name: &str) -> Result<Named, Error> {
-    let found = load()?.into_iter().find(|named| named.name == name);
+    take(load()?, name)
+}
+
+fn take(all: Vec<Named>, name: &str) -> Result<Named, Error> {
+    let found = all.into_iter().find(|named| named.name == name);
     found.ok_or_else(|| Error::NoSuchVault(name.to_owned()))
 }
 
-/// Adds a vault or, if its name is known and `replaces` is set, changes it.
+/// Returns the error of a setting that is stored in the file and has no valid value.
 ///
 /// # Errors
-/// Those of [`load`] and of writing; the name is invalid, or known and not to be changed.
-pub fn put(named: &Named, replaces: bool) -> Result<(), Error> {
+/// Those of reading the file.
+pub fn invalid_setting(name: &str, key: &str, what: String) -> Result<Error, Error> {
+    let path = directories::vaults()?;
+    let text = read(&path)?;
+    let document = document(&text, &path)?;
+    let item = document.get(name);
+    let table = item.and_then(Item::as_table_like);
+    // A setting that was only given on the command line is on no line of the file.
+    let span = table.and_then(|table| table.key(key)).and_then(toml_edit::Key::span);
+    let span = span.or_else(|| item.and_then(Item::span));
+    let line = line_of(&text, span.unwrap_or_default().start);
+    Ok(Error::NamedVaultOption { path, line, name: name.to_owned(), key: key.to_owned(), what })
+}
+
+/// Adds a vault.
+///
+/// # Errors
+/// Those of [`load`] and of writing; the name is invalid, or a vault has it.
+pub fn add(named: &Named) -> Result<(), Failure> {
     if !is_name(&named.name) {
-        return Err(Error::VaultName(named.name.clone()));
+        return Err(Error::VaultName(named.name.clone()).into());
     }
-    checked(&named.vault)?;
-    checked(&named.mountpoint)?;
     change(|document, _| {
-        if !replaces && document.contains_key(&named.name) {
-            return Err(Error::VaultNameTaken(named.name.clone()));
+        if document.contains_key(&named.name) {
+            return Err(Error::VaultNameTaken(named.name.clone()).into());
         }
-        if let Some(table) = document.get_mut(&named.name).and_then(Item::as_table_like_mut) {
+        put(named, document)
+    })
+}
+
+/// Changes the vault with this name. The file is locked meanwhile, so that no change of another
+/// command is lost.
+///
+/// # Errors
+/// Those of [`load`], of writing and of `alter`; there is no such vault.
+pub fn update(
+    name: &str,
+    alter: impl FnOnce(&mut Named) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    change(|document, all| {
+        let mut named = take(all, name)?;
+        alter(&mut named)?;
+        if let Some(table) = document.get_mut(name).and_then(Item::as_table_like_mut) {
             let stays = |key: &str| named.settings.iter().any(|(other, _)| other == key);
             let keys: Vec<String> = table.iter().map(|(key, _)| key.to_owned()).collect();
             for key in keys.iter().filter(|key| !stays(key)) {
@@ -141,17 +178,23 @@ pub fn put(named: &Named, replaces: bool) -> Result<(), Error> {
                 }
             }
         }
-        named.write(document);
-        Ok(())
+        put(&named, document)
     })
 }
 
-/// Removes names.
+fn put(named: &Named, document: &mut DocumentMut) -> Result<(), Failure> {
+    checked(&named.vault)?;
+    checked(&named.mountpoint)?;
+    named.write(document);
+    Ok(())
+}
+
+/// Removes names. A name whose entry is invalid can be removed too.
 ///
 /// # Errors
-/// Those of [`load`] and of writing; a name is not known.
-pub fn remove(names: &[String]) -> Result<(), Error> {
-    change(|document, _| {
+/// Those of reading and of writing; a name is not known.
+pub fn remove(names: &[String]) -> Result<(), Failure> {
+    rewrite(|document, _| {
         for name in names {
             document.remove(name).ok_or_else(|| Error::NoSuchVault(name.clone()))?;
         }
@@ -159,67 +202,105 @@ pub fn remove(names: &[String]) -> Result<(), Error> {
     })
 }
 
-fn read(path: &Path) -> Result<DocumentMut, Error> {
-    let text = read_own(path, MAX_LEN)?.unwrap_or_default();
-    text.parse().map_err(|error: toml_edit::TomlError| {
-        let before = error.span().and_then(|span| text.get(..span.start));
-        let line = before.unwrap_or_default().matches('\n').count() + 1;
-        let what =
-            format!("line {line}: {}", error.message().lines().collect::<Vec<_>>().join(", "));
-        Error::NamedVaults { path: path.to_owned(), what }
+fn read(path: &Path) -> Result<String, Error> {
+    Ok(read_own(path, MAX_LEN)?.unwrap_or_default())
+}
+
+/// Parses the file. The result knows on which line everything is.
+fn document<'a>(text: &'a str, path: &Path) -> Result<Document<&'a str>, Error> {
+    Document::parse(text).map_err(|error| Error::NamedVaults {
+        path: path.to_owned(),
+        line: line_of(text, error.span().unwrap_or_default().start),
+        what: error.message().lines().collect::<Vec<_>>().join(", "),
     })
 }
 
-fn change(change: impl FnOnce(&mut DocumentMut, &Path) -> Result<(), Error>) -> Result<(), Error> {
+/// Returns the number of the line, from 1, on which this byte is.
+fn line_of(text: &str, byte: usize) -> usize {
+    text.bytes().take(byte).filter(|byte| *byte == b'\n').count() + 1
+}
+
+/// Changes the file under its lock. `change` also gets its vaults.
+fn change(
+    change: impl FnOnce(&mut DocumentMut, Vec<Named>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    rewrite(|document, text| {
+        let path = directories::vaults()?;
+        let all = parse(&self::document(text, &path)?, &path)?;
+        change(document, all)
+    })
+}
+
+/// Rewrites the file under its lock. `change` also gets its text.
+fn rewrite(
+    change: impl FnOnce(&mut DocumentMut, &str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let path = directories::vaults()?;
     directories::make_parent(&path)?;
     let _lock = lock(&path)?;
-    let mut document = read(&path)?;
-    change(&mut document, &path)?;
+    let before = read(&path)?;
+    let mut document = document(&before, &path)?.into_mut();
+    change(&mut document, &before)?;
     let text = document.to_string();
     replace(&path, text.as_bytes(), |written| {
         let is_same = written == text.as_bytes();
-        if is_same { Ok(()) } else { Err(Error::NotReadBack(path.clone())) }
+        if is_same { Ok(()) } else { Err(Error::NotReadBack(path.clone()).into()) }
     })
 }
 
-fn parse(document: &DocumentMut, path: &Path) -> Result<Vec<Named>, Error> {
-    let invalid = |what: String| Error::NamedVaults { path: path.to_owned(), what };
+fn parse(document: &Document<&str>, path: &Path) -> Result<Vec<Named>, Error> {
     let mut all = Vec::new();
     for (name, item) in document.iter() {
+        let start = |span: Option<std::ops::Range<usize>>| span.unwrap_or_default().start;
+        let header = start(document.key(name).and_then(toml_edit::Key::span).or(item.span()));
+        let invalid = |at: usize, what: String| Error::NamedVaults {
+            path: path.to_owned(),
+            line: line_of(document.raw(), at),
+            what,
+        };
         if !is_name(name) {
-            return Err(invalid(format!("[{}] is no name for a vault", Shown(name.as_bytes()))));
+            let name = Shown(name.as_bytes());
+            return Err(invalid(header, format!("`{name}` is no name for a vault: {NAME_RULE}")));
         }
-        let table = item.as_table_like().ok_or_else(|| invalid(format!("{name} is no table")))?;
+        let table = item
+            .as_table_like()
+            .ok_or_else(|| invalid(header, format!("{name} is no table, such as [{name}]")))?;
+        let at = |key: &str| table.key(key).map_or(header, |key| start(key.span()));
         let place = |key: &str| {
             let value = table.get(key).and_then(Item::as_str).map(expand);
-            let path = value.ok_or_else(|| invalid(format!("[{name}] has no path {key}")))?;
+            let path =
+                value.ok_or_else(|| invalid(at(key), format!("[{name}] has no path {key}")))?;
             // From another directory it would be another vault, or a mount point that is created.
             let is_usable = path.is_absolute();
-            is_usable
-                .then_some(path)
-                .ok_or_else(|| invalid(format!("[{name}] {key} begins with neither `/` nor `~/`")))
+            is_usable.then_some(path).ok_or_else(|| {
+                invalid(at(key), format!("[{name}] {key} begins with neither `/` nor `~/`"))
+            })
         };
         let (vault, mountpoint) = (place("vault")?, place("mountpoint")?);
-        let mut settings = Vec::new();
-        for (key, item) in table.iter().filter(|(key, _)| !matches!(*key, "vault" | "mountpoint")) {
-            let values = match item.as_value() {
-                Some(Value::Boolean(is_set)) if !is_set.value() => continue,
-                Some(Value::Boolean(_)) => Vec::new(),
-                Some(Value::Array(array)) => array.iter().filter_map(text).collect(),
-                value => value.and_then(text).into_iter().collect(),
-            };
-            let is_switch = item.as_bool() == Some(true);
-            if values.is_empty() && !is_switch {
-                return Err(invalid(format!(
-                    "[{name}] {key} is neither a text, a number, true, false nor a list of texts"
-                )));
-            }
-            settings.push((key.to_owned(), values));
-        }
+        let settings = settings(table).map_err(|key| {
+            let what = "is neither a text, a number, true, false nor a list of texts";
+            invalid(at(key), format!("[{name}] {key} {what}"))
+        })?;
         all.push(Named { name: name.to_owned(), vault, mountpoint, settings });
     }
     Ok(all)
+}
+
+/// Returns the settings in a table, or the key of one that has no usable value.
+fn settings(table: &dyn TableLike) -> Result<Vec<Setting>, &str> {
+    let mut settings = Vec::new();
+    for (key, item) in table.iter().filter(|(key, _)| !matches!(*key, "vault" | "mountpoint")) {
+        let values = match item.as_value() {
+            Some(Value::Boolean(is_set)) if !is_set.value() => continue,
+            Some(Value::Boolean(_)) => Some(Vec::new()),
+            Some(Value::Array(array)) => array.iter().map(text).collect(),
+            value => value.and_then(text).map(|text| vec![text]),
+        };
+        let is_switch = item.as_bool() == Some(true);
+        let values = values.filter(|values| is_switch || !values.is_empty()).ok_or(key)?;
+        settings.push((key.to_owned(), values));
+    }
+    Ok(settings)
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -243,8 +324,9 @@ mod tests {
     use super::*;
 
     fn parse_text(text: &str) -> Result<Vec<Named>, String> {
-        let document = text.parse::<DocumentMut>().unwrap();
-        parse(&document, Path::new("/vaults.toml")).map_err(|error| error.to_string())
+        let path = Path::new("/vaults.toml");
+        let parsed = document(text, path).and_then(|document| parse(&document, path));
+        parsed.map_err(|error| error.to_string())
     }
 
     fn setting(key: &str, values: &[&str]) -> Setting {
@@ -277,16 +359,26 @@ mod tests {
     #[test]
     fn an_invalid_table_is_named() {
         for (text, what) in [
-            ("a = 1", "a is no table"),
-            ("[a]\nvault = '/v'", "[a] has no path mountpoint"),
+            ("# x\na = 1", "line 2: a is no table"),
+            ("\n[[a]]\nvault = '/v'\nmountpoint = '/m'", "line 2: a is no table"),
+            ("[a]\nvault = '/v'", "line 1: [a] has no path mountpoint"),
+            ("[a]\nvault = 5\nmountpoint = '/m'", "line 2: [a] has no path vault"),
             // A relative path led to another place from each directory.
-            ("[a]\nvault = 'v'\nmountpoint = '/m'", "[a] vault begins with neither"),
-            ("[a]\nvault = '/v'\nmountpoint = ''", "[a] mountpoint begins with neither"),
+            ("[a]\nvault = 'v'\nmountpoint = '/m'", "line 2: [a] vault begins with neither"),
+            ("[a]\nvault = '/v'\nmountpoint = ''", "line 3: [a] mountpoint begins with neither"),
             // A name was printed as it was, with its control characters.
-            ("[\"a\\u001b[31m\"]\nvault = '/v'\nmountpoint = '/m'", "is no name for a vault"),
-            ("['--all']\nvault = '/v'\nmountpoint = '/m'", "is no name for a vault"),
-            ("[a]\nvault = '/v'\nmountpoint = '/m'\nidle = 1.5", "[a] idle is neither"),
-            ("[a]\nvault = '/v'\nmountpoint = '/m'\nidle = []", "[a] idle is neither"),
+            ("[\"a\\u001b[31m\"]\nvault = '/v'\nmountpoint = '/m'", "line 1: `a\\x1b[31m` is no"),
+            ("\n['--all']\nvault = '/v'\nmountpoint = '/m'", "line 2: `--all` is no name"),
+            ("['a/b']\nvault = '/v'\nmountpoint = '/m'", "line 1: `a/b` is no name"),
+            ("[a]\nvault = '/v'\nmountpoint = '/m'\nidle = 1.5", "line 4: [a] idle is neither"),
+            ("[a]\nvault = '/v'\nmountpoint = '/m'\nidle = []", "line 4: [a] idle is neither"),
+            // What is no text in a list was left out without a message.
+            (
+                "[a]\nvault = '/v'\nmountpoint = '/m'\noptions = ['ro', 1.5]",
+                "line 4: [a] options is",
+            ),
+            ("[a]\r\nvault = '/v'\r\nmountpoint = /m\r\n", "line 3: "),
+            ("[a]\nvault = '/v'\nmountpoint = '/m'\n\n[a]\n", "line 5: duplicate key"),
         ] {
             let said = parse_text(text).unwrap_err();
             assert!(said.contains(what), "{said}");
@@ -296,8 +388,9 @@ mod tests {
     #[test]
     fn a_change_keeps_comments_and_the_order() {
         let text = "# mine\n[b]\nvault = \"/v\" # the disk\nmountpoint = \"/m\"\n\n[a]\nvault = \"/w\"\nmountpoint = \"/n\"\n";
-        let mut document = text.parse::<DocumentMut>().unwrap();
-        let mut named = parse(&document, Path::new("/x")).unwrap().remove(0);
+        let parsed = document(text, Path::new("/x")).unwrap();
+        let mut named = parse(&parsed, Path::new("/x")).unwrap().remove(0);
+        let mut document = parsed.into_mut();
         named.vault = "/new".into();
         named.settings.push(setting("idle", &["5m"]));
         named.write(&mut document);

@@ -99,7 +99,10 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, Owne
     });
     match entry {
         Ok(Some(entry)) => Ok((Mounted { mountpoint, device: entry.device }, fd)),
-        Ok(None) => Err(MountError::NotMounted { path: mountpoint }),
+        Ok(None) => Err(MountError::Mount {
+            path: mountpoint,
+            source: io::Error::other("another program has unmounted it again"),
+        }),
         Err(error) => Err(error),
     }
 }

@@ -4,6 +4,7 @@
 //! * Nothing is unmounted before the mount table shows that the topmost mount at that very place is
 //!   a kithfs and, if the caller knows its device number, the one with that number.
 
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -81,22 +82,37 @@ impl How {
 
 fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, how: How) -> Result<(), MountError> {
     let failed = |op| move |source| MountError::Io { op, path: mountpoint.to_owned(), source };
-    let place = resolve(mountpoint).map_err(failed("find mount point"))?;
+    let place = match resolve(mountpoint) {
+        // A mount point that was created for the mount is removed with it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(MountError::NotMounted { path: mountpoint.to_owned() });
+        }
+        place => place.map_err(failed("find mount point"))?,
+    };
     let found = mount_at(&place).map_err(failed("read mount table"))?;
     let entry = found.ok_or_else(|| MountError::NotMounted { path: place.clone() })?;
     if !entry.is_kithfs() || expected.is_some_and(|expected| expected != entry.device) {
         return Err(MountError::NotOurs { path: place, fstype: entry.fstype });
     }
-    if rustix::process::geteuid().is_root() {
+    let result = if rustix::process::geteuid().is_root() {
         match rustix::mount::unmount(&place, UnmountFlags::NOFOLLOW | how.flags()) {
             Ok(()) => Ok(()),
             Err(rustix::io::Errno::BUSY) => {
-                Err(MountError::Busy { path: place, holders: holders(entry.device) })
+                Err(MountError::Busy { path: place.clone(), holders: holders(entry.device) })
             }
-            Err(error) => Err(MountError::Io { op: "unmount", path: place, source: error.into() }),
+            Err(error) => {
+                Err(MountError::Io { op: "unmount", path: place.clone(), source: error.into() })
+            }
         }
     } else {
         unmount_as_user(&place, entry.device, how != How::Polite)
+    };
+    let is_there =
+        || mount_at(&place).map_or(true, |now| now.is_some_and(|now| now.device == entry.device));
+    match result {
+        // Another program has unmounted it since the look at the mount table.
+        Err(_) if !is_there() => Err(MountError::NotMounted { path: place }),
+        result => result,
     }
 }
 

@@ -20,6 +20,7 @@ use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
 use crate::cli::user::named::{self, Named, OPTIONS, Setting};
 use crate::cli::vaults::open::locate;
+use crate::fuse::MountOptions;
 
 /// Opens a named vault. One that is open already stays as it is.
 pub fn open(args: &Open, level: LogLevel) -> Result<Exit, Failure> {
@@ -28,6 +29,7 @@ pub fn open(args: &Open, level: LogLevel) -> Result<Exit, Failure> {
         note(format_args!("{} is already open on {}", args.name, shown(&entry.mountpoint.0)));
         return Ok(Exit::Ok);
     }
+    check_stored(&named)?;
     if let Err(error @ Error::VaultMissing(_)) = locate(&named.vault) {
         return Err(Failure::from(error).hint(format_args!(
             "connect its disk, or say where it is now: kithfs vaults set {} --vault VAULT",
@@ -69,7 +71,7 @@ pub fn vaults(args: &Vaults) -> Result<Exit, Failure> {
                 settings: given(&own_matches())?,
             };
             settings_of(&named, &[])?;
-            named::put(&named, false)?;
+            named::add(&named)?;
             note(format_args!("open it: kithfs open {name}"));
         }
         VaultsCommand::Remove(args) => named::remove(&args.names)?,
@@ -79,29 +81,31 @@ pub fn vaults(args: &Vaults) -> Result<Exit, Failure> {
 }
 
 fn set(args: &SetVault) -> Result<(), Failure> {
-    let mut named = named::find(&args.name)?;
-    if let Some(vault) = &args.vault {
-        named.vault = named::absolute(vault)?;
-    }
-    if let Some(mountpoint) = &args.mountpoint {
-        named.mountpoint = named::absolute(mountpoint)?;
-    }
-    for option in &args.unset {
-        let key = option.trim_start_matches('-');
-        let key = if key == "o" { OPTIONS } else { key };
-        let before = named.settings.len();
-        named.settings.retain(|(other, _)| other != key);
-        if named.settings.len() == before {
-            let name = &args.name;
-            return Err(Error::Usage(format!("set {name}: it has no option {key}")).into());
-        }
-    }
     let over = given(&own_matches())?;
-    let mut settings = kept(&named, &over);
-    settings.extend(over);
-    named.settings = settings;
-    settings_of(&named, &[])?;
-    Ok(named::put(&named, true)?)
+    named::update(&args.name, |named| {
+        if let Some(vault) = &args.vault {
+            named.vault = named::absolute(vault)?;
+        }
+        if let Some(mountpoint) = &args.mountpoint {
+            named.mountpoint = named::absolute(mountpoint)?;
+        }
+        for option in &args.unset {
+            let key = option.trim_start_matches('-');
+            let key = if key == "o" { OPTIONS } else { key };
+            let before = named.settings.len();
+            named.settings.retain(|(other, _)| other != key);
+            if named.settings.len() == before {
+                let name = &args.name;
+                return Err(Error::Usage(format!("set {name}: it has no option {key}")).into());
+            }
+        }
+        let mut settings = kept(named, &over);
+        check_stored(&Named { settings: settings.clone(), ..named.clone() })?;
+        settings.extend(over);
+        named.settings = settings;
+        settings_of(named, &[])?;
+        Ok(())
+    })
 }
 
 /// A named vault. The names of the fields are stable.
@@ -161,17 +165,51 @@ fn arguments(named: &Named, over: &[Setting]) -> Vec<OsString> {
 /// # Errors
 /// One of them is not valid.
 fn settings_of(named: &Named, over: &[Setting]) -> Result<Mount, Failure> {
+    let invalid = |why| Error::Usage(format!("vault {}: {why}", named.name));
+    Ok(parsed(named, over).map_err(invalid)?)
+}
+
+/// Parses the arguments of `mount`, or returns what is wrong with them.
+fn parsed(named: &Named, over: &[Setting]) -> Result<Mount, String> {
     let words = [OsString::from("kithfs")].into_iter().chain(arguments(named, over));
-    match Cli::try_parse_from(words).map(|cli| cli.command) {
-        Ok(Command::Mount(mount)) => Ok(mount),
+    let mount = match Cli::try_parse_from(words).map(|cli| cli.command) {
+        Ok(Command::Mount(mount)) => mount,
         Ok(_) => unreachable!("the arguments begin with `mount`"),
         Err(error) => {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
-            let why = line.strip_prefix("error: ").unwrap_or(line);
-            Err(Error::Usage(format!("vault {}: {why}", named.name)).into())
+            return Err(line.strip_prefix("error: ").unwrap_or(line).to_owned());
         }
+    };
+    let mut options = MountOptions::default();
+    let mut lists = mount.how.options.iter();
+    lists.try_for_each(|list| options.parse(list)).map_err(|error| error.to_string())?;
+    Ok(mount)
+}
+
+/// Checks the settings of a named vault that are stored in the file, each one and all together.
+///
+/// # Errors
+/// The line with the first one that is not valid.
+fn check_stored(named: &Named) -> Result<(), Failure> {
+    let command = MountSettings::augment_args(clap::Command::new("mount"));
+    let is_option = |key: &str| {
+        key == OPTIONS || command.get_arguments().any(|argument| argument.get_long() == Some(key))
+    };
+    let invalid = |key: &str, what| -> Failure {
+        named::invalid_setting(&named.name, key, what).unwrap_or_else(|error| error).into()
+    };
+    for setting in &named.settings {
+        let key = &setting.0;
+        if !is_option(key) {
+            let what = format!("{key} is no option of `kithfs mount`");
+            return Err(invalid(key, what));
+        }
+        let alone = Named { settings: vec![setting.clone()], ..named.clone() };
+        parsed(&alone, &[]).map_err(|what| invalid(key, what))?;
     }
+    let last = named.settings.last().map_or("", |(key, _)| key);
+    parsed(named, &[]).map(drop).map_err(|what| invalid(last, what))
 }
 
 /// Returns the settings of a named vault that keep their meaning beside newer ones: those that are
