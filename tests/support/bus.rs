@@ -1,5 +1,6 @@
 //! A message bus for one test, and services of python-dbusmock on it.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -51,7 +52,8 @@ impl Bus {
             .arg(format!("--config-file={}", config.display()))
             .spawn()
             .unwrap();
-        wait_until("the bus listens", || socket.exists());
+        // Its socket is there a moment before it accepts connections.
+        wait_until("the bus listens", || UnixStream::connect(&socket).is_ok());
         Bus { address: listen, dbus: Some(dbus), children: Vec::new() }
     }
 
