@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, Document, DocumentMut, Item, Table, TableLike, Value};
 
-use crate::cli::display::{Shown, path as shown};
+use crate::cli::display::path as shown;
 use crate::cli::error::{Error, NAME_RULE};
 use crate::cli::local::replace::replace;
 use crate::cli::report::Failure;
@@ -259,7 +259,6 @@ fn parse(document: &Document<&str>, path: &Path) -> Result<Vec<Named>, Error> {
             what,
         };
         if !is_name(name) {
-            let name = Shown(name.as_bytes());
             return Err(invalid(header, format!("`{name}` is no name for a vault: {NAME_RULE}")));
         }
         let table = item
