@@ -1,10 +1,10 @@
 //! A store that does not answer: another mount of kithfs, whose daemon is stopped. Neither a lock nor an
-//! unmount waits for it without end.
+//! unmount waits for it without end, nor for a process that does.
 
 use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::Pid;
 
@@ -107,6 +107,85 @@ fn a_lock_gives_a_store_up_that_does_not_answer() {
         assert_eq!(file.stdout, b"synced");
         expect_code(nested.kithfs("fsck").arg("--repair").arg(&nested.vault), 0);
     }
+    let Nested { outer, .. } = nested;
+    outer.unmount();
+}
+
+/// A process whose memory is locked by the kernel: it maps something else over a changed page of a
+/// file, and the kernel writes the page first. The filesystem of the file does not answer.
+struct Stuck {
+    process: Child,
+    stopped: Option<Stopped>,
+}
+
+impl Stuck {
+    fn on(dir: &Path, daemon: Pid) -> Stuck {
+        const PROGRAM: &str = "
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p] + [ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+file = os.open('mapped', os.O_RDWR | os.O_CREAT, 0o600)
+os.truncate(file, 4096)
+page = libc.mmap(None, 4096, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+ctypes.memset(page, 1, 4096)
+print('ready', flush=True)
+sys.stdin.readline()
+# The page may have been written back meanwhile.
+ctypes.memset(page, 2, 4096)
+fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
+libc.mmap(page, 4096, mmap.PROT_READ, fixed, -1, 0)
+";
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", PROGRAM]).current_dir(dir);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let stopped = Some(Stopped::stop(daemon));
+        process.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
+        let status = format!("/proc/{}/stat", process.id());
+        wait_until("the process waits", || {
+            fs::read_to_string(&status).is_ok_and(|stat| stat.contains(") D "))
+        });
+        Stuck { process, stopped }
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        drop(self.stopped.take());
+        self.process.wait().unwrap();
+    }
+}
+
+/// A lock looked for the programs that used the mount before it did anything else. One process of the
+/// machine that was stuck, anywhere, kept every vault from being locked: the command line of such a
+/// process cannot be read. An unmount of a busy mount waited for it in the same way.
+#[test]
+fn a_lock_does_not_wait_for_a_stuck_process() {
+    if !can_mount() {
+        return;
+    }
+    let nested = Nested::new();
+    let other = Scratch::new(&[]);
+    let mut daemon = Daemon::start(other.kithfs("mount"), &other, &[]);
+    let writer = Writer::start(&other.point());
+    let stuck = Stuck::on(&nested.scratch.point(), nested.store());
+    let ended = |sub, code| {
+        let mut command = other.kithfs(sub);
+        command.arg(other.point());
+        let said = expect_code(&mut ends_within(60, &command), code);
+        String::from_utf8_lossy(&said.stderr).into_owned()
+    };
+    let told = ended("umount", 13);
+    assert!(told.contains("busy") && told.contains("(bash)"), "{told}");
+    ended("lock", 0);
+    let log = daemon.ended();
+    let named = |line: &String| line.contains("locked while in use") && line.contains("(bash)");
+    assert!(log.iter().any(named), "{log:#?}");
+    writer.end();
+    drop(stuck);
     let Nested { outer, .. } = nested;
     outer.unmount();
 }

@@ -176,7 +176,6 @@ impl Ending {
         let _locking = self.locking.lock();
         tracing::info!("locking: {why}");
         self.watch_store();
-        log_holders("locked while in use", &mounts::holders(self.mounted.device));
         (self.lock_within)(&self.mounted.mountpoint);
         if self.collects
             && let Err(error) = handover::collect(&self.mounted)
@@ -184,6 +183,7 @@ impl Ending {
             tracing::warn!("the kernel keeps what it has collected: {error}");
         }
         self.commit();
+        log_holders("locked while in use", &mounts::holders(self.mounted.device));
         self.closing.begin();
         self.drop_pages();
         match self.mounted.take_away() {

@@ -15,7 +15,7 @@
 //!   rings mapped. The kernel would wait for answers for ever, and so would every program in the
 //!   mount.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -143,6 +143,11 @@ pub fn run_as_asker() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     if arguments.next()? != OsStr::new(ASKER) {
         return None;
+    }
+    // Before the mount is used: `mounts::holders` leaves processes of this name out.
+    if let Ok(name) = CString::new(ASKER) {
+        // At worst the log names this process.
+        let _ = rustix::thread::set_name(&name);
     }
     let asked = mounted_of(arguments).map(|mounted| ask(&mounted));
     Some(if matches!(asked, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -3,20 +3,24 @@
 //! Rules that hold here
 //! * Nothing here sends a request to the mounted filesystem, because its daemon may be dead, or be
 //!   this process. The exception is [`is_dead`].
+//! * No other process is waited for without end. The kernel locks the memory of a process that waits
+//!   for a filesystem, and its command line and its mapped files cannot be read meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use super::options::SUBTYPE;
 
-/// The name under which the program is run as the helper that calls `syncfs`. No command of a user
-/// has this name.
+/// The name under which the program is run as the helper that calls `syncfs`, and the name of its
+/// process. No command of a user has this name.
 pub const ASKER: &str = "kithfs-syncfs";
 
 /// Number of a mounted filesystem, as in `st_dev`.
@@ -140,10 +144,42 @@ pub struct Holder {
     pub path: Option<PathBuf>,
 }
 
+/// How long [`holders`] searches. The search takes milliseconds, unless a process is stuck.
+const SEARCH: Duration = Duration::from_secs(3);
+
 /// Returns the processes that use an object on `device`, each with the first one found. Only root
 /// can see what processes of other users have open.
+///
+/// If a process is stuck, processes that have only mapped a file may be missing.
 pub fn holders(device: DeviceId) -> Vec<Holder> {
-    processes(|process| held(process, device))
+    let (sender, found) = mpsc::channel();
+    let send = move |holder| sender.send(holder).is_ok();
+    let search = move || {
+        // What may have to wait for a process comes last.
+        let _ = processes(|process| by_link(process, device)).all(&send)
+            && processes(|process| by_mapping(process, device)).all(&send);
+    };
+    let mut holders = BTreeMap::new();
+    match std::thread::Builder::new().name("kithfs-holders".into()).spawn(search) {
+        Ok(_) => {
+            let end = Instant::now() + SEARCH;
+            loop {
+                match found.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                    Ok(holder) => drop(holders.entry(holder.pid).or_insert(holder)),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    Err(RecvTimeoutError::Timeout) => {
+                        tracing::warn!(
+                            "a process of this machine is stuck: others that use the mount may not be named"
+                        );
+                        break;
+                    }
+                }
+            }
+        }
+        Err(error) => tracing::warn!("cannot search for processes that use the mount: {error}"),
+    }
+    // The daemon's own helper runs only for a moment, and no user can end it.
+    holders.into_values().filter(|holder| holder.name != ASKER).collect()
 }
 
 /// Returns the mount points, in this process's mount namespace, of a kithfs of which `is_it` is
@@ -171,36 +207,22 @@ pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
         let found = table.into_iter().find(|entry| entry.is_kithfs() && is_it(entry))?;
         Some(("mounted in its own mount namespace at", Some(found.mountpoint)))
     })
+    .collect()
 }
 
-/// Returns the processes for which `look` returns a value, by process id.
+/// Returns the processes for which `look` returns a value.
 fn processes(
     mut look: impl FnMut(&Path) -> Option<(&'static str, Option<PathBuf>)>,
-) -> Vec<Holder> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut holders: Vec<Holder> = processes
-        .flatten()
-        .filter_map(|process| {
-            let pid = process.file_name().to_str()?.parse().ok()?;
-            let (by, path) = look(&process.path())?;
-            let name = fs::read_to_string(process.path().join("comm"))
-                .unwrap_or_default()
-                .trim_end()
-                .to_owned();
-            Some(Holder { pid, name, by, path })
-        })
-        .collect();
-    holders.sort_by_key(|holder| holder.pid);
-    holders
+) -> impl Iterator<Item = Holder> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let (by, path) = look(&process.path())?;
+        let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        Some(Holder { pid, name: name.trim_end().to_owned(), by, path })
+    })
 }
 
-fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
-    // The daemon's own helper, which runs only for a moment and which no user can end.
-    if fs::read(process.join("cmdline"))
-        .is_ok_and(|line| line.split(|&b| b == 0).next() == Some(ASKER.as_bytes()))
-    {
-        return None;
-    }
+fn by_link(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
     for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")]
     {
         let link = process.join(link);
@@ -209,13 +231,14 @@ fn held(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBu
         }
     }
     let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    if let Some(open) = descriptors.map(|entry| entry.path()).find(|link| is_on(link, device)) {
-        return Some(("open file", fs::read_link(open).ok()));
-    }
+    let open = descriptors.map(|entry| entry.path()).find(|link| is_on(link, device))?;
+    Some(("open file", fs::read_link(open).ok()))
+}
+
+fn by_mapping(process: &Path, device: DeviceId) -> Option<(&'static str, Option<PathBuf>)> {
     let maps = fs::read(process.join("maps")).ok()?;
-    maps.split(|&b| b == b'\n')
-        .find_map(|line| mapped_from(line, device))
-        .map(|path| ("mapped file", path))
+    let path = maps.split(|&b| b == b'\n').find_map(|line| mapped_from(line, device))?;
+    Some(("mapped file", path))
 }
 
 /// Returns whether a link leads to an object on `device`. The kernel knows the device of every
