@@ -122,6 +122,43 @@ fn each_identity_has_its_own_passphrase_in_the_keyring() {
     assert!(bus.lists(&ann), "the other one stays");
 }
 
+/// With `--remember`, a command asked for the passphrase even when the keyring had it: `mount
+/// --remember` failed without a terminal where `ls` worked, and a named vault with `remember = true`
+/// asked each time that it was opened.
+#[test]
+fn what_is_remembered_is_not_asked_for_again() {
+    if !can_mount() || !has("dbus-daemon") || !has("gnome-keyring-daemon") {
+        return;
+    }
+    let ann = with_vault();
+    let mut bus = Session::start(&ann);
+    bus.start_keyring(&ann);
+    refused(&bus.kithfs(&ann, &["ls", "vault", "--remember"]), "no terminal");
+    let remember = ["passphrase", "remember", "vault"];
+    let done = bus.kithfs(&ann, &[&remember[..], &["--passphrase-file", "passphrase"]].concat());
+    assert!(done.status.success(), "{}", stderr(&done));
+    let done = bus.kithfs(&ann, &remember);
+    assert!(done.status.success(), "{}", stderr(&done));
+    ann.shell("mkdir plain");
+    let done = bus.kithfs(&ann, &["mount", "vault", "plain", "--remember"]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    drop(Mounted::of(&ann));
+    ann.ok(&["vaults", "add", "letters", "vault", "plain", "--remember"]);
+    for _ in 0..2 {
+        let done = bus.kithfs(&ann, &["open", "letters"]);
+        assert!(done.status.success(), "{}", stderr(&done));
+        drop(Mounted::of(&ann));
+    }
+    // Another passphrase than the stored one takes its place.
+    ann.write("second", "the second passphrase");
+    ann.ok(&["passphrase", "change", "vault", "--new-passphrase-file", "second"]);
+    let told = bus.kithfs(&ann, &remember);
+    refused(&told, "does not match, and will be replaced");
+    let done = bus.kithfs(&ann, &[&remember[..], &["--passphrase-file", "second"]].concat());
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert!(bus.lists(&ann));
+}
+
 /// Returns whether the memory of a process has these bytes.
 fn has_in_memory(pid: u32, bytes: &[u8]) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();

@@ -224,9 +224,7 @@ impl Locked {
             return Ok(asked(By::Age(AgeIdentities::read(&files)?)));
         }
         let by = match Source::choose_present(present, &environment) {
-            Source::Terminal if !present.remember && keyring::is_offered() => {
-                By::Keyring(Prompt::new(opens.clone()))
-            }
+            Source::Terminal if keyring::is_offered() => By::Keyring(Prompt::new(opens.clone())),
             source => By::Secret(source.read(opens)?),
         };
         if matches!(by, By::Secret(Given::Passphrase { .. }) | By::Keyring(_)) {
@@ -245,7 +243,7 @@ impl Locked {
         let mut given = match by {
             By::Secret(given) => given,
             By::Age(identities) => return self.unlock_by_age(&identities),
-            By::Keyring(prompt) => match self.unlock_by_keyring()? {
+            By::Keyring(prompt) => match self.unlock_by_keyring(remember.is_some())? {
                 Some(opened) => return Ok(opened),
                 None => prompt.ask()?,
             },
@@ -295,8 +293,9 @@ impl Locked {
         }
     }
 
-    /// Unlocks it with the passphrase that the keyring has. `None` if it has none, or another one.
-    fn unlock_by_keyring(&self) -> Result<Option<(Identity, u16)>, Failure> {
+    /// Unlocks it with the passphrase that the keyring has. `None` if it has none, or another one,
+    /// which the caller `replaces`.
+    fn unlock_by_keyring(&self, replaces: bool) -> Result<Option<(Identity, u16)>, Failure> {
         let passphrase = match keyring::passphrase(&self.file.public()) {
             Ok(Some(passphrase)) => passphrase,
             Ok(None) => return Ok(None),
@@ -308,9 +307,12 @@ impl Locked {
         let given = Given::Passphrase { bytes: SecretBytes::new(passphrase), typed: None };
         match self.unlock_once(given) {
             Err(failure) if failure.exit == Exit::WrongSecret => {
-                note(
-                    "the passphrase in the keyring does not match; `kithfs passphrase remember` replaces it, and `kithfs passphrase forget` removes it",
-                );
+                note(match replaces {
+                    true => "the passphrase in the keyring does not match, and will be replaced",
+                    false => {
+                        "the passphrase in the keyring does not match; `kithfs passphrase remember` replaces it, and `kithfs passphrase forget` removes it"
+                    }
+                });
                 Ok(None)
             }
             done => done.map(Some),
