@@ -82,8 +82,10 @@ fn what_an_ssh_key_did_not_sign_is_refused() {
     refuses("authorized_keys", "line 2");
     ann.write("none", "# nothing\n");
     refuses("none", "no SSH key");
-    ann.write("signature", "-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n");
-    refuses("ed25519.pub", "not a signature");
+    for text in ["", "-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n"] {
+        ann.write("signature", text);
+        refuses("ed25519.pub", "not a signature");
+    }
     let both = [&verify("ed25519.pub")[..], &["--yes"]].concat();
     ann.fails(&both, 2);
     ann.fails(&["contact", "verify", "Bob", "--ssh", "ed25519.pub"], 2);

@@ -78,8 +78,10 @@ impl AgeIdentities {
 }
 
 fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>, Error> {
-    // A file that does not parse was damaged or forged by the storage host.
-    let Ok(sealed) = Decryptor::new_buffered(file) else { return Ok(None) };
+    let failed = |why: String| Err(Error::Age { op: "open age slot", why });
+    // By the storage host, or by its disk. Another slot may be whole.
+    let damaged = || failed("it is damaged".to_owned());
+    let Ok(sealed) = Decryptor::new_buffered(file) else { return damaged() };
     let mut reader = match sealed.decrypt(std::iter::once(identity)) {
         Ok(reader) => reader,
         // Only a plugin reads and writes here.
@@ -88,8 +90,13 @@ fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>
             | age::DecryptError::PluginResolve(_)
             | age::DecryptError::Io(_)),
         ) => {
-            return Err(Error::Age { op: "open age slot", why: error.to_string() });
+            return failed(error.to_string());
         }
+        Err(
+            age::DecryptError::InvalidHeader
+            | age::DecryptError::InvalidMac
+            | age::DecryptError::DecryptionFailed,
+        ) => return damaged(),
         Err(_) => return Ok(None),
     };
     // One byte more, so that longer contents are refused and not truncated.
@@ -99,7 +106,7 @@ fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>
         match reader.read(&mut contents[len..]) {
             Ok(0) => break,
             Ok(read) => len += read,
-            Err(_) => return Ok(None),
+            Err(_) => return damaged(),
         }
     }
     if len != 32 {
