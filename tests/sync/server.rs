@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::tool::{self, Clock, Entry, Reading, Tool};
+use super::tool::{self, Clock, Entry, Reading, Tool, TornCopies};
 use super::trace::{How, Random, ToolKind};
 
 /// An entry on the server.
@@ -39,6 +39,7 @@ pub struct Server {
     base: Vec<Paths<Base>>,
     clock: Clock,
     next: u64,
+    torn: TornCopies,
 }
 
 /// What is to be done with a path.
@@ -74,7 +75,15 @@ fn has_below<T>(map: &Paths<T>, dir: &str) -> bool {
 impl Server {
     pub fn new(kind: ToolKind, roots: Vec<PathBuf>) -> Server {
         let base = roots.iter().map(|_| BTreeMap::new()).collect();
-        Server { kind, roots, remote: BTreeMap::new(), base, clock: Clock::default(), next: 0 }
+        Server {
+            kind,
+            roots,
+            remote: BTreeMap::new(),
+            base,
+            clock: Clock::default(),
+            next: 0,
+            torn: TornCopies::default(),
+        }
     }
 
     fn number(&mut self) -> u64 {
@@ -371,7 +380,7 @@ impl Tool for Server {
         if how.torn.is_some() {
             between();
         }
-        let read = reading.finish();
+        let read = reading.finish(&mut self.torn);
         for (path, change) in changes {
             let (here, bytes) = (local.get(&path), read.get(&path));
             done += usize::from(match (change, here) {
@@ -383,5 +392,9 @@ impl Tool for Server {
             });
         }
         done
+    }
+
+    fn torn(&self) -> &TornCopies {
+        &self.torn
     }
 }

@@ -68,7 +68,7 @@ impl Place {
         self.play_and_spoil(trace, &|_| ())
     }
 
-    fn play_and_spoil(&self, trace: &Trace, spoil: &dyn Fn(&Path)) -> Outcome {
+    pub fn play_and_spoil(&self, trace: &Trace, spoil: &dyn Fn(&Path)) -> Outcome {
         let dir = self.scratch();
         let team = self.dir.path().join("team");
         let template = if trace.members { &team } else { self.dir.path() };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::tool::{self, Clock, Entry, Reading, Tool};
+use super::tool::{self, Clock, Entry, Reading, Tool, TornCopies};
 use super::trace::{How, ToolKind};
 
 type Vector = BTreeMap<usize, u64>;
@@ -22,6 +22,7 @@ pub struct Syncthing {
     roots: Vec<PathBuf>,
     index: Vec<BTreeMap<String, Known>>,
     clock: Clock,
+    torn: TornCopies,
 }
 
 fn includes(greater: &Vector, lesser: &Vector) -> bool {
@@ -40,7 +41,7 @@ fn merge(one: &Vector, other: &Vector) -> Vector {
 impl Syncthing {
     pub fn new(roots: Vec<PathBuf>) -> Syncthing {
         let index = roots.iter().map(|_| BTreeMap::new()).collect();
-        Syncthing { roots, index, clock: Clock::default() }
+        Syncthing { roots, index, clock: Clock::default(), torn: TornCopies::default() }
     }
 
     /// Brings the index of a machine up to date with its directory. Returns the number of changes.
@@ -95,7 +96,7 @@ impl Syncthing {
         if how.torn.is_some() {
             between();
         }
-        let read = reading.finish();
+        let read = reading.finish(&mut self.torn);
         let mut changes = 0;
         for (path, theirs) in news {
             // Blocks that differ from the index are not copied.
@@ -235,5 +236,9 @@ impl Tool for Syncthing {
             changes += self.pull(machine, peer, how, between);
         }
         changes + self.scan(machine)
+    }
+
+    fn torn(&self) -> &TornCopies {
+        &self.torn
     }
 }

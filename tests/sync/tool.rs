@@ -1,10 +1,10 @@
 //! What the simulated sync tools have in common: how they look at a directory, and how they write a
 //! file into it. They know whole files only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Timespec, Timestamps};
@@ -16,6 +16,31 @@ pub trait Tool {
     /// Lets the tool of one machine work once. `between` is called when half of each changed file
     /// is read, if the sync is a torn one. Returns how many changes were made anywhere.
     fn sync(&mut self, machine: usize, how: &How, between: &mut dyn FnMut()) -> usize;
+
+    /// Returns the torn copies that this tool has made.
+    fn torn(&self) -> &TornCopies;
+}
+
+/// The bytes of copies that were made of files while a program wrote to them, and that the files had
+/// neither when half of them was read nor afterwards.
+#[derive(Default)]
+pub struct TornCopies(BTreeSet<Vec<u8>>);
+
+impl TornCopies {
+    /// Returns the files below `root` that are such copies.
+    pub fn among(&self, root: &Path) -> BTreeSet<String> {
+        if self.0.is_empty() {
+            return BTreeSet::new();
+        }
+        let is_torn =
+            |path: &String| fs::read(root.join(path)).is_ok_and(|it| self.0.contains(&it));
+        scan(root)
+            .into_iter()
+            .filter(|(_, entry)| !entry.is_dir)
+            .map(|(path, _)| path)
+            .filter(is_torn)
+            .collect()
+    }
 }
 
 /// Creates the tool for these directories.
@@ -113,7 +138,24 @@ pub fn with_suffix(path: &str, suffix: &str) -> String {
 
 /// The contents of files as a tool reads them: all at once, or in two halves.
 pub struct Reading {
-    files: BTreeMap<String, (File, Vec<u8>, u64)>,
+    files: BTreeMap<String, Half>,
+}
+
+/// A file of which a part was read.
+struct Half {
+    file: File,
+    bytes: Vec<u8>,
+    /// How many bytes are missing.
+    rest: u64,
+    /// What the file contained at that time, if it is read in two halves.
+    before: Option<Vec<u8>>,
+}
+
+/// Returns what an open file contains, without moving its position.
+fn contents(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; file.metadata()?.len() as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 impl Reading {
@@ -129,17 +171,24 @@ impl Reading {
             let half = if torn { entry.size / 2 } else { entry.size };
             let mut bytes = Vec::new();
             if Read::by_ref(&mut file).take(half).read_to_end(&mut bytes).is_ok() {
-                reading.files.insert(path.clone(), (file, bytes, entry.size - half));
+                let before = if torn { contents(&file).ok() } else { None };
+                let rest = entry.size - half;
+                reading.files.insert(path.clone(), Half { file, bytes, rest, before });
             }
         }
         reading
     }
 
-    /// Reads the rest of each file.
-    pub fn finish(self) -> BTreeMap<String, Vec<u8>> {
+    /// Reads the rest of each file, and adds the copies that are torn to `torn`.
+    pub fn finish(self, torn: &mut TornCopies) -> BTreeMap<String, Vec<u8>> {
         let mut read = BTreeMap::new();
-        for (path, (mut file, mut bytes, rest)) in self.files {
+        for (path, Half { mut file, mut bytes, rest, before }) in self.files {
             if Read::by_ref(&mut file).take(rest).read_to_end(&mut bytes).is_ok() {
+                if before.is_some_and(|before| before != bytes)
+                    && contents(&file).is_ok_and(|after| after != bytes)
+                {
+                    torn.0.insert(bytes.clone());
+                }
                 read.insert(path, bytes);
             }
         }
