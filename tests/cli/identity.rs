@@ -617,3 +617,59 @@ fn altered_or_misaddressed_invitations_are_refused() {
     bob.fails(&["contact", "add", "Ann", &ann.public().to_string()], 14);
     refused(&bob.fails(&["accept", "invitation", "--yes"], 14), "which is CHANGED");
 }
+
+/// Two machines changed the passphrase of a synced vault at the same time. The sync tool kept one
+/// file as `+identity` and the other one as a conflict copy. The passphrase that the second machine
+/// had acknowledged then opened nothing, and `fsck` did not mention the copy.
+#[test]
+fn a_passphrase_opens_a_conflict_copy_of_the_identity() {
+    let ann = Person::new("ann");
+    let cost = ["--kdf-memory", "32", "--kdf-passes", "1"];
+    for vault in ["vault", "other"] {
+        ann.ok(&[&["init", "--synced"], &cost[..], &[vault]].concat());
+    }
+    ann.ok(&["mkdir", "vault", "letters"]);
+    let file = |name: &str| ann.home().join(name);
+    let change = |new: &str, vault: &str| {
+        ann.write(new, &format!("{new} passphrase\n"));
+        ann.ok(&[&["passphrase", "change", "--new-passphrase-file", new], &cost[..], &[vault]]
+            .concat());
+    };
+    let before = fs::read(file("vault/+identity")).unwrap();
+    change("second", "vault");
+    let theirs = fs::read(file("vault/+identity")).unwrap();
+    fs::write(file("vault/+identity"), &before).unwrap();
+    change("first", "vault");
+    change("third", "other");
+    fs::copy(file("other/+identity"), file("vault/+identity (1)")).unwrap();
+    fs::write(file("vault/+identity (2)"), "junk").unwrap();
+    let ls = |by: &str| ["ls", "--passphrase-file", by, "vault"].map(str::to_owned);
+    let refuses = |by: &str| {
+        let args = ls(by);
+        ann.fails(&args.each_ref().map(String::as_str), 3);
+    };
+    let opens = |by: &str| {
+        let args = ls(by);
+        let output = ann.ok(&args.each_ref().map(String::as_str));
+        assert_eq!(said(&output), "letters\n");
+        stderr(&output)
+    };
+    refuses("second");
+    let copy = "+identity.sync-conflict-20260101-000000-AAAAAAA";
+    fs::write(file(&format!("vault/{copy}")), theirs).unwrap();
+    assert!(!opens("first").contains("conflict copy"));
+    let told = opens("second");
+    assert!(told.contains(copy) && told.contains("a conflict copy"), "{told}");
+    refuses("passphrase");
+    // That of another identity opens nothing here.
+    refuses("third");
+    let found = said(&ann.ok(&["fsck", "--passphrase-file", "first", "vault"]));
+    assert!(
+        found.contains(&format!("{copy}: is a conflict copy of the vault's identity")),
+        "{found}"
+    );
+    // The user keeps one of the two.
+    fs::rename(file(&format!("vault/{copy}")), file("vault/+identity")).unwrap();
+    assert!(!opens("second").contains("conflict copy"));
+    refuses("first");
+}

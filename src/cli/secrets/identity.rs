@@ -23,7 +23,7 @@ use crate::cli::secrets::age::AgeIdentities;
 use crate::cli::secrets::source::{
     ATTEMPTS, Environment, Given, Opens, Prompt, SecretBytes, Source,
 };
-use crate::cli::secrets::{kdf, keyring};
+use crate::cli::secrets::{copies, kdf, keyring};
 use crate::cli::terminal::progress::Busy;
 use crate::cli::user::{directories, own_name};
 use crate::crypto::Argon2Params;
@@ -55,6 +55,8 @@ pub struct Locked {
     pub file: IdentityFile,
     /// Its attributes, from the descriptor that it was read from.
     pub stat: Stat,
+    /// Whether a secret that does not open it is tried on its conflict copies.
+    has_copies: bool,
     /// The vault's own identity, if this one opens it.
     pub linked: Option<Box<Locked>>,
 }
@@ -112,7 +114,7 @@ impl Place {
     }
 
     /// Returns the contents of the file and its attributes, from one descriptor.
-    fn bytes(&self) -> io::Result<(Vec<u8>, Stat)> {
+    pub(super) fn bytes(&self) -> io::Result<(Vec<u8>, Stat)> {
         let file = self.dir.open_file(&self.name, Access::Read)?;
         // One byte more than the longest file, so that a longer one is refused and not truncated.
         let mut bytes = vec![0; MAX_LEN + 1];
@@ -127,7 +129,7 @@ impl Place {
             Error::Secret { op: "read identity", path: self.path.clone(), source }
         })?;
         let file = IdentityFile::decode(&bytes).map_err(|error| of_identity(error, &self.path))?;
-        Ok(Locked { place: self, file, stat, linked: None })
+        Ok(Locked { place: self, file, stat, has_copies: false, linked: None })
     }
 }
 
@@ -197,7 +199,7 @@ pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Fail
     let own = Place::in_vault(store, vault);
     match own.bytes() {
         Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_a_file(&error) => Ok(None),
-        read => own.locked(read).map(Some),
+        read => own.locked(read).map(|own| Some(Locked { has_copies: true, ..own })),
     }
 }
 
@@ -256,16 +258,16 @@ impl Locked {
             match (self.unlock_once(given), prompt) {
                 (Ok(opened), _) => {
                     if let Some((opens, passphrase)) = kept {
-                        self.remember(&opened, &passphrase, opens)?;
+                        opened.remember(&passphrase, opens)?;
                     }
-                    return Ok(opened);
+                    return Ok((opened.identity, opened.slot));
                 }
                 (Err(failure), Some(prompt)) if failure.exit == Exit::WrongSecret => {
                     failure.print();
                     note(display::left(left));
                     given = prompt.ask()?;
                 }
-                (done, _) => return done,
+                (Err(failure), _) => return Err(failure),
             }
         }
     }
@@ -315,32 +317,21 @@ impl Locked {
                 });
                 Ok(None)
             }
-            done => done.map(Some),
+            done => done.map(|opened| Some((opened.identity, opened.slot))),
         }
-    }
-
-    fn remember(
-        &self,
-        (identity, slot): &(Identity, u16),
-        passphrase: &[u8],
-        opens: &Opens,
-    ) -> Result<(), Failure> {
-        let kind = self.file.slots().find(|info| info.id == *slot).map(|info| info.kind);
-        if !matches!(kind, Some(SlotKind::Passphrase(_))) {
-            return Err(Error::Usage(
-                "only a passphrase is remembered, not a recovery code".into(),
-            )
-            .into());
-        }
-        Ok(keyring::remember(&identity.public(), passphrase, &opens.to_string())?)
     }
 
     fn age_slots(&self) -> usize {
         self.file.slots().filter(|slot| slot.kind == SlotKind::Age).count()
     }
 
+    /// Returns the conflict copies that are tried after the file.
+    fn copies(&self) -> Vec<(Place, IdentityFile)> {
+        if self.has_copies { copies::beside(&self.place, &self.file) } else { Vec::new() }
+    }
+
     /// Decrypts the age slots one after the other until one of them unlocks the identity. If a slot
-    /// fails, the next one is tried.
+    /// fails, the next one is tried. Slots of conflict copies come last.
     fn unlock_by_age(&self, identities: &AgeIdentities) -> Result<(Identity, u16), Failure> {
         // Ctrl-C must work while a token waits for its owner.
         let _unblocked = signals::unblocked();
@@ -349,29 +340,52 @@ impl Locked {
             0 => of_identity(IdentityError::NoSuchKind("age recipient"), path),
             slots => Error::NoAgeSlotOpens { path: path.clone(), slots }.into(),
         };
-        for slot in self.file.slots().filter(|slot| slot.kind == SlotKind::Age) {
-            match identities.open(slot.age_file) {
-                Ok(Some(secret)) => match self.file.unlock_with_slot(&secret) {
-                    Ok(opened) => return Ok(opened),
-                    Err(IdentityError::WrongSecret(_)) => {}
-                    Err(error) => return Err(of_identity(error, path)),
-                },
-                Ok(None) => {}
-                Err(error) => failed = error.into(),
+        let mut tried = Vec::new();
+        let mut open = |file: &IdentityFile| -> Result<Option<(Identity, u16)>, Failure> {
+            for slot in file.slots().filter(|slot| slot.kind == SlotKind::Age) {
+                if tried.iter().any(|before| before == slot.age_file) {
+                    continue;
+                }
+                tried.push(slot.age_file.to_vec());
+                match identities.open(slot.age_file) {
+                    Ok(Some(secret)) => match file.unlock_with_slot(&secret) {
+                        Ok(opened) => return Ok(Some(opened)),
+                        Err(IdentityError::WrongSecret(_)) => {}
+                        Err(error) => return Err(of_identity(error, path)),
+                    },
+                    Ok(None) => {}
+                    Err(error) => failed = error.into(),
+                }
+            }
+            Ok(None)
+        };
+        if let Some(opened) = open(&self.file)? {
+            return Ok(opened);
+        }
+        for (place, copy) in self.copies() {
+            if let Ok(Some(opened)) = open(&copy) {
+                note_copy(&place);
+                return Ok(opened);
             }
         }
         Err(failed)
     }
 
-    fn unlock_once(&self, given: Given) -> Result<(Identity, u16), Failure> {
+    fn unlock_once(&self, given: Given) -> Result<Opened, Failure> {
         let Candidates { secrets, mistyped } = candidates(given)?;
         let is_stretched = secrets.iter().any(|secret| matches!(secret, Secret::Passphrase(_)));
         let _busy = is_stretched.then(|| Busy::new("checking the passphrase"));
         let mut failure = None;
         for secret in &secrets {
-            match self.file.unlock_with_slot(secret) {
+            match Opened::by(&self.file, secret) {
                 Ok(opened) => return Ok(opened),
                 Err(error) => failure = Some(error),
+            }
+        }
+        for (place, copy) in self.copies() {
+            if let Some(opened) = secrets.iter().find_map(|secret| Opened::by(&copy, secret).ok()) {
+                note_copy(&place);
+                return Ok(opened);
             }
         }
         match mistyped {
@@ -381,6 +395,42 @@ impl Locked {
                 &self.place.path,
             )),
         }
+    }
+}
+
+/// Notes that a secret opened a conflict copy and not the identity itself.
+fn note_copy(place: &Place) {
+    note(format_args!(
+        "this opens {}, a conflict copy of the vault's identity: two machines changed the ways to unlock at the same time. Keep one of the two files, under the name {IDENTITY_FILE}",
+        display::path(&place.path)
+    ));
+}
+
+/// An identity that a secret opened.
+struct Opened {
+    identity: Identity,
+    /// The number of the slot.
+    slot: u16,
+    /// Whether the slot is that of a passphrase.
+    by_passphrase: bool,
+}
+
+impl Opened {
+    fn by(file: &IdentityFile, secret: &Secret) -> Result<Opened, IdentityError> {
+        let (identity, slot) = file.unlock_with_slot(secret)?;
+        let kind = file.slots().find(|info| info.id == slot).map(|info| info.kind);
+        let by_passphrase = matches!(kind, Some(SlotKind::Passphrase(_)));
+        Ok(Opened { identity, slot, by_passphrase })
+    }
+
+    fn remember(&self, passphrase: &[u8], opens: &Opens) -> Result<(), Failure> {
+        if !self.by_passphrase {
+            return Err(Error::Usage(
+                "only a passphrase is remembered, not a recovery code".into(),
+            )
+            .into());
+        }
+        Ok(keyring::remember(&self.identity.public(), passphrase, &opens.to_string())?)
     }
 }
 

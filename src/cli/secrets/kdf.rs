@@ -92,6 +92,17 @@ pub fn allow(file: &IdentityFile, path: &Path) -> Result<(), Failure> {
     })
 }
 
+/// Returns whether a passphrase attempt on all of these files costs no more than is permitted for
+/// one without a question.
+pub fn is_usual<'a>(files: impl IntoIterator<Item = &'a IdentityFile>) -> bool {
+    let costs = files.into_iter().map(Cost::of);
+    let all = costs.fold(Cost { memory_kib: 0, work: 0 }, |all, one| Cost {
+        memory_kib: all.memory_kib.max(one.memory_kib),
+        work: all.work.saturating_add(one.work),
+    });
+    all.is_usual()
+}
+
 /// Notes that the chosen cost makes every unlock ask the user.
 pub fn note_cost(file: &IdentityFile) {
     if !Cost::of(file).is_usual() {

@@ -1,6 +1,7 @@
 //! Passphrases, recovery codes and key files, and the identity files that they open.
 
 pub mod age;
+mod copies;
 pub mod identity;
 pub mod kdf;
 pub mod keyring;

@@ -87,6 +87,8 @@ pub enum NoteKind {
     Marked,
     /// A sync tool's conflict copy.
     Copy,
+    /// A conflict copy of the vault's own identity. Its path is the stored one.
+    IdentityCopy,
 }
 
 /// An entry that the user may want to look at.

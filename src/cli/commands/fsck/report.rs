@@ -84,6 +84,9 @@ impl Note {
                 "is marked: it is not where its name was created, or another entry has its name"
             }
             NoteKind::Copy => "is a sync tool's conflict copy",
+            NoteKind::IdentityCopy => {
+                "is a conflict copy of the vault's identity: the secrets of either open the vault; keep one of the two"
+            }
         };
         Note { plain: JsonPath::from_bytes(&found.plain), what }
     }

@@ -41,6 +41,9 @@ use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::{entries, is_missing};
 use crate::vault::types::ROOT;
 
+/// Name of the vault's own identity. Behind it a sync tool appends the suffix of a conflict copy.
+const IDENTITY: &[u8] = b"+identity";
+
 /// Prefixes of the names of control files at the root of a share. Their contents are verified when
 /// the share is opened. Only targets of long links and long lists of attributes are read with their
 /// entries.
@@ -48,7 +51,7 @@ const ROOT_CONTROLS: [&[u8]; 12] = [
     b"+share",
     b"+manifest-",
     b"+slots-",
-    b"+identity",
+    IDENTITY,
     b"+lock",
     b"+synced",
     b"+names",
@@ -438,6 +441,10 @@ impl<'a> Walk<'a> {
             (false, true) => NoteKind::Copy,
             (false, false) => return,
         };
+        self.add_note(plain, kind);
+    }
+
+    fn add_note(&mut self, plain: &[u8], kind: NoteKind) {
         if (self.notes.len() as u64) < FAULTS_MAX {
             self.notes.push(CheckNote { plain: plain.to_vec(), kind });
         } else {
@@ -566,6 +573,9 @@ impl<'a> Walk<'a> {
             }
             fault("is not a control file of this directory", None)
         } else {
+            if name.starts_with(IDENTITY) && name != IDENTITY {
+                self.add_note(name, NoteKind::IdentityCopy);
+            }
             return;
         };
         self.tell(found);
