@@ -99,10 +99,7 @@ impl Survey<'_> {
                 if removed.replaced && is_older && !is_alive && !is_doubtful && !same_name {
                     back = back.or(self.has_other_writers().then_some(true));
                 }
-                let is_elsewhere = back == Some(true)
-                    && (removed.here || removed.replaced)
-                    && !same_name
-                    && self.has_other_writers();
+                let is_elsewhere = back == Some(true) && !same_name && self.has_other_writers();
                 older = (!is_elsewhere).then_some(removed.version);
             }
             Why::Older { was, backwards: true } => {
