@@ -89,13 +89,19 @@ pub enum Added {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContactError {
     /// The text does not begin as a list of contacts does.
-    #[error(
-        "is not a list of contacts: the first line is not `{FIRST_LINE}`, or line ends are wrong"
-    )]
+    #[error("line 1: it is not `{FIRST_LINE}`, so this is not a list of contacts")]
     NotAList,
     /// A newer program wrote it.
     #[error("was written by a newer kithfs")]
     Newer,
+    /// A line does not end in a line feed alone.
+    #[error("line {line}: it ends in {}", if *.is_crlf { "CR LF, as text files of Windows do, and not in LF" } else { "no LF" })]
+    LineEnd {
+        /// Its number, from 1.
+        line: usize,
+        /// There is a carriage return before the line feed.
+        is_crlf: bool,
+    },
     /// A line cannot be parsed.
     #[error("line {line}: {what}")]
     Line {
@@ -230,10 +236,9 @@ impl Contacts {
     /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         let mut text = format!("{FIRST_LINE}\n");
-        for Contact { name, public, verified, offered } in &self.list {
-            let trust = if *verified { "verified" } else { "new" };
-            let offered = offered.map_or_else(|| "-".to_owned(), |offered| offered.to_string());
-            text.push_str(&format!("{trust} {public} {offered} {name}\n"));
+        for contact in &self.list {
+            text.push_str(&line_of(contact));
+            text.push('\n');
         }
         text
     }
@@ -244,42 +249,53 @@ impl Contacts {
     /// The number of the line that cannot be parsed; a name or key that occurs twice; names out of
     /// order.
     pub fn parse(text: &str) -> Result<Self, ContactError> {
-        let mut lines = text.lines();
-        match lines.next() {
-            Some(FIRST_LINE) if text.ends_with('\n') => {}
-            Some(first) if first != FIRST_LINE && first.starts_with("kithfs contacts ") => {
-                return Err(ContactError::Newer);
-            }
+        // The last part is empty if the text ends in a line feed.
+        let mut lines = text.split('\n');
+        let last = lines.next_back().unwrap_or_default();
+        match lines.next().unwrap_or(last).trim_end_matches('\r') {
+            FIRST_LINE => {}
+            first if first.starts_with("kithfs contacts ") => return Err(ContactError::Newer),
             _ => return Err(ContactError::NotAList),
         }
+        let crlf = text.split_inclusive('\n').position(|line| line.ends_with("\r\n"));
+        if let Some(at) = crlf {
+            return Err(ContactError::LineEnd { line: at + 1, is_crlf: true });
+        }
+        if !last.is_empty() || !text.ends_with('\n') {
+            let line = text.split('\n').count();
+            return Err(ContactError::LineEnd { line, is_crlf: false });
+        }
         let mut list: Vec<Contact> = Vec::new();
+        let mut owners: HashMap<[u8; 32], String> = HashMap::new();
         for (at, line) in lines.enumerate() {
             let failed = |what: &str| ContactError::Line { line: at + 2, what: what.to_owned() };
             let contact = parse_line(line).map_err(|what| failed(&what))?;
             if list.last().is_some_and(|last| last.name >= contact.name) {
                 return Err(failed("the names are not in ascending order"));
             }
-            list.push(contact);
-        }
-        let mut owners: HashMap<&[u8; 32], &str> = HashMap::new();
-        for contact in &list {
-            for half in [Some(&contact.public), contact.offered.as_ref()]
-                .into_iter()
-                .flatten()
-                .flat_map(|key| [&key.sign, &key.exchange])
-            {
-                match owners.insert(half, &contact.name) {
+            let keys = [Some(contact.public), contact.offered].into_iter().flatten();
+            for half in keys.flat_map(|key| [key.sign, key.exchange]) {
+                match owners.insert(half, contact.name.clone()) {
                     Some(other) if other != contact.name => {
-                        return Err(ContactError::KeyOfOther(other.to_owned()));
+                        return Err(failed(&ContactError::KeyOfOther(other).to_string()));
                     }
                     _ => {}
                 }
             }
+            // A second spelling of a key.
+            if line_of(&contact) != line {
+                return Err(failed("it is not spelled as kithfs writes it"));
+            }
+            list.push(contact);
         }
-        let contacts = Self { list };
-        // second spellings of keys
-        if contacts.to_text() == text { Ok(contacts) } else { Err(ContactError::NotAList) }
+        Ok(Self { list })
     }
+}
+
+fn line_of(Contact { name, public, verified, offered }: &Contact) -> String {
+    let trust = if *verified { "verified" } else { "new" };
+    let offered = offered.map_or_else(|| "-".to_owned(), |offered| offered.to_string());
+    format!("{trust} {public} {offered} {name}")
 }
 
 fn parse_line(line: &str) -> Result<Contact, String> {
@@ -413,10 +429,18 @@ mod tests {
             assert!(Contacts::parse(&text.replacen(from, to, 1)).is_err(), "{from:?} -> {to:?}");
         }
         assert_eq!(Contacts::parse("kithfs contacts 2\n"), Err(ContactError::Newer));
-        assert!(
-            Contacts::parse(&text.replace(&key(1).to_string(), &key(2).to_string())).is_err(),
-            "one key under two names"
-        );
+        let line = |text: &str| match Contacts::parse(text) {
+            Err(ContactError::Line { line, .. } | ContactError::LineEnd { line, .. }) => line,
+            other => panic!("{other:?}"),
+        };
+        let twice = text.replace(&key(1).to_string(), &key(2).to_string());
+        assert_eq!(line(&twice), 3, "one key under two names");
+        let capitals = text.replace(&key(1).to_string(), &key(1).to_string().to_uppercase());
+        assert_eq!(line(&capitals), 3, "a second spelling of a key");
+        assert_eq!(line(&text.replace("Ann Lee\n", "Ann Lee\r\n")), 2);
+        assert_eq!(line(&text.replace('\n', "\r\n")), 1);
+        assert_eq!(line(text.trim_end()), 3);
+        assert_eq!(line("kithfs contacts 1"), 1);
         let Err(ContactError::Line { line: 3, .. }) =
             Contacts::parse(&text.replace(" - Bob", "x - Bob"))
         else {
