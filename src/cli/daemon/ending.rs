@@ -14,7 +14,7 @@
 //! * Nothing here keeps keys alive: the vault is handed over by [`Ending::release`].
 //! * The log names the programs that lost their files by process and command, never by path.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -53,6 +53,7 @@ pub struct Ending {
     /// Held while a lock is in progress.
     locking: Mutex<()>,
     notices: Notices,
+    made_point: Option<PathBuf>,
 }
 
 /// The mount that is to be ended.
@@ -71,6 +72,8 @@ pub struct Of {
     pub collects: bool,
     /// Shows that the vault was locked.
     pub notices: Notices,
+    /// The mount point, if it was created for the mount.
+    pub made_point: Option<PathBuf>,
 }
 
 /// Tells the service manager about this process, if it was started by one.
@@ -102,6 +105,15 @@ fn within<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option
     result.recv_timeout(LAST_ACT).ok()
 }
 
+/// Removes a mount point that was created for the mount, where this process ends without the drop
+/// that does it otherwise. Programs would store unencrypted files in it.
+fn remove(made_point: Option<&Path>) {
+    if let Some(path) = made_point {
+        // Fails if it is still mounted, or if a program has put a file there.
+        let _ = std::fs::remove_dir(path);
+    }
+}
+
 fn log_holders(what: &str, holders: &[Holder]) {
     for holder in holders {
         tracing::warn!("{what}: process {} ({}): {}", holder.pid, holder.name, holder.by);
@@ -111,7 +123,7 @@ fn log_holders(what: &str, holders: &[Holder]) {
 impl Ending {
     /// Creates the value for a mount that serves `vault`.
     pub fn new(of: Of, lock_within: fn(&Path), is_service: bool) -> Arc<Ending> {
-        let Of { mounted, vault, registered, kernel, closing, collects, notices } = of;
+        let Of { mounted, vault, registered, kernel, closing, collects, notices, made_point } = of;
         Arc::new(Ending {
             mounted,
             pulse: Pulse::of(vault.store()),
@@ -125,6 +137,7 @@ impl Ending {
             locked: OnceLock::new(),
             locking: Mutex::new(()),
             notices,
+            made_point,
         })
     }
 
@@ -240,6 +253,8 @@ impl Ending {
             Some(Err(error)) => tracing::error!("{error}"),
             None => tracing::error!("the kernel does not take the mount away"),
         }
+        let point = self.made_point.clone();
+        within(move || remove(point.as_deref()));
         let (notices, why) = (self.notices.clone(), self.locked().unwrap_or_default().to_owned());
         within(move || {
             notices.tell(What::Locked(format!("{why}; the store did not answer")));
@@ -268,6 +283,7 @@ impl Ending {
 
     /// Writes everything and ends the process, which ends the mount.
     fn exit(&self) -> ! {
+        remove(self.made_point.as_deref());
         let vault = self.vault.lock().clone();
         let closed = vault.map_or(Ok(()), |vault| vault.close());
         let exit = match closed {

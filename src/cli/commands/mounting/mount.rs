@@ -251,6 +251,10 @@ fn note_read_only(open: &Open, store_is_read_only: bool) {
     note(format_args!("{} is mounted read-only: {why}", display::path(&open.dir)));
 }
 
+fn note_unguarded(error: io::Error) {
+    note(format_args!("the mount point is not guarded: {error}"));
+}
+
 /// Sets the kernel's readahead, which only root may do. A mount works without it.
 fn set_readahead(mounted: &Mounted) {
     if rustix::process::geteuid().is_root()
@@ -361,9 +365,7 @@ impl Service {
         let serve = if open.vault.is_synced() { serve.synced() } else { serve };
         let point = point.prepare(options.nonempty)?;
         let (mounted, device) = fuse::mount(&point.path, &options)?;
-        if let Err(error) = point.close_guard() {
-            note(format_args!("the mount point is not guarded: {error}"));
-        }
+        point.close_guard().unwrap_or_else(note_unguarded);
         let operations = Arc::new(VaultFs::new(open.vault.clone(), options.view));
         let (usage, closing) = (operations.usage(), operations.closing());
         let serving = fuse::serve(device, operations, &serve)
@@ -387,6 +389,7 @@ impl Service {
             closing,
             collects,
             notices: notices.clone(),
+            made_point: point.made(),
         };
         let ending = Ending::new(of, lock::lock_within, is_service);
         let control = socket.and_then(|socket| {

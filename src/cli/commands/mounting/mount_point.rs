@@ -156,6 +156,11 @@ impl MountPoint {
 }
 
 impl Ready {
+    /// Returns its path if it was created for the mount.
+    pub fn made(&self) -> Option<PathBuf> {
+        self.was_made.then(|| self.path.clone())
+    }
+
     /// Closes the guard. Called once something is mounted, which the guard does not concern.
     ///
     /// # Errors
