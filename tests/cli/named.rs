@@ -274,14 +274,22 @@ fn a_wrong_file_of_names_is_reported_with_its_line() {
     }
     for (text, parts) in WRONG_OPTIONS {
         let text = format!("[a]\nvault = \"/v\"\nmountpoint = \"/m\"\n{text}\n");
-        fs::write(&file, text).unwrap();
+        fs::write(&file, text + "[b]\nvault = \"/w\"\nmountpoint = \"/n\"\n").unwrap();
         fails("open a", 2, parts);
+        // They were silent about an option that keeps the vault from being opened.
+        for line in ["vaults list", "status"] {
+            fails(line, 0, parts);
+            let mut words = line.split(' ');
+            let shown = stdout(kithfs(&scratch, words.next().unwrap()).args(words));
+            let names = [shown.contains("a: /v"), shown.contains("b: /w")];
+            assert_eq!(names, [true, true], "{line}: {shown}");
+        }
     }
     fs::remove_file(&file).unwrap();
     shell(&dir, "mkdir vaults.toml");
-    fails("vaults list", 1, &["it is not a regular file", "hint: see what it is: ls -l "]);
+    fails("vaults list", 1, &["it is not a regular file", "hint: see what it is: ls -ld "]);
     shell(&dir, "rmdir vaults.toml; mkfifo vaults.toml");
-    fails("open a", 1, &["it is not a regular file", "hint: see what it is: ls -l "]);
+    fails("open a", 1, &["it is not a regular file", "hint: see what it is: ls -ld "]);
 }
 
 #[test]

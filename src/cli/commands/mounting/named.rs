@@ -128,7 +128,9 @@ fn list(json: bool) -> Result<Exit, Failure> {
             name: named.name,
         }
     };
-    let lines: Vec<Line> = named::load()?.into_iter().map(line).collect();
+    let all = named::load()?;
+    report_wrong_options(&all);
+    let lines: Vec<Line> = all.into_iter().map(line).collect();
     let mut out = Out::stdout();
     if json {
         out.json(&lines)?;
@@ -185,6 +187,11 @@ fn parsed(named: &Named, over: &[Setting]) -> Result<Mount, String> {
     let mut lists = mount.how.options.iter();
     lists.try_for_each(|list| options.parse(list)).map_err(|error| error.to_string())?;
     Ok(mount)
+}
+
+/// Reports for each vault the first option that `open` would refuse.
+pub fn report_wrong_options(all: &[Named]) {
+    all.iter().filter_map(|named| check_stored(named).err()).for_each(|failure| failure.print());
 }
 
 /// Checks the settings of a named vault that are stored in the file, each one and all together.

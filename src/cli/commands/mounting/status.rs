@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::named::report_wrong_options;
 use super::open_vaults::mounted;
 use crate::cli::args::named::Status;
 use crate::cli::control;
@@ -45,6 +46,7 @@ pub fn run(args: &Status) -> Result<Exit, Failure> {
         [] => named::load()?,
         names => names.iter().map(|name| named::find(name)).collect::<Result<_, _>>()?,
     };
+    report_wrong_options(&named);
     let mut lines = Vec::new();
     let mut seen = HashSet::new();
     for named in &named {
