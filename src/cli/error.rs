@@ -342,6 +342,14 @@ pub enum Error {
         /// What the system said, if it did.
         kind: io::ErrorKind,
     },
+    /// The file with this user's name cannot be used.
+    #[error("read your name {}: {what}", shown(path))]
+    OwnName {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        what: String,
+    },
     /// No vault has this name.
     #[error("there is no vault with the name {}", Shown(.0.as_bytes()))]
     NoSuchVault(String),
@@ -467,6 +475,9 @@ pub enum Error {
         /// Bytes that are free.
         free: u64,
     },
+    /// The user has interrupted a mount at its questions.
+    #[error("mount: interrupted; nothing is mounted")]
+    MountInterrupted,
     /// The user has interrupted a command that can be continued.
     #[error("{0}: interrupted")]
     Interrupted(&'static str),

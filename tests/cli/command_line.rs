@@ -264,7 +264,7 @@ fn a_local_file_that_is_missing_is_no_path_in_the_vault() {
     expect_code(scratch.kithfs("put").arg(&vault).arg("a").stdin(Stdio::null()), 0);
     let said = says(scratch.kithfs("get").arg(&vault).arg("a").arg(&none), 1);
     assert!(
-        said.ends_with("none/x: No such file or directory (os error 2)\n"),
+        said.contains("none/x: No such file or directory (os error 2)\nhint: create its directory"),
         "and no name that was made up for it: {said}"
     );
     expect_code(scratch.kithfs("ls").arg(&vault).arg("none"), 12);

@@ -515,6 +515,60 @@ fn contacts_damaged_or_writable_by_others_are_refused() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&file, good.replace("kith1q", "kith1p")).unwrap();
     refused(&ann.fails(&["contact", "add", "Cem", &known(2).public().to_string()], 1), "line 2");
+    // The message named neither the line nor the way out.
+    fs::write(&file, good.replace('\n', "\r\n")).unwrap();
+    let said = ann.fails(&["contact", "list"], 1);
+    refused(&said, "line 1: it ends in CR LF");
+    let said = stderr(&said);
+    let command = said.split_once("hint: remove the CRs: ").unwrap().1;
+    assert!(ann.shell(command).0, "{command}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), good);
+    ann.ok(&["contact", "list"]);
+    fs::write(&file, good.trim_end()).unwrap();
+    refused(&ann.fails(&["contact", "list"], 1), "line 2: it ends in no LF");
+}
+
+/// An identity file, and the file with the name, that cannot be used. A name file was passed over
+/// without a word, and members would have seen "owner".
+#[test]
+fn unusable_identity_and_name_files_are_reported() {
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "vault"]);
+    let config = ann.home().join(".config/kithfs");
+    for (wrong, part) in [
+        ("mkdir name", "it is not a regular file"),
+        ("mkfifo name", "it is not a regular file"),
+        ("printf 'Ann\\377' >name", "it is not UTF-8"),
+        ("printf '%065d' 0 >name", "a name has 1 to 64 bytes"),
+        ("printf 'Ann\\nAnn' >name", "no control characters"),
+        (">name", "a name has 1 to 64 bytes"),
+    ] {
+        assert!(ann.shell(&format!("cd {}; {wrong}", config.display())).0);
+        refused(&ann.fails(&["identity", "name"], 1), part);
+        refused(&ann.fails(&["share", "create", "vault/folder"], 1), part);
+        refused(&ann.fails(&["init", "--signed", "other"], 1), part);
+        let shown = ann.ok(&["identity", "show"]);
+        assert!(said(&shown).contains("fingerprint"), "{wrong}");
+        assert!(stderr(&shown).contains(part), "{wrong}: {}", stderr(&shown));
+        // No name is asked of the file.
+        ann.ok(&["ls", "vault"]);
+        if wrong.starts_with("mk") {
+            refused(&ann.fails(&["identity", "name", "Ann"], 1), part);
+            let new = ["identity", "new", "--identity", "another", "--name", "Ann"];
+            refused(&ann.fails(&new, 1), part);
+            assert!(!ann.home().join("another").exists(), "{wrong}");
+        } else {
+            ann.ok(&["identity", "name", "Ann"]);
+            assert_eq!(said(&ann.ok(&["identity", "name"])), "Ann\n");
+        }
+        assert!(ann.shell(&format!("rm -r {}/name", config.display())).0);
+    }
+    for wrong in ["mkdir identity", "mkfifo identity", "ln -s identity identity"] {
+        assert!(ann.shell(&format!("cd {}; rm -rf identity; {wrong}", config.display())).0);
+        for line in [&["identity", "show"][..], &["ls", "vault"], &["init", "other"]] {
+            refused(&ann.fails(line, 3), "name yours with --identity FILE");
+        }
+    }
 }
 
 /// An invitation for the person, signed by `by`, to a share that `by` founded.

@@ -80,7 +80,11 @@ const REFUSED_BEFORE_A_QUESTION: &[Row] = &[
     ),
     ("init --name Ann v", 2, &["--signed"]),
     ("init --kdf-memory 64 v", 2, &["it gets no passphrase", "--own-identity"]),
-    ("init --identity pipe v", 3, &["it is not a regular file"]),
+    (
+        "init --identity pipe v",
+        3,
+        &["it is not a regular file", "hint: see what it is: ls -ld pipe"],
+    ),
     ("identity new", 2, &["it already exists", "kithfs identity show"]),
     ("identity new --identity x --name \u{7}", 2, &["no control characters"]),
     ("mount none plain", 4, &["the vault does not exist", "`kithfs init` creates a new vault"]),
@@ -99,7 +103,11 @@ const REFUSED_BEFORE_A_QUESTION: &[Row] = &[
     ("mount --guard vault none", 7, &["the directory does not exist", "hint: mkdir none"]),
     ("mount -o nonsense vault plain", 2, &["nonsense", "`kithfs help mount` lists the options"]),
     ("export vault file/x", 1, &["export to file/x: Not a directory"]),
-    ("get vault x none/x", 1, &["write none/x: No such file"]),
+    (
+        "get vault x none/x",
+        1,
+        &["write none/x: No such file", "hint: create its directory first: mkdir -p none"],
+    ),
     ("rollback --export file/x vault", 1, &["export to file/x: Not a directory"]),
     ("fsck --salvage file/x vault", 21, &["salvage to file/x: Not a directory"]),
     ("import none vault", 1, &["import none: No such file"]),
@@ -112,7 +120,14 @@ const REFUSED_BEFORE_A_QUESTION: &[Row] = &[
         12,
         &["there is no contact", "kithfs contact add Bob kith1..."],
     ),
-    ("share invite vault/f Bob -o none/x", 1, &["write invitation none/x: No such file"]),
+    (
+        "share invite vault/f Bob -o none/x",
+        1,
+        &[
+            "write invitation none/x: No such file",
+            "hint: create its directory first: mkdir -p none",
+        ],
+    ),
     ("passphrase add vault --new-key-file none", 3, &["read key file none: No such file"]),
     ("identity adopt vault", 2, &["the vault has no identity of its own", "shows its founder"]),
     ("ls --own-identity vault", 3, &["the vault has no identity of its own"]),
@@ -153,9 +168,13 @@ fn checks_come_before_questions() {
 /// The same for a user whom the system allows less. `shut` is a directory without permission to
 /// write.
 const REFUSED_FOR_AN_ORDINARY_USER: &[Row] = &[
-    ("init shut/vault", 1, &["init shut/vault: Permission denied"]),
-    ("init shut", 1, &["init shut: Permission denied"]),
-    ("identity new --identity shut/i", 1, &["make identity shut/i: Permission denied"]),
+    ("init shut/vault", 1, &["init shut/vault: Permission denied", "hint: ", "such as ~/vault"]),
+    ("init shut", 1, &["init shut: Permission denied", "hint: ", "such as ~/vault"]),
+    (
+        "identity new --identity shut/i",
+        1,
+        &["make identity shut/i: Permission denied", "hint: ", "--identity FILE"],
+    ),
     ("mount vault shut", 7, &["mount on shut: Permission denied", "such as ~/plain"]),
     ("mount vault shut/plain", 7, &["shut/plain: Permission denied", "such as ~/plain"]),
     (
@@ -220,7 +239,9 @@ const WITH_A_VAULT: &[Row] = &[
         &["vault/projects is a share", "share add vault/projects NAME --role writer"],
     ),
     ("share list vault/projects", 0, &["admin   you", "  Ann\n"]),
-    ("share list vault", 0, &["you"]),
+    ("share list vault", 0, &["signed ", " by Ann\n", "admin   you", "  Ann\n", "!owner"]),
+    ("share log vault", 0, &["Ann: founded", "!owner"]),
+    ("who-can-read vault", 0, &["  Ann\n", "!owner"]),
     ("share create vault more", 0, &["vault/more is a share"]),
     ("share list vault more", 0, &["admin   you"]),
     ("share log vault more", 0, &["founded"]),

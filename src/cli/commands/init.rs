@@ -30,7 +30,7 @@ use crate::vault::{CreateOptions, CreateShare, IDENTITY_FILE, Vault};
 /// Creates a vault.
 pub fn run(args: &Init) -> Result<Exit, Failure> {
     let is_new = check_empty(&args.vault)?;
-    let name = own_name::or_chosen(args.name.as_deref());
+    let name = own_name::or_chosen(args.name.as_deref())?;
     own_name::check(&name)?;
     let suite = suite(args.cipher);
     let (owner, opener) = owner(args, suite)?;

@@ -170,6 +170,7 @@ impl From<Error> for Failure {
             Error::Contacts { .. }
             | Error::Memory { .. }
             | Error::OwnFile { .. }
+            | Error::OwnName { .. }
             | Error::NoHome
             | Error::NotReadBack(_)
             | Error::SharesUnseen { .. }
@@ -187,7 +188,7 @@ impl From<Error> for Failure {
             | Error::NoParent { .. }
             | Error::Full { .. }
             | Error::SomeFailed { .. } => Exit::Failure,
-            Error::Interrupted(_) => Exit::Interrupted,
+            Error::Interrupted(_) | Error::MountInterrupted => Exit::Interrupted,
         };
         let hint = hint(&error);
         let is_silent = matches!(error, Error::NobodyReads);
@@ -255,6 +256,12 @@ fn hint(error: &Error) -> Option<String> {
         Error::NoOwnIdentity(_) => "name the identity of an owner or member with --identity FILE".to_owned(),
         Error::Secret { op: "read identity", source, .. } if source.kind() == io::ErrorKind::NotFound => {
             "create one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
+        }
+        Error::Secret { op: "read identity", path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+            format!("if the file is yours: chmod u+r {}; or name yours with --identity FILE", word(path.as_os_str().as_bytes()))
+        }
+        Error::Secret { op: "read identity", path, .. } => {
+            format!("see what it is: ls -ld {}; or name yours with --identity FILE", word(path.as_os_str().as_bytes()))
         }
         Error::VaultMissing(path) if let Some((vault, plain)) = below_vault(path) => {
             format!("{vault} is a vault; give the path inside it as a separate argument: {vault} {plain}")
@@ -375,6 +382,14 @@ fn hint(error: &Error) -> Option<String> {
         Error::Contacts { path, source: ContactError::Line { line, .. } } => {
             format!("restore the file from a backup, or {}", edit(path, *line))
         }
+        Error::Contacts { path, source: ContactError::LineEnd { line, is_crlf } } => {
+            let file = word(path.as_os_str().as_bytes());
+            if *is_crlf {
+                format!("remove the CRs: sed -i 's/\\r$//' {file}")
+            } else {
+                format!("an editor may have cut it: compare it with a backup, or {}", edit(path, *line))
+            }
+        }
         Error::Contacts { path, .. } => {
             format!("restore the file from a backup, or {}", edit(path, 1))
         }
@@ -386,17 +401,35 @@ fn hint(error: &Error) -> Option<String> {
             "make room, and run the same command again: it continues where it stopped".to_owned()
         }
         Error::Interrupted(_) | Error::SomeFailed { .. } => "run the same command again; it continues where it stopped".to_owned(),
+        Error::MountInterrupted => "run the same command again".to_owned(),
+        Error::Io { op: "init", source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            "choose a directory in one of your own, such as ~/vault".to_owned()
+        }
+        Error::Io { op: "make identity", source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            "choose a file in a directory of your own: --identity FILE".to_owned()
+        }
+        Error::Io { op: "write" | "write invitation" | "export to" | "salvage to", path, source }
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            format!("you may not write there; see who may: ls -ld {}", word(parent(path).as_os_str().as_bytes()))
+        }
+        Error::Io { op: "write" | "write invitation", path, source }
+            if source.kind() == io::ErrorKind::NotFound && !parent(path).exists() =>
+        {
+            format!("create its directory first: mkdir -p {}", word(parent(path).as_os_str().as_bytes()))
+        }
         Error::NamedVaults { path, line, .. } => edit(path, *line),
         Error::NamedVaultOption { path, line, name, key, .. } => {
             format!("{}; or drop the option: kithfs vaults set {} --unset {}", edit(path, *line), word(name.as_bytes()), word(key.as_bytes()))
         }
+        Error::OwnName { .. } => "choose it again: kithfs identity name NAME".to_owned(),
         Error::OwnFile { path, line: Some(line), .. } => edit(path, *line),
         Error::OwnFile { path, kind: io::ErrorKind::PermissionDenied, .. } => {
             format!("chmod u+r {}", word(path.as_os_str().as_bytes()))
         }
         Error::OwnFile { path, .. } => {
             let file = word(path.as_os_str().as_bytes());
-            format!("see what it is: ls -l {file}; then move it away: mv {file} {file}.old")
+            format!("see what it is: ls -ld {file}; then move it away: mv {file} {file}.old")
         }
         Error::NoSuchVault(_) => "`kithfs vaults list` shows the names; `kithfs vaults add NAME VAULT MOUNTPOINT` adds one".to_owned(),
         Error::VaultNameTaken(name) => format!("change it: kithfs vaults set {}", word(name.as_bytes())),
@@ -404,6 +437,11 @@ fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(text)
+}
+
+/// Returns the directory that contains a path.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Returns how a line of a text file is corrected.

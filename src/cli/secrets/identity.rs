@@ -207,7 +207,7 @@ pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Fail
 pub fn opens(path: &Path) -> Opens {
     match directories::identity() {
         Ok(own) if own == path => {
-            Opens::YourIdentity(own_name::chosen().unwrap_or_else(|| short_path(path)))
+            Opens::YourIdentity(own_name::for_prompt().unwrap_or_else(|| short_path(path)))
         }
         _ => Opens::Identity(path.to_owned()),
     }

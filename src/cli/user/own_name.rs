@@ -2,6 +2,8 @@
 //!
 //! It is one line in a file beside the identity. It is not a secret and proves nothing.
 
+use std::io::ErrorKind;
+
 use crate::cli::error::Error;
 use crate::cli::local::replace::replace;
 use crate::cli::user::contacts::read_own;
@@ -12,15 +14,45 @@ use crate::format::members::MAX_NAME;
 /// The name of a founder who has chosen none.
 pub const NONE_CHOSEN: &str = "owner";
 
-/// Returns the chosen name. A file that cannot be used counts as none.
-pub fn chosen() -> Option<String> {
-    let text = read_own(&directories::own_name().ok()?, MAX_NAME + 1).ok()??;
-    Some(text.trim_end_matches('\n').to_owned()).filter(|name| is_allowed(name))
+/// Returns which names a list of members can hold.
+fn rule() -> String {
+    format!("a name has 1 to {MAX_NAME} bytes and no control characters")
+}
+
+/// Returns the chosen name, if there is one.
+///
+/// # Errors
+/// Its file cannot be used.
+pub fn chosen() -> Result<Option<String>, Error> {
+    // Without a home there is nowhere to choose a name.
+    let Ok(path) = directories::own_name() else { return Ok(None) };
+    let unusable = |what| Error::OwnName { path: path.clone(), what };
+    let text = match read_own(&path, MAX_NAME + 1) {
+        Err(Error::OwnFile { kind: ErrorKind::FileTooLarge, .. }) => return Err(unusable(rule())),
+        Err(Error::OwnFile { kind: ErrorKind::InvalidData, .. }) => {
+            return Err(unusable("it is not UTF-8".to_owned()));
+        }
+        read => read?,
+    };
+    let Some(text) = text else { return Ok(None) };
+    let name = text.strip_suffix('\n').unwrap_or(&text);
+    if is_allowed(name) { Ok(Some(name.to_owned())) } else { Err(unusable(rule())) }
+}
+
+/// Returns the chosen name for a prompt. A file that cannot be used counts as none.
+pub fn for_prompt() -> Option<String> {
+    chosen().unwrap_or_default()
 }
 
 /// Returns the name that members see: the given one, else the chosen one, else [`NONE_CHOSEN`].
-pub fn or_chosen(given: Option<&str>) -> String {
-    given.map(str::to_owned).or_else(chosen).unwrap_or_else(|| NONE_CHOSEN.to_owned())
+///
+/// # Errors
+/// Those of [`chosen`]: members would see another name than the user has chosen.
+pub fn or_chosen(given: Option<&str>) -> Result<String, Error> {
+    match given {
+        Some(name) => Ok(name.to_owned()),
+        None => Ok(chosen()?.unwrap_or_else(|| NONE_CHOSEN.to_owned())),
+    }
 }
 
 /// Returns whether a list of members can hold this name.
@@ -36,7 +68,20 @@ pub fn check(name: &str) -> Result<(), Error> {
     if is_allowed(name) {
         return Ok(());
     }
-    Err(Error::Usage(format!("a name has 1 to {MAX_NAME} bytes and no control characters")))
+    Err(Error::Usage(rule()))
+}
+
+/// Refuses to replace a directory or another object that is not the file with the name.
+///
+/// # Errors
+/// [`Error::OwnFile`].
+pub fn check_place() -> Result<(), Error> {
+    let path = directories::own_name()?;
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        let (what, kind) = ("it is not a regular file".to_owned(), ErrorKind::InvalidInput);
+        return Err(Error::OwnFile { path, line: None, what, kind });
+    }
+    Ok(())
 }
 
 /// Stores the name.
@@ -45,6 +90,7 @@ pub fn check(name: &str) -> Result<(), Error> {
 /// It is not allowed; those of writing the file.
 pub fn choose(name: &str) -> Result<(), Error> {
     check(name)?;
+    check_place()?;
     let path = directories::own_name()?;
     directories::make_parent(&path)?;
     let text = format!("{name}\n");

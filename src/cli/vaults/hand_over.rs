@@ -149,7 +149,7 @@ fn replace_admin(
     signed: bool,
 ) -> Result<(), Failure> {
     let args = OpenArgs::default();
-    let name = own_name::or_chosen(None);
+    let name = own_name::or_chosen(None)?;
     let opened = Unlocked { identity: owner.duplicate(), person: None };
     match open::find(dir)?.open_with(opened, &args, Purpose::Write) {
         Ok(open) => add_admin(&open, dir, owner, person, &name, signed)?,

@@ -21,7 +21,7 @@ use crate::cli::local;
 use crate::cli::report::{Failure, note};
 use crate::cli::secrets::identity::{self, Locked, Place};
 use crate::cli::secrets::new_identity::NewIdentity;
-use crate::cli::secrets::source::{Environment, Source};
+use crate::cli::secrets::source::{Environment, Opens, Source};
 use crate::cli::terminal::ask;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::user::{directories, own_name};
@@ -56,7 +56,11 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     })?;
     let source = Source::choose(&args.secret, &Environment::of_process());
     let name = new_name(args, &source)?;
-    let secret = identity::new_secret(source.read_new(&identity::opens(&path))?)?;
+    let opens = match (&name, identity::opens(&path)) {
+        (Some(name), Opens::YourIdentity(_)) => Opens::YourIdentity(name.clone()),
+        (_, opens) => opens,
+    };
+    let secret = identity::new_secret(source.read_new(&opens)?)?;
     let made = NewIdentity::make(Suite::preferred(aes_in_hardware()), &secret, &args.kdf, &path)?
         .typed(source == Source::Terminal);
     directories::make_parent(&path)?;
@@ -69,7 +73,7 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
         shown(&path),
         made.identity.public().fingerprint()
     ));
-    if own_name::chosen().is_none() {
+    if own_name::chosen()?.is_none() {
         note(format_args!(
             "members of your shares will see you as `{}`; choose a name: kithfs identity name NAME",
             own_name::NONE_CHOSEN
@@ -83,34 +87,39 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
 /// Returns the name to store with a new identity: the given one, else what is answered at the
 /// terminal if none was chosen before.
 fn new_name(args: &IdentityNew, source: &Source) -> Result<Option<String>, Error> {
-    let name = match &args.name {
-        Some(name) => Some(name.clone()),
-        None if *source == Source::Terminal && own_name::chosen().is_none() => {
-            Some(ask::line("Your name, as members of your shares see it: ")?)
-                .filter(|name| !name.is_empty())
-        }
-        None => None,
-    };
-    name.as_deref().map_or(Ok(()), own_name::check)?;
-    Ok(name)
+    if let Some(name) = &args.name {
+        own_name::check(name)?;
+        own_name::check_place()?;
+        return Ok(Some(name.clone()));
+    }
+    if *source != Source::Terminal || own_name::chosen()?.is_some() {
+        return Ok(None);
+    }
+    let name = ask::line("Your name, as members of your shares see it: ")?;
+    if name.is_empty() {
+        return Ok(None);
+    }
+    own_name::check(&name)?;
+    Ok(Some(name))
 }
 
 /// Shows or sets the name that others see.
 fn name(args: &IdentityName) -> Result<Exit, Failure> {
-    match (&args.name, own_name::chosen()) {
-        (Some(name), _) => {
-            own_name::choose(name)?;
-            note(format_args!(
-                "members of the shares that you create from now on see you as {}",
-                Shown(name.as_bytes())
-            ));
-        }
-        (None, Some(name)) => {
+    if let Some(name) = &args.name {
+        own_name::choose(name)?;
+        note(format_args!(
+            "members of the shares that you create from now on see you as {}",
+            Shown(name.as_bytes())
+        ));
+        return Ok(Exit::Ok);
+    }
+    match own_name::chosen()? {
+        Some(name) => {
             let mut out = Out::stdout();
             out.text(format_args!("{}\n", Shown(name.as_bytes())))?;
             out.finish()?;
         }
-        (None, None) => note("you have chosen no name: kithfs identity name NAME"),
+        None => note("you have chosen no name: kithfs identity name NAME"),
     }
     Ok(Exit::Ok)
 }
@@ -141,8 +150,12 @@ fn show(args: &IdentityShow) -> Result<Exit, Failure> {
     let public = public(&path, &args.secret)?;
     let mut out = Out::stdout();
     out.text(format_args!("identity     {}\n", shown(&path)))?;
-    if let Some(name) = own_name::chosen().filter(|_| args.of.identity.is_none()) {
-        out.text(format_args!("name         {}\n", Shown(name.as_bytes())))?;
+    match own_name::chosen() {
+        _ if args.of.identity.is_some() => {}
+        Ok(Some(name)) => out.text(format_args!("name         {}\n", Shown(name.as_bytes())))?,
+        Ok(None) => {}
+        // The key is what the user has asked for.
+        Err(error) => Failure::from(error).print(),
     }
     out.text(format_args!("public key   {public}\n"))?;
     out.text(format_args!("fingerprint  {}\n", public.fingerprint()))?;

@@ -27,7 +27,7 @@ use crate::cli::local;
 use crate::cli::local::replace::replace;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
-use crate::cli::user::contacts;
+use crate::cli::user::{contacts, own_name};
 use crate::cli::vaults::open::Purpose;
 use crate::roster::contacts::Trust;
 use crate::roster::{Contacts, Member, PublicIdentity, Role, base32};
@@ -87,18 +87,47 @@ struct Acquainted {
     state: &'static str,
 }
 
-/// Returns this user's name for a member, else the name that the share's admin chose.
-fn known(contacts: &Contacts, me: &PublicIdentity, member: &Member) -> Acquainted {
-    if member.public == *me {
-        return Acquainted { name: member.name.clone(), state: "you" };
+/// This user and the people that they know.
+struct People {
+    contacts: Contacts,
+    me: PublicIdentity,
+    /// This user's name if the share has no list with it: a vault that is not signed has one member.
+    own_name: Option<String>,
+}
+
+impl People {
+    fn of(info: &ShareInfo) -> Result<People, Failure> {
+        let own_name = if info.signed { None } else { Some(own_name::or_chosen(None)?) };
+        Ok(People { contacts: contacts::load()?, me: info.me, own_name })
     }
-    match (contacts.by_key(&member.public), contacts.get(&member.name)) {
-        (Some(contact), _) => {
-            Acquainted { name: contact.name.clone(), state: contact.trust().name() }
+
+    /// Returns this user's name for a member, else the name that the share's admin chose.
+    fn known(&self, member: &Member) -> Acquainted {
+        if member.public == self.me {
+            let name = self.own_name.as_ref().unwrap_or(&member.name);
+            return Acquainted { name: name.clone(), state: "you" };
         }
-        // Another person's key under the name of a contact.
-        (None, Some(_)) => Acquainted { name: member.name.clone(), state: Trust::Changed.name() },
-        (None, None) => Acquainted { name: member.name.clone(), state: "unknown" },
+        match (self.contacts.by_key(&member.public), self.contacts.get(&member.name)) {
+            (Some(contact), _) => {
+                Acquainted { name: contact.name.clone(), state: contact.trust().name() }
+            }
+            // Another person's key under the name of a contact.
+            (None, Some(_)) => {
+                Acquainted { name: member.name.clone(), state: Trust::Changed.name() }
+            }
+            (None, None) => Acquainted { name: member.name.clone(), state: "unknown" },
+        }
+    }
+
+    /// Returns this user's name for the owner of a signing key.
+    fn signer(&self, sign: &[u8; 32], members: &[Member]) -> String {
+        match members.iter().find(|member| member.public.sign == *sign) {
+            Some(member) => self.known(member).name,
+            None => self
+                .contacts
+                .by_signing_key(sign)
+                .map_or_else(|| hex(&sign[..8]), |contact| contact.name.clone()),
+        }
     }
 }
 
@@ -136,19 +165,16 @@ fn member<'a>(
 /// believed removed.
 fn sign_to_remove(
     info: &ShareInfo,
-    contacts: &Contacts,
+    people: &People,
     name: &str,
     path: &Path,
 ) -> Result<[u8; 32], Error> {
     if let Some(member) = by_fingerprint(info, name) {
         return Ok(member.public.sign);
     }
-    let contact = contacts.get(name);
-    let shown: Vec<&Member> = info
-        .members
-        .iter()
-        .filter(|member| known(contacts, &info.me, member).name == name)
-        .collect();
+    let contact = people.contacts.get(name);
+    let shown: Vec<&Member> =
+        info.members.iter().filter(|member| people.known(member).name == name).collect();
     match (&shown[..], contact) {
         // The member may be gone from here, and still be in a nested share.
         ([], Some(contact)) => Ok(contact.public.sign),
@@ -224,8 +250,8 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
     let (path, names) = place_and_names(&args.path, &args.names)?;
     let (connection, info) = to_change(&path, &args.open, purpose)?;
-    let contacts = contacts::load()?;
-    let sign = |name: &String| sign_to_remove(&info, &contacts, name, &path);
+    let people = People::of(&info)?;
+    let sign = |name: &String| sign_to_remove(&info, &people, name, &path);
     let signs = names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
     let unread = connection.remove(&signs)?.unread;
     if unread > 0 {
@@ -281,35 +307,24 @@ struct Head {
     hash: String,
 }
 
-fn rows(info: &ShareInfo, members: &[Member]) -> Result<Vec<Row>, Failure> {
-    let contacts = contacts::load()?;
-    let me = info.me;
+fn rows(people: &People, members: &[Member]) -> Vec<Row> {
     let row = |member: &Member| {
-        let Acquainted { name, state } = known(&contacts, &me, member);
+        let Acquainted { name, state } = people.known(member);
         let (fingerprint, key) = (member.public.fingerprint(), member.public.to_string());
         Row { name, role: member.role.name(), state, fingerprint, key }
     };
     let mut rows: Vec<Row> = members.iter().map(row).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(rows)
-}
-
-/// Returns this user's name for the owner of a signing key.
-fn signer(sign: &[u8; 32], members: &[Member], contacts: &Contacts, me: &PublicIdentity) -> String {
-    match members.iter().find(|member| member.public.sign == *sign) {
-        Some(member) => known(contacts, me, member).name,
-        None => contacts
-            .by_signing_key(sign)
-            .map_or_else(|| hex(&sign[..8]), |contact| contact.name.clone()),
-    }
+    rows
 }
 
 fn list(args: &ShareList) -> Result<Exit, Failure> {
     let connection =
         Connection::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
     let info = connection.share()?;
-    let members = rows(&info, &info.members)?;
-    let signer = signer(&info.signer, &info.members, &contacts::load()?, &info.me);
+    let people = People::of(&info)?;
+    let members = rows(&people, &info.members);
+    let signer = people.signer(&info.signer, &info.members);
     // in its first epoch nothing is older
     let left = if info.epoch > 1 { connection.pending()? } else { Pending::default() };
     let mut out = Out::stdout();
@@ -368,7 +383,7 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
     let path = place(&args.path, args.folder.as_deref());
     let info = Connection::to(&path, &args.open, Purpose::Beside)?.share()?;
-    let members = rows(&info, &[&info.members[..], &info.elsewhere].concat())?;
+    let members = rows(&People::of(&info)?, &[&info.members[..], &info.elsewhere].concat());
     let mut out = Out::stdout();
     if args.json {
         out.json(&members)?;
@@ -383,8 +398,7 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
     let connection =
         Connection::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
     let log = connection.log()?;
-    let contacts = contacts::load()?;
-    let me = connection.share()?.me;
+    let people = People::of(&connection.share()?)?;
     // The signer may have been removed since.
     let mut seen: Vec<Member> = Vec::new();
     let mut out = Out::stdout();
@@ -400,8 +414,8 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
             );
         }
         let time = utc(i64::try_from(entry.time).unwrap_or(i64::MAX));
-        let by = signer(&entry.signer, &seen, &contacts, &me);
-        let what = what(entry, &contacts, &me);
+        let by = people.signer(&entry.signer, &seen);
+        let what = what(entry, &people);
         out.text(format_args!(
             "{:>4}  {time}  epoch {:<3}  {}: {}\n",
             entry.head.sequence,
@@ -415,9 +429,9 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
 }
 
 /// Describes a change.
-fn what(entry: &LogEntry, contacts: &Contacts, me: &PublicIdentity) -> String {
+fn what(entry: &LogEntry, people: &People) -> String {
     let mut parts: Vec<String> = Vec::new();
-    let name = |member: &Member| Shown(known(contacts, me, member).name.as_bytes()).to_string();
+    let name = |member: &Member| Shown(people.known(member).name.as_bytes()).to_string();
     match entry.what {
         LogKind::Founded => parts.push("founded".to_owned()),
         LogKind::Settled => parts.push("settled a fork".to_owned()),

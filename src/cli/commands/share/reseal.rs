@@ -135,7 +135,7 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
         "share create",
         "the folder is as it was; run the same command again, which continues (in a mounted vault, its daemon goes on by itself)",
     )?;
-    let name = own_name::or_chosen(args.name.as_deref());
+    let name = own_name::or_chosen(args.name.as_deref())?;
     own_name::check(&name)?;
     let path = super::place(&args.path, args.folder.as_deref());
     let connection = Connection::founding(&path, &args.open)?;
@@ -155,9 +155,10 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
         ));
     }
     note(format_args!(
-        "{} is a share: {} files, {}",
+        "{} is a share: {} {}, {}",
         shown(&path),
         done.files,
+        if done.files == 1 { "file" } else { "files" },
         display::size(done.bytes)
     ));
     note(format_args!(
