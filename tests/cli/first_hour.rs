@@ -2,8 +2,10 @@
 //! `messages`.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use crate::messages::{CHEAP, STRONG, at_terminal, may_mount, ordinary_user, run, words};
 use crate::support::mounted::{can_mount, is_mounted};
@@ -50,6 +52,28 @@ fn a_typed_passphrase_has_three_attempts() {
     assert!(is_mounted(&ann.home().join("plain")));
     run(&ann, "umount plain", 0);
     assert!(!ann.home().join("plain").exists(), "what `mount` has made is removed");
+}
+
+/// Ctrl-C at a prompt left the terminal without echo, so that the user typed blindly afterwards; and
+/// `mount` reported that its background process was "killed by signal 2".
+#[test]
+fn ctrl_c_at_a_prompt_leaves_the_terminal_usable() {
+    let ann = Person::new("ann");
+    init(&ann, "vault");
+    let prompt = "Passphrase of the vault ~/vault: ";
+    let mut terminal = at_terminal(&ann, "ls vault");
+    terminal.expect(prompt).expect_no_echo().type_line("\u{3}");
+    let (said, has_echo) = terminal.end_with_echo();
+    assert!(has_echo, "{said}");
+    if !can_mount() {
+        return;
+    }
+    // The second question is asked by the background process.
+    let mut terminal = at_terminal(&ann, "mount vault plain");
+    terminal.expect(prompt).type_line("wrong");
+    terminal.expect(prompt).expect_no_echo().type_line("\u{3}");
+    let (said, has_echo) = terminal.end_with_echo();
+    assert!(has_echo && said.contains("mount: interrupted; nothing is mounted"), "{said}");
 }
 
 #[test]
@@ -265,6 +289,24 @@ fn a_share_is_made_of_a_new_folder_while_the_vault_is_mounted() {
     assert!(made.contains("vault/new/folder is a share"), "{made}");
     assert!(deeper.contains("vault/new/deep/folder is a share"), "{deeper}");
     assert_eq!(run(&ann, "cat vault/new/folder/note", 0), "letter\n");
+}
+
+/// The mount point that `mount` had made stayed if an ordinary user locked the vault while a program
+/// used it: programs that came later stored their files in it, in plain.
+#[test]
+fn a_lock_removes_the_mount_point_that_was_made() {
+    let Some(bob) = ordinary_user().filter(may_mount) else { return };
+    run(&bob, "init vault", 0);
+    run(&bob, "mount vault plain", 0);
+    let mut program = bob.program("exec 7>plain/letter; echo open; read line");
+    let mut user = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(user.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let locked = run(&bob, "lock plain", 0);
+    let is_gone = !bob.home().join("plain").exists();
+    drop(user.stdin.take());
+    user.wait().unwrap();
+    assert!(line == "open\n" && is_gone, "{line}{locked}");
 }
 
 #[test]

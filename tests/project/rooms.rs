@@ -140,6 +140,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ),
     ("fuse/transport/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
     ("cli/daemon/fork.rs", "fork, to go to the background, and _exit"),
+    ("cli/terminal/echo.rs", "a handler of signals, which makes system calls only"),
     ("cli/secrets/source.rs", "a descriptor that the user names by its number"),
 ];
 

@@ -150,8 +150,10 @@ impl Person {
 
     /// Returns the program for a terminal, not yet started.
     pub fn terminal_command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new("setsid");
-        command.arg("--ctty").arg("--wait").arg(&self.program).args(args);
+        // A shell starts what it runs in the background with SIGINT ignored.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT", "setsid", "--ctty", "--wait"]);
+        command.arg(&self.program).args(args);
         command.current_dir(self.home()).env("HOME", self.home());
         command
             .env_remove("KITHFS_PASSPHRASE_FILE")

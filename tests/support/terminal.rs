@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+
+use super::people::wait_until;
 
 /// Maximum time for a question to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,10 +74,30 @@ impl Terminal {
         }
     }
 
+    /// Waits until the terminal no longer shows what is typed, shortly after a question for a secret.
+    pub fn expect_no_echo(&mut self) -> &mut Self {
+        wait_until("the terminal hides what is typed", || !self.has_echo());
+        self
+    }
+
+    fn has_echo(&self) -> bool {
+        tcgetattr(&self.master).expect("tcgetattr").local_modes.contains(LocalModes::ECHO)
+    }
+
     /// Types a line.
     pub fn type_line(&mut self, line: &str) -> &mut Self {
         self.master.write_all(format!("{line}\n").as_bytes()).expect("type");
         self
+    }
+
+    /// Waits for the end of the command; returns everything that was printed, and whether the
+    /// terminal shows what is typed.
+    pub fn end_with_echo(mut self) -> (String, bool) {
+        let until = Instant::now() + PATIENCE;
+        while self.listen(until) {}
+        self.child.wait().expect("wait");
+        let has_echo = self.has_echo();
+        (std::mem::take(&mut self.said), has_echo)
     }
 
     /// Waits for the end of the command; returns its exit code and everything that was printed.

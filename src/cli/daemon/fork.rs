@@ -119,19 +119,23 @@ impl Front {
         let mut word = [0];
         match self.pipe.read_exact(&mut word) {
             Ok(()) => Ok(Exit::from_code(word[0]).unwrap_or(Exit::Failure)),
-            Err(_) => Err(Error::DaemonEnded(self.how_it_ended())),
+            Err(_) => Err(self.how_it_ended()),
         }
     }
 
-    fn how_it_ended(&self) -> String {
+    fn how_it_ended(&self) -> Error {
         let status = loop {
             match rustix::process::waitpid(Some(self.child), WaitOptions::empty()) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(Some((_, status))) => break status,
-                _ => return "cause unknown".to_owned(),
+                _ => return Error::DaemonEnded("cause unknown".to_owned()),
             }
         };
-        describe(status)
+        match status.terminating_signal() {
+            // It has blocked these once there is anything to undo.
+            Some(libc::SIGINT | libc::SIGTERM) => Error::MountInterrupted,
+            _ => Error::DaemonEnded(describe(status)),
+        }
     }
 }
 

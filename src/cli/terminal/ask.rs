@@ -16,6 +16,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::cli::daemon::signals;
 use crate::cli::display::Line;
 use crate::cli::error::Error;
+use crate::cli::terminal::echo;
 
 /// Asks for a line of text at the terminal, and returns it without white space around it.
 ///
@@ -62,12 +63,13 @@ pub fn confirm(question: &str, yes: bool) -> Result<(), Error> {
 /// # Errors
 /// [`Error::NoTerminal`] without a terminal and a prompt program; the program fails.
 pub fn secret(prompt: &str) -> Result<Zeroizing<Vec<u8>>, Error> {
-    if File::options().read(true).write(true).open("/dev/tty").is_err() {
+    let Ok(terminal) = open() else {
         return match std::env::var_os(PROMPT_VARIABLE).filter(|program| !program.is_empty()) {
             Some(program) => by_program(Path::new(&program), &Line(prompt).to_string()),
             None => Err(Error::NoTerminal),
         };
-    }
+    };
+    let _restored = echo::restored_at_signals(&terminal);
     let _unblocked = signals::unblocked();
     let mut typed = rpassword::prompt_password(Line(prompt).to_string())
         .map_err(|source| Error::Os { op: "read passphrase from the terminal", source })?;

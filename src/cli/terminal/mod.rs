@@ -2,5 +2,6 @@
 
 pub mod ask;
 pub mod color;
+pub mod echo;
 pub mod progress;
 pub mod stdout;
