@@ -23,7 +23,7 @@ case ${1:-} in
 esac
 
 # The tools that building and running need. The tests and the benchmarks install their own tools (scripts/tools.sh).
-scripts/tools.sh cc:build-essential fusermount3:fuse3 mount:mount mountpoint:util-linux
+scripts/tools.sh cc:gcc cc:libc6-dev fusermount3:fuse3 mountpoint:util-linux
 
 # Cargo.toml states the oldest Rust version that can build the project.
 wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
