@@ -177,7 +177,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     ("share create", &[("kithfs share create ~/vault/projects", "makes the folder if needed")]),
-    ("share add", &[("kithfs share add ~/vault/projects Bob --role reader", "or raises a role")]),
+    (
+        "share add",
+        &[("kithfs share add ~/vault/projects Bob --role reader", "or changes the role")],
+    ),
     ("share remove", &[("kithfs share remove ~/vault/projects Bob", "by name or fingerprint")]),
     ("share list", &[("kithfs share list ~/vault/projects", "members and their roles")]),
     ("share log", &[("kithfs share log ~/vault/projects", "who changed what, and when")]),

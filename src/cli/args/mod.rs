@@ -38,11 +38,11 @@ const SECRET: &str = "Secret";
 pub struct Cli {
     /// Log level; logs go to stderr in the foreground, to the journal or syslog in the background
     ///
-    /// File names are logged at `debug` and `trace` only. Default: `info` for mount, `warn` for all
-    /// other commands.
+    /// File names are logged at `debug` and `trace` only. Default: `info` for mount and open, `warn`
+    /// for all other commands.
     #[arg(long, global = true, value_name = "LEVEL", value_enum, display_order = 900)]
     pub log_level: Option<LogLevel>,
-    /// When to use colours; NO_COLOR=1 means never
+    /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto, display_order = 901)]
     pub color: Color,
     /// What to do.
@@ -72,9 +72,11 @@ pub enum LogLevel {
 pub enum Command {
     /// Create a new vault
     ///
-    /// Creates the directory if it is missing, and refuses one that is not empty. The recovery code
-    /// is printed once, to stdout. It opens the vault if the passphrase is lost: keep it on paper,
-    /// away from the vault.
+    /// Creates the directory if it is missing, and refuses one that is not empty. If you have an
+    /// identity (`kithfs identity new`), it opens the vault, with its own passphrase and recovery
+    /// code. Otherwise the vault gets an identity of its own, and a recovery code that is printed
+    /// once, to stdout: it opens the vault if the passphrase is lost. Keep it on paper, away from
+    /// the vault.
     Init(Init),
     /// Show a vault as plain files
     ///
@@ -82,25 +84,31 @@ pub enum Command {
     /// and sets the exit code. SIGTERM, SIGINT and SIGHUP unmount cleanly.
     Mount(Mount),
     /// Unmount a vault, and wait until everything is written
+    ///
+    /// A mount that programs still use stays; they are listed, with exit code 13.
     #[command(visible_alias = "unmount")]
     Umount(Umount),
     /// Open a named vault
     ///
-    /// Mounts it with the mount point and the options that `vaults add` stored. Options on this
-    /// command line go before those. A vault that is already open stays as it is.
+    /// Mounts it with the mount point and the options that `vaults add` stored. An option on this
+    /// command line replaces the stored one. A vault that is already open stays as it is.
     Open(Open),
     /// Close named vaults, and wait until everything is written
+    ///
+    /// A vault that programs still use stays open; they are listed, with exit code 13. `lock` does
+    /// not spare them.
     Close(Close),
     /// Lock open vaults at once, even while programs use them
     ///
     /// Commits what was written, takes the mounts away and wipes the keys from memory. Programs
-    /// that still have files open get errors; the log names these programs. `close` waits for them
-    /// instead.
+    /// that still have files open get errors; the log names these programs. `close` does nothing
+    /// while there are such programs.
     Lock(Lock),
     /// Show all vaults: named or open, since when, how long unused, and what needs attention
     ///
     /// Exit code 0, whatever is shown. Conflict copies, forks and rollback alarms are counted; `map
-    /// --reverse`, `share settle` and `rollback` show them.
+    /// --reverse`, `share settle` and `rollback` show them. An option of a named vault that `open`
+    /// would refuse is reported on stderr.
     Status(Status),
     /// Manage the names of vaults, with their mount points and options
     ///
@@ -109,7 +117,8 @@ pub enum Command {
     /// Manage the slots of an identity: passphrases, recovery codes, key files
     ///
     /// Each slot opens the identity. A new slot is verified before an old one is removed, and the
-    /// last one cannot be removed.
+    /// last one cannot be removed. A vault that your identity opens has no slots of its own: see
+    /// `kithfs identity passphrase`.
     Passphrase(Passphrase),
     /// Manage your identity, which others share folders with
     ///
@@ -145,7 +154,8 @@ pub enum Command {
     /// Prints the plain path and cipher path of each fault, and which bytes of a file are bad. With
     /// --repair, restores what can be known and moves data that cannot be authenticated to
     /// `lost+found` in the vault; nothing is deleted. Exit code 0: no fault, or none is left; 20:
-    /// faults found; 21: the check could not run.
+    /// faults found; 21: the check could not run, or not to its end; 23: no damage, but what a crash
+    /// leaves behind.
     Fsck(Fsck),
     /// List files in a vault that are older than this machine has seen, or gone
     ///
@@ -253,7 +263,7 @@ pub struct OpenArgs {
     /// The secret.
     #[command(flatten)]
     pub secret: PresentSecret,
-    /// Use this identity instead of the vault's own one
+    /// Use this identity; default is the vault's own one, else ~/.config/kithfs/identity
     #[arg(long, value_name = "FILE", help_heading = SECRET)]
     pub identity: Option<PathBuf>,
     /// Use the vault's own identity, even if the vault was handed over to yours
@@ -546,7 +556,7 @@ pub struct Map {
     /// The vault
     #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
-    /// The path
+    /// The plain path; default is the root of the vault
     pub path: Option<OsString>,
 }
 

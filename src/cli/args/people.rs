@@ -30,12 +30,17 @@ pub enum IdentityCommand {
     /// Print only the public key
     Export(IdentityShow),
     /// Show or set the name that the members of your shares see
+    ///
+    /// It applies to shares that you create from then on; in existing ones, members see the name
+    /// that you had.
     Name(IdentityName),
     /// Take over a vault that has an identity of its own
     ///
     /// Your identity opens the vault from then on, and the shares in it belong to you: members see
-    /// your name and your fingerprint. The vault's former passphrase and recovery code still open
-    /// it; `kithfs passphrase list` and `remove` end that.
+    /// your name and your fingerprint. The former passphrase and recovery code still open the vault
+    /// with --own-identity; `kithfs passphrase list` and `remove` end that. The former identity of a
+    /// vault that was made with `init --signed` opens it no longer; it is kept in
+    /// ~/.config/kithfs/former-identities.
     Adopt(IdentityAdopt),
     /// Manage the slots of the identity: passphrases, recovery codes, key files
     Passphrase(IdentityPassphrase),
@@ -92,7 +97,8 @@ pub struct IdentityAdopt {
     /// The identity that takes the vault over.
     #[command(flatten)]
     pub of: OwnIdentity,
-    /// Read the passphrase of your identity from a file; default is a prompt
+    /// Read the passphrase of your identity from a file; default is KITHFS_PASSPHRASE_FILE, the
+    /// keyring, or a prompt
     #[arg(long, value_name = "FILE")]
     pub identity_passphrase_file: Option<PathBuf>,
     /// A secret that opens the vault.

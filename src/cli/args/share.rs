@@ -33,7 +33,7 @@ pub enum ShareCommand {
     /// share already exists, the command removes the folder if the share has all of its contents,
     /// and otherwise reports it.
     Create(ShareCreate),
-    /// Add members, or raise their roles
+    /// Add members, or change their roles
     ///
     /// Members are contacts. A contact whose fingerprint has not been compared is refused without
     /// --trust-on-first-use. A contact that is CHANGED is always refused.

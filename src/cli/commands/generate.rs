@@ -64,9 +64,30 @@ const VARIABLES: &[(&str, &str)] = &[
         "KITHFS_ALLOW_KDF_COST",
         "with 1, unlock an identity that asks for an unusual amount of memory or time",
     ),
+    (
+        "KITHFS_STORE_PATIENCE",
+        "seconds without an answer of the store after which `lock` gives it up and `umount` fails; 120 without it",
+    ),
     ("KITHFS_TRANSPORT", "as mount --transport"),
-    ("NO_COLOR", "with any value, use no colours"),
+    ("NO_COLOR", "with any value but an empty one, use no colours, unless --color is given"),
     ("XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_RUNTIME_DIR", "where files of the user are"),
+];
+
+/// The program under the name `mount.kithfs`, of which `kithfs-mount` is the page too.
+const HELPER: &[(&str, &str)] = &[
+    (
+        "mount -t kithfs VAULT MOUNTPOINT -o passphrase_file=FILE",
+        "mounts as mount(8) does, and so does a line of /etc/fstab with the type kithfs; the options are those of -o above and the following ones",
+    ),
+    (
+        "passphrase_file=FILE, passphrase_command=CMD, key_file=FILE, age_identity=FILE, identity=FILE, lock_on=EVENT, log_level=LEVEL",
+        "as the options above with these names",
+    ),
+    ("setuid=USER", "gives a mount by root to this user, by name or number"),
+    (
+        "allow_dev, allow_suid",
+        "as dev and suid above, which mount(8) takes for itself and does not pass on",
+    ),
 ];
 
 /// Writes one manual page for each command.
@@ -109,6 +130,7 @@ fn complete(page: &str, name: &str) -> String {
         Exit::ALL.iter().map(|exit| (exit.code().to_string(), exit.meaning())).collect();
     [
         page.to_owned(),
+        entries("\"MOUNT(8) AND FSTAB\"", &owned(if name == "mount" { HELPER } else { &[] })),
         entries("EXAMPLES", &owned(help::examples(name))),
         entries("FILES", &owned(FILES)),
         entries("ENVIRONMENT", &owned(VARIABLES)),
@@ -153,7 +175,16 @@ mod tests {
         );
         assert!(!first.contains("EXTRA") && first.contains(".SH VERSION"));
         assert!(page("kithfs-mount.1").contains("nosuid"));
+        // mount.kithfs(8) is a link to this page, which did not name mount(8).
+        assert!(page("kithfs-mount.1").contains("mount \\-t kithfs VAULT MOUNTPOINT"));
+        assert!(!page("kithfs-open.1").contains("FSTAB"));
         assert!(page("kithfs-passphrase-change.1").contains("recovery"));
+        // The manual had a variable that the pages had not.
+        let manual = include_str!("../../../docs/MANUAL.md");
+        for word in manual.split(|c: char| !c.is_ascii_uppercase() && c != '_') {
+            let is_listed = VARIABLES.iter().any(|(name, _)| *name == word);
+            assert!(is_listed || !word.starts_with("KITHFS_"), "{word} is on no page");
+        }
         for name in ["kithfs.1", "kithfs-mount.1", "kithfs-identity-new.1"] {
             for section in ["EXAMPLES", "FILES", "ENVIRONMENT"] {
                 assert!(page(name).contains(&format!(".SH {section}\n.TP\n")), "{name}: {section}");

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 /// When colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal
+    /// On a terminal, unless NO_COLOR is set
     Auto,
     /// Also elsewhere
     Always,
