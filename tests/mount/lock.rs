@@ -8,7 +8,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
+use rustix::process::Pid;
+
+use crate::support::mounted::{KITHFS, Scratch, Stopped, can_mount, expect_code, is_mounted};
 use crate::support::people::wait_until;
 
 /// How long a line of a log is waited for. A lock takes a second or two.
@@ -495,4 +497,21 @@ fn a_service_notifies_and_ends_when_it_is_stopped() {
     }
     let file = expect_code(scratch.kithfs("cat").arg(&vault).arg("file"), 0);
     assert_eq!(file.stdout, b"written\n");
+}
+
+/// A daemon that is stopped does not lock its vault, nor does it when it continues.
+#[test]
+fn a_daemon_that_does_not_answer_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let daemon = mount(&scratch, &[]);
+    let stopped = Stopped::stop(Pid::from_raw(daemon.pid() as i32).unwrap());
+    let said = expect_code(scratch.kithfs("lock").arg(scratch.point()), 1);
+    let told = String::from_utf8_lossy(&said.stderr);
+    assert!(told.contains("does not answer"), "{told}");
+    assert!(told.contains(&format!("hint: {} is still open", scratch.point().display())), "{told}");
+    assert!(told.contains(&format!("kill -9 {}", daemon.pid())), "{told}");
+    drop(stopped);
 }

@@ -1853,6 +1853,31 @@ fn a_torn_copy_of_a_renamed_file_is_a_note() {
     }
 }
 
+/// The same was an alarm on a machine that had not compared the vault before, and so had noticed no
+/// change of the other one. A mark that came later does not count: the storage host can set it.
+#[test]
+fn a_torn_copy_at_the_first_comparison_is_a_note() {
+    for marked in [false, true] {
+        let (store, client) = (MemStore::new(), Client::new());
+        let root = store.root();
+        vaults::create(&root, Suite::Aes256Gcm, 12);
+        client.session(&root, |v| put(v, b"letter", &pattern(1, 5000)).unwrap());
+        if marked {
+            Vault::set_synced(&root).unwrap();
+        }
+        let letter = cipher(&root, b"letter");
+        let whole = bytes(&root, &letter);
+        let other = Client::new();
+        other.session(&root, |v| rename(v, b"letter", b"aside", RenameMode::Replace).unwrap());
+        set(&root, &letter, &whole[..50]);
+        let not_compared = NoticeKind::NotCompared { elsewhere: marked };
+        assert_eq!(client.told(&root), [("letter".to_owned(), not_compared)]);
+        Vault::set_synced(&root).unwrap();
+        let not_compared = NoticeKind::NotCompared { elsewhere: marked };
+        assert_eq!(client.told(&root), [("letter".to_owned(), not_compared)]);
+    }
+}
+
 /// What the former directory has of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {

@@ -28,7 +28,7 @@ pub fn run(args: &Lock) -> Result<Exit, Failure> {
     // All vaults are locked before the first wait, because one of them may wait for its store.
     let asked: Vec<_> = chosen.into_iter().map(|entry| (control::lock(&entry), entry)).collect();
     each(asked, |(asked, entry)| {
-        asked?;
+        asked.map_err(|failure| still_open(failure, &entry))?;
         wait(&registry, &entry)
     })
 }
@@ -86,6 +86,14 @@ fn wait(registry: &Registry, entry: &Entry) -> Result<Exit, Failure> {
         Some(message) => Err(not_written(place, &message)),
         None => Ok(Exit::Ok),
     }
+}
+
+fn still_open(failure: Failure, entry: &Entry) -> Failure {
+    failure.hint(format_args!(
+        "{} is still open; end its daemon without what was written since the last sync: kill -9 {}",
+        shown(&entry.mountpoint.0),
+        entry.process.pid
+    ))
 }
 
 fn not_written(place: &Path, message: &str) -> Failure {

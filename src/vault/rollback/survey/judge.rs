@@ -10,8 +10,8 @@
 //!   directory or under a name with a mark: one machine resealed the file and its names, while
 //!   another one wrote it. Both versions are visible.
 //! * A file that cannot be read is an alarm. If it is under another name and not older, this is
-//!   informational where several machines write a synced vault: the tool has copied the file while
-//!   it was written, and another machine has renamed it before the whole file arrived.
+//!   informational where several machines write a synced vault, or may do so: the tool has copied the
+//!   file while it was written, and another machine has renamed it before the whole file arrived.
 //! * An older version under a new name is an alarm. It is none if the newest version is in the vault
 //!   as well, or if both versions were once seen in it at the same time.
 //! * A file that is not at its name is gone, unless it is elsewhere and not older. This is
@@ -108,7 +108,7 @@ impl Survey<'_> {
                 let is_beside = self.has_other_writers()
                     && (self.former.get(&(thing.id, self.memory.path_id(&pending.plain))))
                         .is_some_and(|beside| *beside >= was);
-                let is_conflict = (self.others.synced || self.has_other_writers())
+                let is_conflict = self.may_have_other_writers()
                     && self.copies.get(&(thing.id, pending.name)).is_some_and(|copy| *copy >= was);
                 let was_conflict = self.before.get(&pending.key).and_then(NoticeKind::decode)
                     == Some(conflict.clone());
@@ -150,7 +150,7 @@ impl Survey<'_> {
         let is_elsewhere =
             |row: &Row| self.seen.get(&row.id).is_some_and(|seen| seen.version >= row.version);
         let row = pending.row.as_ref().filter(|row| row.kind == FILE);
-        self.has_other_writers() && row.is_some_and(is_elsewhere)
+        self.may_have_other_writers() && row.is_some_and(is_elsewhere)
     }
 
     /// Returns whether a file is gone of which this version was seen, and if so, whether another
@@ -175,6 +175,12 @@ impl Survey<'_> {
     /// storage host can set it.
     fn has_other_writers(&self) -> bool {
         self.others.changed && self.core.mode.synced
+    }
+
+    /// Returns whether several machines write this vault, or it was marked for that before this client
+    /// knew anything of it.
+    fn may_have_other_writers(&self) -> bool {
+        self.others.synced || self.has_other_writers()
     }
 
     /// Returns whether another machine may have removed what is missing.
