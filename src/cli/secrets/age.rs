@@ -90,7 +90,7 @@ fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>
             | age::DecryptError::PluginResolve(_)
             | age::DecryptError::Io(_)),
         ) => {
-            return failed(error.to_string());
+            return failed(line_of(&error));
         }
         Err(
             age::DecryptError::InvalidHeader
@@ -117,6 +117,13 @@ fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>
     Ok(Some(Secret::Age { file: file.to_vec(), secret }))
 }
 
+/// Returns a message of the age library in one line. It isolates names with marks for text that runs
+/// from right to left.
+fn line_of(why: &dyn std::fmt::Display) -> String {
+    let text = why.to_string().replace(['\u{2068}', '\u{2069}'], "");
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 fn read_one(
     bytes: &SecretBytes,
     file: &Path,
@@ -124,7 +131,7 @@ fn read_one(
 ) -> Result<(), Error> {
     let failed = |why: &dyn std::fmt::Display| Error::AgeIdentity {
         path: file.to_owned(),
-        why: why.to_string(),
+        why: line_of(why),
     };
     let lines = if bytes.expose().starts_with(AGE_MAGIC) {
         let sealed = Decryptor::new_buffered(bytes.expose()).map_err(|error| failed(&error))?;
@@ -150,13 +157,13 @@ fn read_one(
 fn ssh_key(bytes: &SecretBytes, file: &Path) -> Result<age::ssh::Identity, Error> {
     let failed = |why: String| Error::AgeIdentity { path: file.to_owned(), why };
     let key = age::ssh::Identity::from_buffer(BufReader::new(bytes.expose()), None)
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| failed(line_of(&error)))?;
     match key {
         age::ssh::Identity::Encrypted(key) => {
             let prompt = format!("Passphrase of the SSH key {}: ", shown(file));
             let passphrase = secret_string(ask::secret(&prompt)?.as_slice())
                 .ok_or_else(|| failed("its passphrase is not UTF-8".into()))?;
-            let key = key.decrypt(passphrase).map_err(|error| failed(error.to_string()))?;
+            let key = key.decrypt(passphrase).map_err(|error| failed(line_of(&error)))?;
             Ok(key.into())
         }
         age::ssh::Identity::Unsupported(_) => Err(failed(
@@ -177,7 +184,7 @@ pub fn wrap(recipient: &str) -> Result<Secret, Error> {
     let recipient = recipient_of(recipient.trim())?;
     let failed = |why: &dyn std::fmt::Display| Error::Age {
         op: "encrypt to age recipient",
-        why: why.to_string(),
+        why: line_of(why),
     };
     let mut file = Vec::new();
     let encryptor =

@@ -54,8 +54,11 @@ pub fn passphrase(public: &PublicIdentity) -> Result<Option<Zeroizing<Vec<u8>>>,
 }
 
 /// Returns the passphrase of an identity if there is a keyring that has it.
-pub fn stored(public: &PublicIdentity) -> Option<Zeroizing<Vec<u8>>> {
-    if is_offered() { passphrase(public).ok().flatten() } else { None }
+///
+/// # Errors
+/// As [`passphrase`].
+pub fn stored(public: &PublicIdentity) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
+    if is_offered() { passphrase(public) } else { Ok(None) }
 }
 
 /// Stores the passphrase of an identity, in the place of one that was stored before. `of` names it
@@ -148,8 +151,16 @@ struct Keyring {
     session: OwnedObjectPath,
 }
 
+/// By what an item is found. GNOME Keyring replaces the schema of an item in a keyring that was not
+/// unlocked yet, so a search must not have it.
+fn wanted(identity: &str) -> HashMap<&'static str, String> {
+    HashMap::from([("identity", identity.to_owned())])
+}
+
 fn attributes(identity: &str) -> HashMap<&'static str, String> {
-    HashMap::from([("xdg:schema", "kithfs.identity".to_owned()), ("identity", identity.to_owned())])
+    let mut attributes = wanted(identity);
+    attributes.insert("xdg:schema", "kithfs.identity".to_owned());
+    attributes
 }
 
 fn failed(error: zbus::Error) -> Error {
@@ -214,7 +225,7 @@ impl Keyring {
         let (mut found, locked): (Vec<OwnedObjectPath>, Vec<OwnedObjectPath>) =
             proxy(&self.bus, ROOT, "Service")
                 .await?
-                .call("SearchItems", &(attributes(identity),))
+                .call("SearchItems", &(wanted(identity),))
                 .await
                 .map_err(failed)?;
         if !locked.is_empty() {

@@ -163,7 +163,13 @@ fn by_pinentry(
                 [b'E', b'R', b'R', why @ ..] => {
                     return Ok(Answer::Refused(refusal(&String::from_utf8_lossy(why))));
                 }
-                [b'D', b' ', data @ ..] => secret = Answer::Secret(unescaped(data)),
+                [b'D', b' ', data @ ..] => {
+                    let mut data = unescaped(data);
+                    if let Answer::Secret(before) = &secret {
+                        data = Zeroizing::new([&before[..], &data[..]].concat());
+                    }
+                    secret = Answer::Secret(data);
+                }
                 _ => {}
             }
         }
@@ -260,6 +266,9 @@ mod tests {
             "it gave no passphrase: Timeout <Pinentry>"
         );
         assert_eq!(said("").0, None);
+        // A long answer comes in several lines.
+        let (secret, _) = said("OK\nOK\nOK\nOK\nOK\nD new one\nD  horse staple\nOK\n");
+        assert_eq!(secret.as_deref(), Some(&b"new one horse staple"[..]));
     }
 
     #[test]

@@ -304,13 +304,16 @@ fn settings(table: &dyn TableLike) -> Result<Vec<Setting>, &str> {
 
 fn text(value: &Value) -> Option<String> {
     match value {
-        Value::String(text) => Some(text.value().clone()),
+        Value::String(text) => Some(match expand(text.value()).into_os_string().into_string() {
+            Ok(path) => path,
+            Err(_) => text.value().clone(),
+        }),
         Value::Integer(number) => Some(number.value().to_string()),
         _ => None,
     }
 }
 
-/// Resolves `~/` in a path that a person wrote into the file.
+/// Resolves `~/` at the beginning of a value that a person wrote into the file, as a shell does.
 fn expand(text: &str) -> PathBuf {
     match (text.strip_prefix("~/"), std::env::var_os("HOME")) {
         (Some(rest), Some(home)) => Path::new(&home).join(rest),
@@ -396,5 +399,24 @@ mod tests {
         let changed = document.to_string();
         assert!(changed.starts_with("# mine\n[b]\nvault = \"/new\" # the disk\n"), "{changed}");
         assert!(changed.contains("idle = \"5m\"\n\n[a]"), "{changed}");
+    }
+
+    /// Only the vault and the mount point could begin with `~/`; a key file could not.
+    #[test]
+    fn every_path_may_begin_with_the_home_directory() {
+        let home = std::env::var("HOME").unwrap();
+        let text = "[photos]\nvault = '~/v'\nmountpoint = '~/m'\nkey-file = '~/k'\n\
+                    age-identity = ['~/a', '/b']\nlabel = 'a~/b'\n";
+        let [photos] = &parse_text(text).unwrap()[..] else { panic!() };
+        assert_eq!(photos.vault, Path::new(&home).join("v"));
+        let of_home = |name: &str| format!("{home}/{name}");
+        assert_eq!(
+            photos.settings,
+            [
+                setting("key-file", &[&of_home("k")]),
+                setting("age-identity", &[&of_home("a"), "/b"]),
+                setting("label", &["a~/b"]),
+            ]
+        );
     }
 }

@@ -288,8 +288,15 @@ fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
 /// The slots are changed already, so a failure is only reported.
 fn update_keyring(unlocked: &Unlocked, new: Option<&Secret>, opens: &Opens) {
     let public = unlocked.identity.public();
-    // Without a keyring there is nothing to update.
-    let Some(stored) = keyring::stored(&public) else { return };
+    let stored = match keyring::stored(&public) {
+        Ok(Some(stored)) => stored,
+        Ok(None) => return,
+        Err(error) => {
+            return note(format_args!(
+                "if an old passphrase of {opens} is in the keyring, it is still there: {error}"
+            ));
+        }
+    };
     if unlocked.file.unlock(&Secret::Passphrase(stored)).is_ok() {
         return;
     }
