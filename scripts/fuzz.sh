@@ -60,6 +60,9 @@ flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-arg
 flags="$flags -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 host=$(rustc -vV | sed -n 's/^host: //p')
 
+# libFuzzer is written in C++.
+scripts/tools.sh c++:g++
+
 # A given --target keeps the flags away from build scripts and macros.
 build=$(RUSTFLAGS="$flags" cargo build --quiet --features fuzz \
     --example fuzz_coverage --target "$host" --target-dir "$top/fuzz-build" --message-format json) || exit 2
