@@ -25,11 +25,14 @@ for main in tests/*/main.rs; do
     case " ${mounting[*]} " in *" $name "*) ;; *) others+=(--test "$name") ;; esac
 done
 beside=$(mktemp)
-trap 'rm -f -- "$beside"' EXIT
-step cargo test --locked --lib --bins "${others[@]}" >"$beside" 2>&1 &
+cargo test --locked --lib --bins "${others[@]}" >"$beside" 2>&1 &
+pid=$!
+# A check that is interrupted starts no further binary of the others.
+trap 'rm -f -- "$beside"; kill "$pid" 2>/dev/null || :' EXIT
 status=0
 step cargo test --locked "${mounting[@]/#/--test=}" || status=$?
-wait "$!" || status=$?
+wait "$pid" || status=$?
+echo "== beside it: cargo test --locked --lib --bins ${others[*]}" >&2
 cat "$beside"
 [ "$status" -eq 0 ] || exit "$status"
 step cargo test --locked --doc

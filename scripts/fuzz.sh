@@ -61,7 +61,7 @@ flags="$flags -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-co
 host=$(rustc -vV | sed -n 's/^host: //p')
 
 # libFuzzer is written in C++.
-scripts/tools.sh c++:g++
+scripts/tools.sh c++:g++ || exit 2
 
 # A given --target keeps the flags away from build scripts and macros.
 build=$(RUSTFLAGS="$flags" cargo build --quiet --features fuzz \

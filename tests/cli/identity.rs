@@ -715,6 +715,16 @@ fn a_passphrase_opens_a_conflict_copy_of_the_identity() {
     let told = opens("second");
     assert!(told.contains(copy) && told.contains("a conflict copy"), "{told}");
     refuses("passphrase");
+    // A number of a slot in a copy may be that of another slot in `+identity`, so slots are changed
+    // only with a secret of the file itself. A change opened by a copy replaced a passphrase that
+    // was not the one that was typed.
+    for change in [
+        &["passphrase", "change", "--new-passphrase-file", "third"][..],
+        &["passphrase", "remove", "--slot", "2"],
+    ] {
+        ann.fails(&[change, &["--passphrase-file", "second", "vault"]].concat(), 3);
+    }
+    opens("first");
     // That of another identity opens nothing here.
     refuses("third");
     let found = said(&ann.ok(&["fsck", "--passphrase-file", "first", "vault"]));

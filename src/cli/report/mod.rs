@@ -411,7 +411,7 @@ fn hint(error: &Error) -> Option<String> {
         Error::Io { op: "write" | "write invitation" | "export to" | "salvage to", path, source }
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            format!("you may not write there; see who may: ls -ld {}", word(parent(path).as_os_str().as_bytes()))
+            format!("you lack the permission to write there; show the permissions: ls -ld {}", word(parent(path).as_os_str().as_bytes()))
         }
         Error::Io { op: "write" | "write invitation", path, source }
             if source.kind() == io::ErrorKind::NotFound && !parent(path).exists() =>

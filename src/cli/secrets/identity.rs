@@ -325,6 +325,11 @@ impl Locked {
         self.file.slots().filter(|slot| slot.kind == SlotKind::Age).count()
     }
 
+    /// Returns it without its conflict copies: a secret opens the file itself, or nothing.
+    pub fn alone(self) -> Locked {
+        Locked { has_copies: false, ..self }
+    }
+
     /// Returns the conflict copies that are tried after the file.
     fn copies(&self) -> Vec<(Place, IdentityFile)> {
         if self.has_copies { copies::beside(&self.place, &self.file) } else { Vec::new() }

@@ -70,7 +70,8 @@ impl Owner for SlotsOf {
             (Some(identity), _) => Place::named(identity)?.read(),
             (None, Some(vault)) => {
                 let found = open::find(vault)?;
-                identity::own_of(&found.store, &found.dir)?.ok_or_else(|| {
+                // A slot of a conflict copy is not one of the file that is changed here.
+                identity::own_of(&found.store, &found.dir)?.map(Locked::alone).ok_or_else(|| {
                     let none = Failure::from(Error::NoOwnIdentity(found.dir));
                     none.hint("it is opened with an identity outside it; for yours: kithfs identity passphrase")
                 })

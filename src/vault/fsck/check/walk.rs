@@ -39,10 +39,11 @@ use crate::vault::fsck::report::{
 };
 use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::{entries, is_missing};
+use crate::vault::share::enter::IDENTITY_FILE;
 use crate::vault::types::ROOT;
 
-/// Name of the vault's own identity. Behind it a sync tool appends the suffix of a conflict copy.
-const IDENTITY: &[u8] = b"+identity";
+/// Behind this name a sync tool appends the suffix of a conflict copy.
+const IDENTITY: &[u8] = IDENTITY_FILE.as_bytes();
 
 /// Prefixes of the names of control files at the root of a share. Their contents are verified when
 /// the share is opened. Only targets of long links and long lists of attributes are read with their
