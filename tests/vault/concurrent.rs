@@ -428,7 +428,7 @@ fn synced_data_of_both_openers_survives_a_power_cut() {
 }
 
 /// A share whose locks behave differently from a local filesystem's, opened by Ann and by Bob.
-fn with_locks(store: &MemStore, who: [&Identity; 2], how: Locks) -> [Vault; 2] {
+fn with_locks<const N: usize>(store: &MemStore, who: [&Identity; N], how: Locks) -> [Vault; N] {
     who.map(|who| {
         let plan = FaultPlan::new();
         plan.give_locks(how);
@@ -636,11 +636,21 @@ fn removing_the_lock_file_admits_no_second_writer() {
         let store = FaultStore::wrap(store.root(), plan);
         Vault::open(store, who, trusting(false, LockMode::Exclusive))
     };
-    let [ann, bob] = with_locks(&store, [&ann_id, &bob_id], Locks::ByAccess);
+    let hers = FaultPlan::new();
+    hers.give_locks(Locks::ByAccess);
+    let root = FaultStore::wrap(store.root(), hers.clone());
+    let ann = Vault::open(root, &ann_id, trusting(false, LockMode::Shared)).unwrap();
+    let [bob] = with_locks(&store, [&bob_id], Locks::ByAccess);
     put(&ann, b"file", b"hers").unwrap();
-    // No other opener arrives: the file is created again, and keeps others out again.
+    // No other opener arrives: the file is created again, and keeps others out again. It is there
+    // a moment before it is locked, so the test waits for the call that follows the lock.
+    let locks = hers.count(Calls::Of(Call::Lock));
     store.root().unlink(b"+lock").unwrap();
-    while store.root().stat(b"+lock").is_err() {
+    while hers.count(Calls::Of(Call::Lock)) == locks {
+        std::thread::yield_now();
+    }
+    let calls = hers.count(Calls::All);
+    while hers.count(Calls::All) == calls {
         std::thread::yield_now();
     }
     assert!(matches!(alone(&ann_id), Err(Error::InUse { .. })));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::OpenArgs;
+use super::{MemoryArgs, MemoryLimit, OpenArgs};
 
 /// `fsck`
 #[derive(Args, Debug)]
@@ -13,6 +13,9 @@ pub struct Fsck {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -75,6 +78,9 @@ pub struct Rollback {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The limit of the record.
+    #[command(flatten)]
+    pub memory: MemoryLimit,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -97,6 +103,9 @@ pub struct AcceptRollback {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The limit of the record.
+    #[command(flatten)]
+    pub memory: MemoryLimit,
     /// The vault
     #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,

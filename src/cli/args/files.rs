@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::OpenArgs;
+use super::{MemoryArgs, OpenArgs};
 
 /// `ls`
 #[derive(Args, Debug)]
@@ -59,6 +59,9 @@ pub struct Put {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// The vault
     #[arg(value_name = "VAULT[/PATH]")]
     pub vault: PathBuf,
@@ -74,6 +77,9 @@ pub struct Rm {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Remove directories and their contents
     #[arg(short, long)]
     pub recursive: bool,
@@ -94,6 +100,9 @@ pub struct Mkdir {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Create missing parents, and accept directories that exist
     #[arg(short, long)]
     pub parents: bool,
@@ -111,6 +120,9 @@ pub struct Import {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// The directory to copy
     pub dir: PathBuf,
     /// The vault, or a directory in it, which is created if missing

@@ -257,6 +257,30 @@ pub struct AgeArgs {
     pub age_identity: Vec<PathBuf>,
 }
 
+/// How much of a vault's state this machine records.
+#[derive(Args, Debug, Default)]
+pub struct MemoryLimit {
+    /// Limit of the database in which this machine records the vault's state; kept for next time
+    ///
+    /// Files that do not fit are not compared; `kithfs rollback` says how many. Each takes up to 100
+    /// bytes. Default is no limit.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_memory)]
+    pub rollback_memory: Option<u64>,
+}
+
+/// Whether a command records the state of the vault that it changes, and how much of it.
+#[derive(Args, Debug, Default)]
+pub struct MemoryArgs {
+    /// Neither compare the vault with its recorded state nor record its current state
+    ///
+    /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 has the same effect.
+    #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_rollback_memory: bool,
+    /// The limit.
+    #[command(flatten)]
+    pub limit: MemoryLimit,
+}
+
 /// How a vault is opened.
 #[derive(Args, Debug, Default)]
 pub struct OpenArgs {
@@ -269,17 +293,6 @@ pub struct OpenArgs {
     /// Use the vault's own identity, even if the vault was handed over to yours
     #[arg(long, conflicts_with = "identity", help_heading = SECRET)]
     pub own_identity: bool,
-    /// Neither compare the vault with its recorded state nor record its current state
-    ///
-    /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 has the same effect.
-    #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
-    pub no_rollback_memory: bool,
-    /// Limit of the database in which this machine records the vault's state; kept for next time
-    ///
-    /// Files that do not fit are not compared; `kithfs rollback` says how many. Each takes up to 100
-    /// bytes. Default is no limit.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse_memory)]
-    pub rollback_memory: Option<u64>,
     /// Accept the share, or the contact's key, unverified: without an invitation, an earlier visit
     /// or a compared fingerprint
     #[arg(long)]
@@ -391,6 +404,9 @@ pub struct MountSettings {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Mount options, separated by commas
     ///
     /// ro, rw, allow_other, allow_foreign_store, default_permissions, no_default_permissions, dev,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::OpenArgs;
+use super::{MemoryArgs, OpenArgs};
 use crate::roster;
 
 /// `share`
@@ -117,6 +117,9 @@ pub struct ShareCreate {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Keep the admins of the enclosing share out
     #[arg(long)]
     pub isolated: bool,
@@ -136,6 +139,9 @@ pub struct ShareRekey {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Reseal all contents too
     #[arg(long)]
     pub eager: bool,
@@ -158,6 +164,9 @@ pub struct ShareRemove {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
+    /// The record of its state.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Reseal all contents at once
     #[arg(long)]
     pub eager: bool,

@@ -303,7 +303,7 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
         let stat = file.metadata().map_err(failed)?;
         (Box::new(file), Some(stat))
     };
-    let open = open(&vault, &args.open, Purpose::Write)?;
+    let open = open(&vault, &args.open, Purpose::Write)?.recording(&args.memory);
     let vault = &open.vault;
     if Node::at(vault, &path).is_ok_and(|node| node.is_dir()) {
         match file_name(&local).filter(|_| !stdin) {
@@ -413,7 +413,7 @@ pub fn rm(args: &Rm) -> Result<Exit, Failure> {
     if paths.iter().any(Vec::is_empty) {
         return Err(Error::Usage("the root of a vault cannot be removed".into()).into());
     }
-    let open = open(&vault, &args.open, Purpose::Write)?;
+    let open = open(&vault, &args.open, Purpose::Write)?.recording(&args.memory);
     let mut first = None;
     for path in &paths {
         match remove(&open.vault, path, args.recursive) {
@@ -516,7 +516,7 @@ fn remove_tree<'a>(
 /// Creates directories.
 pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
     let (vault, paths) = some(paths::several(&args.vault, &args.paths)?, "mkdir needs a path")?;
-    let open = open(&vault, &args.open, Purpose::Write)?;
+    let open = open(&vault, &args.open, Purpose::Write)?.recording(&args.memory);
     for path in &paths {
         if args.parents {
             make_path(&open.vault, path, new_dir_mode()).map_err(open.failed(path))?;

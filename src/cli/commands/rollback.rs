@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::args::OpenArgs;
+use crate::cli::args::{MemoryLimit, OpenArgs};
 use crate::cli::args::check::{AcceptRollback, Rollback};
 use crate::cli::display::{JsonPath, Shown, path as shown, utc};
 use crate::cli::error::Error;
@@ -113,12 +113,16 @@ impl Line {
 }
 
 /// Opens the vault, mounted or not, and returns it with the path of its database.
-fn open_remembered(vault: &Path, args: &OpenArgs) -> Result<(Open, PathBuf), Failure> {
+fn open_remembered(
+    vault: &Path,
+    args: &OpenArgs,
+    limit: &MemoryLimit,
+) -> Result<(Open, PathBuf), Failure> {
     let share = find(vault)?.description.share_id;
     let memory = rollback_memory::path(&share)
         .ok_or_else(|| Error::Usage("neither XDG_STATE_HOME nor HOME is set".into()))?;
     let open = open(vault, args, Purpose::Beside)?;
-    if let Some(limit) = args.rollback_memory {
+    if let Some(limit) = limit.rollback_memory {
         Vault::limit_rollback_memory(&memory, limit).map_err(failed)?;
     }
     Ok((open, memory))
@@ -147,7 +151,7 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
             source,
         })?;
     }
-    let (open, memory) = open_remembered(&args.vault, &args.open)?;
+    let (open, memory) = open_remembered(&args.vault, &args.open, &args.memory)?;
     let notices = survey(&open, &memory, &options)?;
     let lines: Vec<Line> =
         notices.iter().filter(|n| args.json || args.keep || !n.silenced).map(Line::of).collect();
@@ -191,7 +195,7 @@ pub fn accept(args: &AcceptRollback) -> Result<Exit, Failure> {
     if paths.is_empty() {
         paths.push(Vec::new());
     }
-    let (open, memory) = open_remembered(&vault, &args.open)?;
+    let (open, memory) = open_remembered(&vault, &args.open, &args.memory)?;
     // A missing path may have a notice that it is gone; otherwise it is mistyped.
     if paths.iter().any(|path| open.vault.resolve(path).is_err()) {
         let noticed = survey(&open, &memory, &SurveyOptions::default())?;

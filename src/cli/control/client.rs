@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::message::{self, Answer, Question, Reply, Request, Status, VERSION, What};
 use super::perform::perform;
 use super::wire::{by_short_path, check_peer, receive, send};
-use crate::cli::args::OpenArgs;
+use crate::cli::args::{MemoryArgs, OpenArgs};
 use crate::cli::daemon::registry::{Entry, Registry};
 use crate::cli::error::Error;
 use crate::cli::report::Failure;
@@ -158,6 +158,15 @@ impl Connection {
         }
         let open = hand_over::open_for_user(&vault, args)?;
         Ok(Connection { way: Way::Here(open), vault, path })
+    }
+
+    /// Does [`Open::recording`] if the vault was opened here; a daemon has its own settings.
+    pub fn recording(self, args: &MemoryArgs) -> Connection {
+        let way = match self.way {
+            Way::Here(open) => Way::Here(open.recording(args)),
+            daemon => daemon,
+        };
+        Connection { way, ..self }
     }
 
     /// Performs an operation on the path.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::args::OpenArgs;
+use crate::cli::args::{MemoryArgs, OpenArgs};
 use crate::cli::daemon::registry::Registry;
 use crate::cli::display::path as shown;
 use crate::cli::error::Error;
@@ -231,18 +231,6 @@ pub fn kept_journals(dir: &Path, share: &[u8; 32]) -> Vec<Kept> {
 /// # Errors
 /// Those of each step.
 pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
-    let open = open_unrecorded(given, args, purpose)?;
-    if purpose == Purpose::Write && !args.no_rollback_memory {
-        rollback_memory::begin(&open.vault, &open.share, false, args.rollback_memory);
-    }
-    Ok(open)
-}
-
-/// Like [`open`], for a command that changes no entry: what it does is not recorded.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_unrecorded(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
     let found = find(given)?;
     if purpose != Purpose::Beside {
         found.refuse_mounted()?;
@@ -252,6 +240,16 @@ pub fn open_unrecorded(given: &Path, args: &OpenArgs, purpose: Purpose) -> Resul
 }
 
 impl Open {
+    /// Compares the vault with its recorded state, and records what the command does from now on,
+    /// unless `args` switches that off.
+    pub fn recording(self, args: &MemoryArgs) -> Open {
+        if !args.no_rollback_memory {
+            let limit = args.limit.rollback_memory;
+            rollback_memory::begin(&self.vault, &self.share, false, limit);
+        }
+        self
+    }
+
     /// Returns a function that describes a failure of this vault at the plain path `plain`.
     pub fn failed<'a>(&'a self, plain: &'a [u8]) -> impl Fn(vault::Error) -> Failure + 'a {
         move |error| in_vault(error, &self.dir, Some(plain))

@@ -28,7 +28,7 @@ use crate::cli::secrets::identity;
 use crate::cli::terminal::progress::Progress;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::nodes;
-use crate::cli::vaults::open::{Open, Purpose, kept_journals, open, open_unrecorded};
+use crate::cli::vaults::open::{Open, Purpose, kept_journals, open};
 use crate::cli::vaults::paths;
 use crate::vault::{
     CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
@@ -77,11 +77,11 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         (_, true) => Purpose::Beside,
         _ => Purpose::Read,
     };
-    let open = match args.prune {
-        // The vault is compared with what this machine has seen.
-        true => open_unrecorded(&vault, &args.open, purpose)?,
-        false => open(&vault, &args.open, purpose)?,
-    };
+    let mut open = open(&vault, &args.open, purpose)?;
+    // A prune is compared with what this machine has seen, and changes no entry.
+    if purpose == Purpose::Write && !args.prune {
+        open = open.recording(&args.memory);
+    }
     if let Some(dir) = &args.salvage {
         open.refuse_within("salvage to", dir)?;
     }

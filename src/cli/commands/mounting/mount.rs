@@ -13,7 +13,7 @@ use sd_notify::NotifyState;
 
 use super::lock;
 use super::mount_point::{MountPoint, Ready};
-use crate::cli::args::{self, LogLevel, Mount, Notify, OpenArgs};
+use crate::cli::args::{self, LogLevel, Mount, MountSettings, Notify};
 use crate::cli::control::{self, Control, Ended, Offer, Working};
 use crate::cli::daemon::ending::{Ending, Of, has_manager, tell_manager};
 use crate::cli::daemon::fork::{self, Background, Side};
@@ -56,7 +56,7 @@ struct Plan<'a> {
     serve: ServeOptions,
     lock_on: LockOn,
     notify: Notify,
-    open: &'a OpenArgs,
+    how: &'a MountSettings,
 }
 
 /// Mounts a vault.
@@ -140,7 +140,7 @@ impl Plan<'_> {
             serve,
             lock_on,
             notify: how.notify,
-            open: &how.open,
+            how,
         })
     }
 }
@@ -345,20 +345,20 @@ fn tell_kernel(serving: &Serving, vault: &Vault) {
 
 impl Service {
     fn start(plan: Plan<'_>, is_service: bool) -> Result<Service, Failure> {
-        let Plan { mut found, secret, point, mut options, serve, lock_on, notify, open } = plan;
+        let Plan { mut found, secret, point, mut options, serve, lock_on, notify, how } = plan;
         let signals = prepare_process()?;
         let watch = lock_on.subscribe()?;
         let notices = Notices::start(notify, &found.dir);
         let told = notices.clone();
         found.events = Events::new(move |event| told.tell(What::In(event)));
         let share = found.description.share_id;
-        let (remembers, limit) = (!open.no_rollback_memory, open.rollback_memory);
         let store_is_read_only = found.store.is_read_only().unwrap_or(false);
-        let open = found.unlock(secret, open, purpose(&options))?;
+        let open = found.unlock(secret, &how.open, purpose(&options))?;
         if open.vault.forks() > 0 {
             notices.tell(What::In(Event::Forked));
         }
-        if remembers {
+        if !how.memory.no_rollback_memory {
+            let limit = how.memory.limit.rollback_memory;
             rollback_memory::begin(&open.vault, &share, true, limit);
         }
         prepare_vault(&open, &mut options, store_is_read_only);

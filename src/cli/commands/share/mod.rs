@@ -249,7 +249,10 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
 fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
     let (path, names) = place_and_names(&args.path, &args.names)?;
-    let (connection, info) = to_change(&path, &args.open, purpose)?;
+    let (mut connection, info) = to_change(&path, &args.open, purpose)?;
+    if args.eager {
+        connection = connection.recording(&args.memory);
+    }
     let people = People::of(&info)?;
     let sign = |name: &String| sign_to_remove(&info, &people, name, &path);
     let signs = names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;

@@ -102,7 +102,10 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
     )?;
     let purpose = if args.status { Purpose::Beside } else { Purpose::Write };
     let path = super::place(&args.path, args.folder.as_deref());
-    let (connection, _) = super::to_change(&path, &args.open, purpose)?;
+    let (mut connection, _) = super::to_change(&path, &args.open, purpose)?;
+    if !args.status {
+        connection = connection.recording(&args.memory);
+    }
     let mut left = connection.pending()?;
     if !args.status {
         if left.is_done(args.eager) {
@@ -138,7 +141,7 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
     let name = own_name::or_chosen(args.name.as_deref())?;
     own_name::check(&name)?;
     let path = super::place(&args.path, args.folder.as_deref());
-    let connection = Connection::founding(&path, &args.open)?;
+    let connection = Connection::founding(&path, &args.open)?.recording(&args.memory);
     if connection.path.is_empty() {
         return Err(Error::Usage(format!(
             "share create {}: name a folder in the vault",

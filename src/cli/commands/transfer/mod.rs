@@ -209,7 +209,7 @@ pub fn import(args: &Import) -> Result<Exit, Failure> {
     let failed = |source| Error::Io { op: "import", path: args.dir.clone(), source };
     let source = Object::open_root(&args.dir).map_err(failed)?;
     let (vault, path) = paths::one(&args.target, args.path.as_deref())?;
-    let open = open(&vault, &args.open, Purpose::Write)?;
+    let open = open(&vault, &args.open, Purpose::Write)?.recording(&args.memory);
     let store = Object::open_root(&open.dir).map_err(failed)?;
     if source.is_within(&store).map_err(failed)? {
         return Err(Error::Usage(format!(
