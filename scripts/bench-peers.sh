@@ -88,21 +88,6 @@ fio_job() { # filesystem, job, MB/s | IOPS, size in MiB
     echo "$value"
 }
 
-micros() { local now=$EPOCHREALTIME; echo $((${now%[.,]*} * 1000000 + 10#${now#*[.,]})); }
-
-# Prints the most memory that the daemon of $1 has used since its start, in MiB.
-memory() { awk '/^VmHWM/ { printf "%.0f", $2 / 1024 }' "/proc/${daemon[$1]}/status"; }
-
-# Runs a command that does `count` things, and prints the number of things per second.
-rate() { # count, command...
-    local count=$1 from to
-    shift
-    from=$(micros)
-    "$@" >/dev/null || die "failed: $*"
-    to=$(micros)
-    awk -v n="$count" -v us="$((to - from))" 'BEGIN { printf "%.1f", n * 1e6 / (us > 0 ? us : 1) }'
-}
-
 loop() { # operation, directory, [count]: one process that performs the operation on each file
     perl -e '
         use strict;

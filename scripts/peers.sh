@@ -2,6 +2,7 @@
 #
 # Sets `here` and `kithfs` (the program: $KITHFS, or target/release/kithfs). `choose_peers LIST KNOWN...` sets `peers` to the names in LIST,
 # separated by commas, or if LIST is empty to those of KNOWN that are installed. `begin_peers DIR` makes the scratch directory `work` in DIR.
+# `make_store`, `start_mount` and `end_mount` take the name of a filesystem, as does `memory`; `rate` measures a command.
 # However the script ends, it unmounts only its own mounts, and ends only processes that it has started.
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -123,3 +124,20 @@ end_mount() {
     wait "$pid" 2>/dev/null || true
     daemon[$fs]=''
 }
+
+micros() { local now=$EPOCHREALTIME; echo $((${now%[.,]*} * 1000000 + 10#${now#*[.,]})); }
+
+# Prints the most memory that the daemon of $1 has used since its start, in MiB.
+memory() { awk '/^VmHWM/ { printf "%.0f", $2 / 1024 }' "/proc/${daemon[$1]}/status"; }
+
+# Runs a command that does `count` things, and prints the number of things per second.
+rate() { # count, command...
+    local count=$1 from to
+    shift
+    from=$(micros)
+    "$@" >/dev/null || die "failed: $*"
+    to=$(micros)
+    awk -v n="$count" -v us="$((to - from))" 'BEGIN { printf "%.1f", n * 1e6 / (us > 0 ? us : 1) }'
+}
+
+seconds_since() { awk -v us="$(($(micros) - $1))" 'BEGIN { printf "%.2f", us / 1e6 }'; }

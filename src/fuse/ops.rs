@@ -149,6 +149,7 @@ pub fn rename_mode(flags: u32) -> Result<RenameMode> {
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        libc::RENAME_WHITEOUT => Ok(RenameMode::Whiteout),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -313,7 +314,8 @@ mod tests {
     #[test]
     fn flags_that_are_not_known_are_refused() {
         assert_eq!(rename_mode(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), Err(Errno::EINVAL));
-        assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Ok(RenameMode::Whiteout));
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE), Err(Errno::EINVAL));
         assert_eq!(allocate_mode(libc::FALLOC_FL_PUNCH_HOLE), Err(Errno::EOPNOTSUPP));
         assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), Err(Errno::EOPNOTSUPP));
         assert_eq!(xattr_mode(3), Err(Errno::EINVAL));

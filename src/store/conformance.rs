@@ -16,7 +16,8 @@ macro_rules! conformance {
     ($name:ident, $store:expr) => {
         $crate::store::conformance::conformance!(@each $name, $store;
             names, files, modes, directories, listings, many_entries, listing_while_entries_go, links, symlinks, special_files, renames,
-            rename_replaces, rename_no_replace, rename_exchanges, rename_into_itself, sparse, times, owners, xattrs, locks, directory_locks,
+            rename_replaces, rename_no_replace, rename_exchanges, rename_leaves_a_whiteout,
+            rename_into_itself, sparse, times, owners, xattrs, locks, directory_locks,
             unlinked_but_open, spaces);
     };
     (@each $name:ident, $store:expr; $($check:ident),*) => {
@@ -393,6 +394,24 @@ pub(super) fn rename_exchanges(root: Root) {
     fails(d.rename(b"none", &*e, b"sub", RenameMode::Exchange), &[libc::ENOENT]);
     root.rename(b"d", &*root, b"e", RenameMode::Exchange).unwrap();
     assert_eq!(root.stat(b"e").unwrap().ino, d.stat_self().unwrap().ino);
+}
+
+pub(super) fn rename_leaves_a_whiteout(root: Root) {
+    root.mkdir(b"d", 0o755).unwrap();
+    let dir = root.open_dir(b"d").unwrap();
+    let (file, replaced) = (write_file(&root, b"f", b"f"), write_file(&dir, b"g", b"g"));
+    match root.rename(b"f", &*dir, b"g", RenameMode::Whiteout) {
+        // NFS, and filesystems behind FUSE, support no flags.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
+        result => result.unwrap(),
+    }
+    let device = root.stat(b"f").unwrap();
+    assert_eq!((device.kind, device.rdev, device.perm, device.nlink), (Kind::CharDevice, 0, 0, 1));
+    assert_eq!((content(&dir, b"g"), file.stat().unwrap().nlink), (b"f".to_vec(), 1));
+    assert_eq!(replaced.stat().unwrap().nlink, 0);
+    root.rename(b"d", &*root, b"e", RenameMode::Whiteout).unwrap();
+    assert_eq!(root.stat(b"d").unwrap().kind, Kind::CharDevice);
+    assert_eq!(root.stat_self().unwrap().nlink, 3);
 }
 
 pub(super) fn rename_into_itself(root: Root) {

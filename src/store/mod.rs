@@ -146,6 +146,9 @@ pub enum RenameMode {
     NoReplace,
     /// Exchange the two atomically; `EINVAL` if the store has no such rename.
     Exchange,
+    /// Replace it, and leave a character device 0:0 with the old name, in one atomic step; `EINVAL`
+    /// if the store has no such rename. An overlay filesystem hides names with such devices.
+    Whiteout,
 }
 
 /// How [`File::allocate`] changes the blocks of a range.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::args::{MemoryLimit, OpenArgs};
 use crate::cli::args::check::{AcceptRollback, Rollback};
+use crate::cli::args::{MemoryLimit, OpenArgs};
 use crate::cli::display::{JsonPath, Shown, path as shown, utc};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;

@@ -149,7 +149,9 @@ impl Dir for FaultDir {
         mode: RenameMode,
     ) -> io::Result<()> {
         self.plan.pass(Call::Rename)?;
-        if mode == RenameMode::Exchange && self.plan.comes_through_fuse() {
+        if matches!(mode, RenameMode::Exchange | RenameMode::Whiteout)
+            && self.plan.comes_through_fuse()
+        {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         self.dir.rename(name, below(new_dir), new_name, mode)

@@ -131,25 +131,30 @@ impl MemDir {
         if target == Some(source) {
             return Ok(());
         }
-        let leaves = match (mode, target) {
-            (RenameMode::Exchange, Some(target)) => {
-                Change::Put { dir: self.ino, name: name.into(), ino: target, displaced: None }
-            }
-            (_, target) => match target
-                .map(|target| Ok((is_dir(source)?, is_dir(target)?, target)))
-                .transpose()?
-            {
-                Some((true, false, _)) => return Err(Errno::NOTDIR),
-                Some((false, true, _)) => return Err(Errno::ISDIR),
-                Some((true, true, target)) if !state.get(target)?.entries.is_empty() => {
+        if mode != RenameMode::Exchange
+            && let Some(target) = target
+        {
+            match (is_dir(source)?, is_dir(target)?) {
+                (true, false) => return Err(Errno::NOTDIR),
+                (false, true) => return Err(Errno::ISDIR),
+                (true, true) if !state.get(target)?.entries.is_empty() => {
                     return Err(Errno::NOTEMPTY);
                 }
-                _ => Change::Remove { dir: self.ino, name: name.into(), ino: source },
-            },
+                _ => {}
+            }
+        }
+        let put = |ino, displaced| Change::Put { dir: self.ino, name: name.into(), ino, displaced };
+        let mut changes = match (mode, target) {
+            (RenameMode::Exchange, Some(target)) => vec![put(target, None)],
+            (RenameMode::Whiteout, _) => {
+                let (ino, device) = (state.fresh_ino()?, state.inode(Kind::CharDevice, 0));
+                vec![Change::New(ino, Box::new(device)), put(ino, Some(source))]
+            }
+            _ => vec![Change::Remove { dir: self.ino, name: name.into(), ino: source }],
         };
-        let arrives =
-            Change::Put { dir: new_dir, name: new_name.into(), ino: source, displaced: target };
-        state.commit(vec![leaves, arrives]);
+        let name = new_name.into();
+        changes.push(Change::Put { dir: new_dir, name, ino: source, displaced: target });
+        state.commit(changes);
         Ok(())
     }
 }

@@ -222,9 +222,7 @@ impl State {
         inode: Inode,
         place: Option<(Ino, &[u8])>,
     ) -> Result<(Ino, HandleId)> {
-        self.room_for(1)?;
-        let ino = self.next_ino;
-        self.next_ino += 1;
+        let ino = self.fresh_ino()?;
         if inode.kind == Kind::File {
             self.data.insert(ino, Data::default());
         }
@@ -239,6 +237,13 @@ impl State {
         }));
         self.commit(changes);
         Ok((ino, handle))
+    }
+
+    /// Returns the number of an inode that is about to be made.
+    pub(super) fn fresh_ino(&mut self) -> Result<Ino> {
+        self.room_for(1)?;
+        self.next_ino += 1;
+        Ok(self.next_ino - 1)
     }
 
     /// Returns an inode of the given kind with the current time.

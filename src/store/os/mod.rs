@@ -421,6 +421,7 @@ impl Dir for OsDir {
             RenameMode::Replace => RenameFlags::empty(),
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
+            RenameMode::Whiteout => RenameFlags::WHITEOUT,
         };
         let op = || fs::renameat_with(self.fd(), name, new_dir.fd(), new_name, flags);
         let renamed = match self.attempt_both(new_dir, op) {

@@ -100,11 +100,13 @@ impl Core {
             there.map_or(Ok(()), |there| self.settle(there))?;
         }
         self.journal.before_name(|| self.path_in(new_parent, destination));
-        if mode == RenameMode::Exchange {
+        if keeps_old_name(mode) {
             self.journal.before_name(|| self.path_in(parent, &stored));
+        }
+        if mode == RenameMode::Exchange {
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
-            self.move_over((&from, &stored), (&to, destination), there)?;
+            self.move_over((&from, &stored), (&to, destination), there, mode)?;
             if let Some(there) = there.filter(|there| there.nlink == 1) {
                 self.journal.forget_repair((there.dev, there.ino));
             }
@@ -229,7 +231,7 @@ impl Core {
 
     /// Notes for the directories, and for the rollback database, which of the names are in use now.
     fn remember_rename(&self, from: &Place<'_>, to: &Place<'_>, mode: RenameMode) {
-        if mode != RenameMode::Exchange {
+        if !keeps_old_name(mode) {
             from.folder.vacate(from.name);
             self.remember_left(from.parent, from.name);
         } else {
@@ -246,7 +248,7 @@ impl Core {
     }
 
     /// For a nested share: writes the junction of its new place, and returns the name of its old
-    /// one. A share cannot be exchanged or replaced.
+    /// one. A share cannot be exchanged or replaced, and leaves no whiteout.
     fn move_share(
         &self,
         (from, stored, name, stat): (&Folder, &[u8], &[u8], &Stat),
@@ -259,8 +261,8 @@ impl Core {
             _ => false,
         };
         let is_share = stat.kind == Kind::Dir && holds_share(&*from.dir, stored)?;
-        if target_is_share || is_share && mode == RenameMode::Exchange {
-            return Err(Fault::Os(if mode == RenameMode::Exchange {
+        if target_is_share || is_share && keeps_old_name(mode) {
+            return Err(Fault::Os(if keeps_old_name(mode) {
                 libc::EINVAL
             } else {
                 libc::ENOTEMPTY
@@ -317,11 +319,17 @@ impl Core {
         (from, stored): (&Folder, &[u8]),
         (to, destination): (&Folder, &[u8]),
         target: Option<&Stat>,
+        mode: RenameMode,
     ) -> Inner<()> {
+        // NoReplace was checked before, and not every store has it.
+        let mode = match mode {
+            RenameMode::Whiteout => mode,
+            _ => RenameMode::Replace,
+        };
         // sshfs and mergerfs have other errors for a non-empty directory.
         let is_refused =
             |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
-        match from.dir.rename(stored, &*to.dir, destination, RenameMode::Replace) {
+        match from.dir.rename(stored, &*to.dir, destination, mode) {
             Err(e)
                 if e.raw_os_error().is_some_and(is_refused)
                     && target.is_some_and(|t| t.kind == Kind::Dir) =>
@@ -377,6 +385,9 @@ impl Core {
                         Err(e) => return Err(e.into()),
                     };
                 self.namespace.trash.empty(&trash_in.dir, &trash);
+                if mode == RenameMode::Whiteout {
+                    from.dir.mknod(stored, Kind::CharDevice, 0, 0)?;
+                }
                 Ok(())
             }
             other => Ok(other?),
@@ -388,6 +399,11 @@ impl Core {
             self.nodes.set_directory(node, None);
         }
     }
+}
+
+/// Returns whether an entry has the old name after a rename.
+fn keeps_old_name(mode: RenameMode) -> bool {
+    matches!(mode, RenameMode::Exchange | RenameMode::Whiteout)
 }
 
 impl Folder<'_> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::{Posix, c, errno};
@@ -38,6 +38,79 @@ fn rename_replaces_refuses_and_exchanges() {
     posix.remount();
     assert_eq!(fs::read(other.join("inside")).unwrap(), b"inside");
     assert_eq!(fs::read(posix.at("fresh")).unwrap(), b"other");
+    posix.finish();
+}
+
+#[test]
+fn a_rename_can_leave_a_whiteout() {
+    let Some(mut posix) = Posix::new() else { return };
+    // The text of a long name is kept beside its entry.
+    let long = "n".repeat(255);
+    for name in ["file", &long] {
+        fs::write(posix.at(name), name).unwrap();
+        fs::write(posix.at("target"), "replaced").unwrap();
+        assert_eq!(rename2(&posix.at(name), &posix.at("target"), libc::RENAME_WHITEOUT), 0);
+        assert_eq!(fs::read(posix.at("target")).unwrap(), name.as_bytes());
+    }
+    fs::create_dir(posix.at("dir")).unwrap();
+    fs::write(posix.at("dir/inside"), "inside").unwrap();
+    assert_eq!(rename2(&posix.at("dir"), &posix.at("moved"), libc::RENAME_WHITEOUT), 0);
+    for _ in 0..2 {
+        for name in ["file", &long, "dir"] {
+            let device = fs::symlink_metadata(posix.at(name)).unwrap();
+            assert!(device.file_type().is_char_device(), "{name}");
+            assert_eq!((device.rdev(), device.mode() & 0o7777), (0, 0), "{name}");
+            assert_eq!(
+                fs::File::create_new(posix.at(name)).unwrap_err().raw_os_error(),
+                Some(libc::EEXIST)
+            );
+        }
+        assert_eq!(fs::read(posix.at("moved/inside")).unwrap(), b"inside");
+        posix.remount();
+    }
+    for name in ["file", &long, "dir"] {
+        fs::remove_file(posix.at(name)).unwrap();
+        fs::write(posix.at(name), "again").unwrap();
+    }
+    posix.finish();
+}
+
+/// The upper layer of a container: files of the lower layer are replaced, removed and renamed.
+#[test]
+fn an_overlay_has_its_upper_layer_in_a_vault() {
+    let Some(mut posix) = Posix::new() else { return };
+    let lower = posix.below();
+    fs::create_dir_all(lower.join("dir")).unwrap();
+    for (path, content) in [("kept", "kept"), ("removed", "r"), ("changed", "c"), ("dir/a", "a")] {
+        fs::write(lower.join(path), content).unwrap();
+    }
+    for dir in ["upper", "work", "merged"] {
+        fs::create_dir(posix.at(dir)).unwrap();
+    }
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        posix.at("upper").display(),
+        posix.at("work").display()
+    );
+    for turn in 0..2 {
+        let script = format!(
+            "mount -t overlay overlay -o {layers} merged && trap 'cd / && umount {}' EXIT && cd merged && {}",
+            posix.at("merged").display(),
+            match turn {
+                0 => {
+                    "rm removed && echo new >changed && mv kept renamed && cp -a dir copy && rm -r dir \
+                     && mkdir dir && echo b >dir/b && mv renamed dir/kept"
+                }
+                _ => "find . -type f | LC_ALL=C sort && cat changed dir/kept",
+            }
+        );
+        let said = posix.shell(&script);
+        if turn == 1 {
+            assert_eq!(said, "./changed\n./copy/a\n./dir/b\n./dir/kept\nnew\nkept");
+        }
+        posix.remount();
+    }
     posix.finish();
 }
 

@@ -132,16 +132,7 @@ impl Plan<'_> {
             sync_folder::hint(&found.dir);
         }
         let secret = found.ask(&how.open)?;
-        Ok(Plan {
-            found,
-            secret,
-            point,
-            options,
-            serve,
-            lock_on,
-            notify: how.notify,
-            how,
-        })
+        Ok(Plan { found, secret, point, options, serve, lock_on, notify: how.notify, how })
     }
 }
 
