@@ -150,6 +150,11 @@ impl Reader {
 }
 
 impl Db {
+    /// Returns the directory that the database is in.
+    pub fn folder(&self) -> std::path::PathBuf {
+        self.path.parent().map(Path::to_owned).unwrap_or_default()
+    }
+
     /// Opens or creates the database at `path`; waits for its turn.
     pub fn open(path: &Path) -> Inner<Db> {
         if let Some(dir) = path.parent() {

@@ -37,7 +37,7 @@ use super::{BATCH, Left, PATIENCE, Survey};
 use crate::vault::error::Inner;
 use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
-use crate::vault::rollback::rows::{EntryKey, Id, NoticeRow, Row};
+use crate::vault::rollback::rows::{EntryKey, Id, NoticeRow};
 
 impl Survey<'_> {
     /// Classifies all deviations. Harmless ones are recorded.
@@ -78,11 +78,11 @@ impl Survey<'_> {
                 (Why::Gone, Some(row)) => Ok(self
                     .gone(&row.id, row.version)?
                     .map(|elsewhere| NoticeKind::Gone { elsewhere })),
-                _ => Ok(Some(NoticeKind::NotCompared { elsewhere: self.is_torn_copy(pending) })),
+                _ => Ok(Some(NoticeKind::NotCompared { elsewhere: self.is_torn_copy(pending)? })),
             };
         };
         let displaced = pending.displaced().filter(|_| !pending.ours);
-        let seen = self.seen.get(&thing.id).copied().unwrap_or_default();
+        let seen = self.seen.get(&thing.id)?.unwrap_or_default();
         let (mut back, mut older) = (None, None);
         match &pending.why {
             Why::PutBack { removed, same_name } => {
@@ -146,11 +146,12 @@ impl Survey<'_> {
 
     /// Returns whether the file that was at a name is elsewhere and not older, so that a sync tool may
     /// have left a torn copy of it at this name.
-    fn is_torn_copy(&self, pending: &Pending) -> bool {
-        let is_elsewhere =
-            |row: &Row| self.seen.get(&row.id).is_some_and(|seen| seen.version >= row.version);
-        let row = pending.row.as_ref().filter(|row| row.kind == FILE);
-        self.may_have_other_writers() && row.is_some_and(is_elsewhere)
+    fn is_torn_copy(&self, pending: &Pending) -> Inner<bool> {
+        let Some(row) = pending.row.as_ref().filter(|row| row.kind == FILE) else {
+            return Ok(false);
+        };
+        let is_elsewhere = self.seen.get(&row.id)?.is_some_and(|seen| seen.version >= row.version);
+        Ok(is_elsewhere && self.may_have_other_writers())
     }
 
     /// Returns whether a file is gone of which this version was seen, and if so, whether another
@@ -159,7 +160,7 @@ impl Survey<'_> {
         if self.interrupted.is_some() {
             return Ok(None);
         }
-        Ok(match self.seen.get(id) {
+        Ok(match self.seen.get(id)? {
             Some(seen) if seen.version >= version => None,
             Some(seen)
                 if seen.kept.is_some()
@@ -204,7 +205,7 @@ impl Survey<'_> {
                         todo.push((self.memory.place(&place, &row.name, &row.id), row.id));
                         None
                     }
-                    _ => (!self.seen.contains_key(&hash) && self.interrupted.is_none())
+                    _ => (self.seen.get(&hash)?.is_none() && self.interrupted.is_none())
                         .then_some(self.may_be_elsewhere()),
                 };
                 match one {

@@ -18,12 +18,14 @@
 //!   number is limited.
 
 mod judge;
+mod seen;
 pub(super) mod suspect;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::seen::{AllSeen, Seen};
 use self::suspect::{DIRECTORY, FILE, Pending, Thing, Why};
 use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
@@ -105,15 +107,6 @@ struct Present {
     is_share: bool,
 }
 
-/// How a file was seen in this comparison.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    /// The highest version.
-    version: u64,
-    /// The highest version under a name at which no higher version of the file is remembered.
-    kept: Option<u64>,
-}
-
 /// A file that has left one of its names.
 struct Left {
     name: NameTag,
@@ -140,9 +133,8 @@ pub(super) struct Survey<'a> {
     changes: Changes,
     /// Deviations that cannot be classified before the whole vault was read.
     pending: Vec<Pending>,
-    /// What was seen in this comparison: files by their ids, directories by the hashes of their
-    /// tags and of the tags that they had before renames.
-    seen: HashMap<Id, Seen>,
+    /// What was seen in this comparison.
+    seen: AllSeen,
     /// The highest version of each file that was seen in a conflict copy, by file and by the name
     /// without the suffix.
     copies: HashMap<(Id, NameTag), u64>,
@@ -201,7 +193,7 @@ impl<'a> Survey<'a> {
             options,
             changes: Changes::default(),
             pending: Vec::new(),
-            seen: HashMap::new(),
+            seen: AllSeen::new(memory.sealer.clone(), db.folder()),
             copies: HashMap::new(),
             former: HashMap::new(),
             replaced: HashMap::new(),
@@ -784,9 +776,8 @@ impl<'a> Survey<'a> {
     fn count(&mut self, present: &Present, here: &Arc<Here>, is_kept: bool) -> Inner<()> {
         let thing = present.thing;
         if thing.kind != OTHER {
-            let seen = self.seen.entry(thing.id).or_default();
-            seen.version = seen.version.max(thing.version);
-            seen.kept = seen.kept.max(is_kept.then_some(thing.version));
+            let (version, kept) = (thing.version, is_kept.then_some(thing.version));
+            self.seen.add(thing.id, Seen { version, kept })?;
         }
         if let Some(of) = present.copy_of.as_ref().filter(|_| thing.kind == FILE) {
             let copy = self.copies.entry((thing.id, self.memory.tag(&here.place, of))).or_default();
@@ -801,7 +792,7 @@ impl<'a> Survey<'a> {
         }
         if let Some(tag) = &present.inside {
             for hash in self.hashes_before(tag)? {
-                self.seen.entry(hash).or_default();
+                self.seen.add(hash, Seen::default())?;
             }
             let place = self.memory.place(&here.place, &present.name, &thing.id);
             let child = Child {
@@ -953,7 +944,7 @@ impl<'a> Survey<'a> {
             let file = self.file(&id)?;
             // If only part of the vault is read, the file may be at a remembered name elsewhere.
             let is_remembered = || file.as_ref().is_some_and(|file| file.names > 0);
-            if self.seen.get(&id).is_some_and(|seen| seen.version >= version)
+            if self.seen.get(&id)?.is_some_and(|seen| seen.version >= version)
                 || !self.whole && is_remembered()
             {
                 continue;
@@ -994,7 +985,7 @@ impl<'a> Survey<'a> {
             self.leaves(&row, here, name, false);
         }
         if thing.kind == FILE {
-            let version = self.seen.get(&thing.id).map_or(thing.version, |seen| seen.version);
+            let version = self.seen.get(&thing.id)?.map_or(thing.version, |seen| seen.version);
             let (names, after) =
                 self.file(&thing.id)?.map_or((0, 0), |file| (file.names, file.after));
             self.changes.files.insert(thing.id, Some(FileRow { version, beside: 0, names, after }));
