@@ -7,9 +7,10 @@
 #   --quick        small files, few of them, one run: to see that it works, not to quote
 #   --runs N       medians of N runs (default 3); within each run the filesystems take turns
 #   --dir DIR      directory for the plain and the encrypted files (default: a directory in $TMPDIR or /tmp)
-#   --with LIST    filesystems, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring, kithfs-synced
-#                  (default: all that are installed, without kithfs-synced). kithfs-uring is kithfs over io_uring, which the script
-#                  switches on in the fuse module for the run, as root. kithfs-synced is a vault that is marked as synced
+#   --with LIST    filesystems, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring, kithfs-synced,
+#                  kithfs-before (default: all that are installed, without the last two). kithfs-uring is kithfs over io_uring, which
+#                  the script switches on in the fuse module for the run, as root. kithfs-synced is a vault that is marked as synced.
+#                  kithfs-before is another build, the program $KITHFS_BEFORE; the ratios are to it then
 #   --tree DIR     tree that is packed and then unpacked (default: a generated one of 2,000 files)
 #   --entries N    number of files in the large directory that is listed (default 20,000). Give it after --quick, which sets it too. With
 #                  a million each filesystem takes some minutes
@@ -52,7 +53,7 @@ case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esa
 "$(dirname -- "${BASH_SOURCE[0]}")/tools.sh" fio:fio perl:perl mountpoint:util-linux findmnt:util-linux
 [ -z "$chart" ] || command -v gnuplot >/dev/null || die "--chart needs gnuplot (--install installs it)"
 if [ -n "$cpus" ]; then taskset -cp "$cpus" $$ >/dev/null || die "--cpus $cpus: taskset refuses"; fi
-choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring kithfs-synced
+choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring kithfs-synced kithfs-before
 begin_peers "$base"
 
 # Empties the cache of the mount by mounting again.
@@ -192,6 +193,7 @@ version() {
         cryfs) CRYFS_NO_UPDATE_CHECK=true cryfs --version 2>/dev/null | head -n 1 ;;
         kithfs) "$kithfs" --version ;;
         kithfs-uring) echo "the same over io_uring" ;;
+        kithfs-before) echo "another build of $("$KITHFS_BEFORE" --version)" ;;
         kithfs-synced) echo "the same with a vault that is marked as synced" ;;
     esac
 }
@@ -242,18 +244,18 @@ report() {
     for fs in "${peers[@]}"; do echo "$(version "$fs");"; done | paste -s -d ' ' | sed 's/;$/./'
     echo "File of $size_mib MiB, $files small files of 4 KiB, tree of $tree_files files and $tree_mb MB, directory of $entries files. More is better."
     echo
-    # The ratio is to the faster of gocryptfs and securefs on each line.
+    # The ratio is to the other build, or to the faster of gocryptfs and securefs on each line.
     perl -F'\t' -lane '
-        BEGIN { @fs = split / /, shift @ARGV; $spread = 0; $better = grep(/^(gocryptfs|securefs)$/, @fs) && grep(/^kithfs/, @fs) }
+        BEGIN { @fs = split / /, shift @ARGV; $spread = 0; @base = grep(/^kithfs-before$/, @fs); $to = @base ? "before" : "better"; @base = grep(/^(gocryptfs|securefs)$/, @fs) unless @base }
         push @lines, $F[0] unless $value{$F[0]}; $value{$F[0]}{$F[1]} = $F[2]; $spread = $F[3] if $F[3] ne "-" && $F[3] > $spread;
         sub number { $_[0] >= 100 ? sprintf "%.0f", $_[0] : sprintf "%.1f", $_[0] }
         END {
-            my @ours = $better ? grep /^kithfs/, @fs : ();
-            print join(" | ", "|", @fs, map { "$_ / better" } @ours) . " |"; # of gocryptfs and securefs
+            my @ours = @base ? grep /^kithfs(?!-before)/, @fs : ();
+            print join(" | ", "|", @fs, map { "$_ / $to" } @ours) . " |";
             print "|---|" . "---:|" x (@fs + @ours);
             for my $line (@lines) {
                 my %v = %{$value{$line}};
-                my ($best) = sort { $b <=> $a } grep defined, @v{qw(gocryptfs securefs)};
+                my ($best) = sort { $b <=> $a } grep defined, @v{@base};
                 print join(" | ", "| $line", (map { number($v{$_}) } @fs), map { $best ? sprintf "%.2f", $v{$_} / $best : "-" } @ours) . " |";
             }
             print "\nThe widest spread of a line is $spread% of its median to either side.";

@@ -1,9 +1,10 @@
 # Functions for scripts that compare kithfs with other encrypted filesystems, each in a directory of its own. Sourced, not run.
 #
-# Sets `here` and `kithfs` (the program: $KITHFS, or target/release/kithfs). `choose_peers LIST KNOWN...` sets `peers` to the names in LIST,
-# separated by commas, or if LIST is empty to those of KNOWN that are installed. `begin_peers DIR` makes the scratch directory `work` in DIR.
-# `make_store`, `start_mount` and `end_mount` take the name of a filesystem, as does `memory`; `rate` measures a command.
-# However the script ends, it unmounts only its own mounts, and ends only processes that it has started.
+# Sets `here` and `kithfs` (the program: $KITHFS, or target/release/kithfs). The filesystem kithfs-before is another build, $KITHFS_BEFORE.
+# `choose_peers LIST KNOWN...` sets `peers` to the names in LIST, separated by commas, or if LIST is empty to those of KNOWN that are
+# installed. `begin_peers DIR` makes the scratch directory `work` in DIR. `make_store`, `start_mount`, `end_mount` and `memory` take the
+# name of a filesystem; `rate` measures a command. However the script ends, it unmounts only its own mounts, and ends only processes that it
+# has started.
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 kithfs=${KITHFS:-$here/target/release/kithfs}
@@ -17,6 +18,7 @@ available() {
     case $1 in
         native) ;;
         kithfs | kithfs-synced) [ -x "$kithfs" ] ;;
+        kithfs-before) [ -x "${KITHFS_BEFORE-}" ] ;;
         kithfs-uring) [ -x "$kithfs" ] && [ -r "$switch" ] && { [ "$(cat "$switch")" = Y ] || [ -w "$switch" ]; } ;;
         *) command -v "$1" >/dev/null ;;
     esac
@@ -33,7 +35,7 @@ choose_peers() { # LIST KNOWN...
     done
     [ -z "$list" ] || return 0
     for fs in "$@"; do
-        [ "$fs" != kithfs-synced ] || continue # only on request
+        case $fs in kithfs-synced | kithfs-before) continue ;; esac # only on request
         if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
     done
 }
@@ -63,6 +65,8 @@ end_peers() {
     exit "$status"
 }
 
+program_of() { case $1 in kithfs-before) echo "$KITHFS_BEFORE" ;; *) echo "$kithfs" ;; esac; }
+
 make_store() {
     local dir=$work/$1
     mkdir -p "$dir/store" "$dir/mnt"
@@ -75,7 +79,7 @@ make_store() {
         kithfs*)
             local synced=''
             [ "$1" != kithfs-synced ] || synced=--synced
-            "$kithfs" init $synced --own-identity --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store"
+            "$(program_of "$1")" init $synced --own-identity --passphrase-file "$work/pass" --kdf-memory 32 --kdf-passes 1 "$dir/store"
             ;;
     esac >"$dir/log" 2>&1 || { cat "$dir/log" >&2; die "$1: no store could be made"; }
 }
@@ -88,7 +92,7 @@ start_mount() {
         securefs) command=(securefs mount --pass bench-peers "$dir/store" "$dir/mnt") ;;
         encfs) command=(encfs -f -S --standard "$dir/store" "$dir/mnt") ;;
         cryfs) command=(env CRYFS_FRONTEND=noninteractive CRYFS_NO_UPDATE_CHECK=true CRYFS_LOCAL_STATE_DIR="$dir/state" cryfs -f "$dir/store" "$dir/mnt") ;;
-        kithfs | kithfs-synced) command=("$kithfs" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
+        kithfs | kithfs-synced | kithfs-before) command=("$(program_of "$fs")" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
         kithfs-uring)
             if [ "$(cat "$switch")" != Y ]; then echo Y >"$switch" && switched=yes; fi
             command=("$kithfs" mount --foreground --transport uring --passphrase-file "$work/pass" "$dir/store" "$dir/mnt")
@@ -112,7 +116,7 @@ end_mount() {
     [ -n "$pid" ] || return 0
     for i in 1 2 3 4 5; do
         mountpoint -q "$mnt" || break
-        case $fs in kithfs*) "$kithfs" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break
+        case $fs in kithfs*) "$(program_of "$fs")" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break
         sleep 1
     done
     if mountpoint -q "$mnt"; then

@@ -736,4 +736,13 @@ fn a_passphrase_opens_a_conflict_copy_of_the_identity() {
     fs::rename(file(&format!("vault/{copy}")), file("vault/+identity")).unwrap();
     assert!(!opens("second").contains("conflict copy"));
     refuses("first");
+    // The tool delivers the copy before the file itself, or a part of the file.
+    fs::remove_file(file("vault/+identity (1)")).unwrap();
+    fs::rename(file("vault/+identity"), file(&format!("vault/{copy}"))).unwrap();
+    for _ in 0..2 {
+        let told = opens("second");
+        assert!(told.contains(copy) && told.contains("is missing or damaged"), "{told}");
+        refuses("first");
+        fs::write(file("vault/+identity"), "").unwrap();
+    }
 }

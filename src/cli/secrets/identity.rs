@@ -150,24 +150,23 @@ fn not_a_file() -> io::Error {
 pub fn find(choice: Choice<'_>, store: &Arc<dyn Dir>, vault: &Path) -> Result<Locked, Failure> {
     let none = || Failure::from(Error::NoOwnIdentity(vault.to_owned()));
     match choice {
-        Choice::Own => own_of(store, vault)?.ok_or_else(none),
+        Choice::Own => own_or_copy(store, vault)?.ok_or_else(none),
         Choice::File(file) => {
             let file = read(file)?;
             let own = own_of(store, vault).unwrap_or_default();
             let linked = own.filter(|own| own.is_linked_to(&file)).map(Box::new);
             Ok(Locked { linked, ..file })
         }
-        Choice::Usual => match (own_of(store, vault)?, users()) {
-            (Some(own), Some(users)) => match read(&users) {
+        Choice::Usual => match (own_of(store, vault), users()) {
+            (Ok(Some(own)), Some(users)) => match read(&users) {
                 Ok(users) if own.is_linked_to(&users) => {
                     Ok(Locked { linked: Some(Box::new(own)), ..users })
                 }
                 // Also if the user's identity cannot be read.
                 _ => Ok(own),
             },
-            (Some(own), None) => Ok(own),
-            (None, Some(users)) => read(&users),
-            (None, None) => Err(none()),
+            (Ok(None), Some(users)) => read(&users),
+            _ => own_or_copy(store, vault)?.ok_or_else(none),
         },
     }
 }
@@ -201,6 +200,22 @@ pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Fail
         Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_a_file(&error) => Ok(None),
         read => own.locked(read).map(|own| Some(Locked { has_copies: true, ..own })),
     }
+}
+
+/// Does [`own_of`]. Where the identity is missing or damaged, it is the first of its conflict copies.
+fn own_or_copy(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Failure> {
+    let own = own_of(store, vault);
+    if matches!(own, Ok(Some(_))) {
+        return own;
+    }
+    let place = Place::in_vault(store, vault);
+    let Some(copy) = copies::instead_of(&place) else { return own };
+    note(format_args!(
+        "{} is missing or damaged, so its conflict copy {} is tried; if that is yours, rename it to {IDENTITY_FILE}",
+        display::path(&place.path),
+        display::path(&copy.path)
+    ));
+    copy.read().map(|copy| Some(Locked { has_copies: true, ..copy }))
 }
 
 /// Returns how a prompt names the identity file at `path`.
