@@ -2,12 +2,13 @@
 # Measures how the cost of an operation grows with the number of files, entries, bytes, clients and members, for kithfs beside gocryptfs and
 # securefs, in one run on one machine, and prints a table for each.
 #
-#     scripts/growth.sh [--with LIST] [--dir DIR] [--out FILE] [--install] [PART SIZES]...
+#     scripts/growth.sh [--with LIST] [--dir DIR] [--out FILE] [--chart FILE] [--install] [PART SIZES]...
 #
 #   --with LIST   names from: native gocryptfs securefs kithfs kithfs-uring, separated by commas (default: gocryptfs,securefs,kithfs)
 #   --dir DIR     directory for the ciphertext (default: $TMPDIR)
 #   --out FILE    write the tables to FILE as well
-#   --install     install Debian's packages of the other filesystems first (as root)
+#   --chart FILE  draw four of the figures to FILE, as SVG (scripts/growth/chart.sh; needs gnuplot)
+#   --install     install Debian's packages of the other filesystems, and gnuplot, first (as root)
 #
 # Parts, each with its sizes, separated by commas. Default is all of them with the sizes shown:
 #   files 10000,100000     files of 100 bytes, 100 to a directory
@@ -21,13 +22,13 @@
 set -euo pipefail
 
 . "$(dirname -- "${BASH_SOURCE[0]}")/peers.sh"
-base='' with=gocryptfs,securefs,kithfs out='' plan=()
+base='' with=gocryptfs,securefs,kithfs out='' chart='' plan=()
 while [ $# -gt 0 ]; do
     case $1 in
-        --install) apt-get install -y --no-install-recommends gocryptfs securefs >/dev/null || die "the packages could not be installed" ;;
-        --with | --dir | --out)
+        --install) apt-get install -y --no-install-recommends gocryptfs securefs gnuplot-nox >/dev/null || die "the packages could not be installed" ;;
+        --with | --dir | --out | --chart)
             [ $# -ge 2 ] || die "$1 needs a value"
-            case $1 in --with) with=$2 ;; --dir) base=$2 ;; --out) out=$2 ;; esac
+            case $1 in --with) with=$2 ;; --dir) base=$2 ;; --out) out=$2 ;; --chart) chart=$2 ;; esac
             shift
             ;;
         files | entries | large | clients | members)
@@ -42,6 +43,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#plan[@]} -gt 0 ] || plan=(files '10000 100000' entries '10000 100000' large '1 4' clients '1 4 16' members '1 10 100')
 "$(dirname -- "${BASH_SOURCE[0]}")/tools.sh" python3:python3 mountpoint:util-linux
+[ -z "$chart" ] || command -v gnuplot >/dev/null || die "--chart needs gnuplot (--install installs it)"
 choose_peers "$with" native gocryptfs securefs kithfs kithfs-uring
 begin_peers "$base"
 export KITHFS_PASSPHRASE_FILE=$work/pass XDG_STATE_HOME=$work/state XDG_CONFIG_HOME=$work/config
@@ -174,8 +176,10 @@ for ((part = 0; part < ${#plan[@]}; part += 2)); do
         for fs in "${peers[@]}"; do "${plan[part]}" "$size" "$fs"; done
     done
 done
+where="$(date -u +%F), $(nproc) CPUs, Linux $(uname -r), ciphertext on $(findmnt -no FSTYPE --target "$work" | tail -n 1)"
+[ -z "$chart" ] || "$here/scripts/growth/chart.sh" "$where; higher is better" <"$work/rows" >"$chart"
 {
-    echo "$(date -u +%F), $(nproc) CPUs, Linux $(uname -r), $(findmnt -no FSTYPE --target "$work")"
+    echo "$where"
     echo
     python3 "$here/scripts/growth/table.py" <"$work/rows"
 } | if [ -n "$out" ]; then tee "$out"; else cat; fi
