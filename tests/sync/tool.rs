@@ -159,7 +159,9 @@ fn contents(file: &File) -> io::Result<Vec<u8>> {
 }
 
 impl Reading {
-    /// Opens the files and reads the first half of each.
+    /// Opens the files and reads the first half of each. The length is the one that was found before,
+    /// unless another file has been put in that place since: no tool reads a file that it has just
+    /// opened up to the length of another one.
     pub fn begin<'a>(
         root: &Path,
         files: impl Iterator<Item = (&'a String, &'a Entry)>,
@@ -168,11 +170,13 @@ impl Reading {
         let mut reading = Reading { files: BTreeMap::new() };
         for (path, entry) in files {
             let Ok(mut file) = File::open(root.join(path)) else { continue };
-            let half = if torn { entry.size / 2 } else { entry.size };
+            let Ok(now) = file.metadata() else { continue };
+            let size = if now.ino() == entry.ino { entry.size } else { now.len() };
+            let half = if torn { size / 2 } else { size };
             let mut bytes = Vec::new();
             if Read::by_ref(&mut file).take(half).read_to_end(&mut bytes).is_ok() {
                 let before = if torn { contents(&file).ok() } else { None };
-                let rest = entry.size - half;
+                let rest = size - half;
                 reading.files.insert(path.clone(), Half { file, bytes, rest, before });
             }
         }

@@ -1,14 +1,24 @@
 //! A vault that a sync tool keeps equal on several machines: the mark `+synced`, and journals that
-//! stay on each machine.
+//! stay on each machine; commits of small files.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
-use kithfs::store::{Dir, RenameMode};
-use kithfs::vault::{Local, OpenOptions, ROOT, Vault};
+use kithfs::store::{Access, Call, Dir, File, RenameMode};
+use kithfs::vault::{Local, OpenFlags, OpenOptions, ROOT, SetAttr, Vault};
 
 use crate::support::cuts::{Cut, Session, record_on};
 use crate::support::raw;
-use crate::support::vaults::{self, Item, READ_WRITE, get, open_on, owner, pattern, put};
+use crate::support::vaults::{
+    self, Item, READ_WRITE, at, get, open_on, owner, pattern, put, set_xattr, write_at,
+};
+
+/// Size of a file that is written in place.
+const LARGE: usize = 300_000;
 
 /// A synced vault, and the state directory of a machine that has it open.
 fn synced() -> (MemStore, MemStore) {
@@ -36,7 +46,7 @@ fn journals_of_a_synced_vault_stay_on_the_machine() {
     let (store, state) = synced();
     let vault = open_on(&store, Some(&state)).unwrap();
     assert!(vault.is_synced());
-    put(&vault, b"file", &pattern(1, 20_000)).unwrap();
+    put(&vault, b"file", &pattern(1, LARGE)).unwrap();
     let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
     vault.write(handle, 4096, b"again", false).unwrap();
     vault.fsync(handle, false).unwrap();
@@ -81,9 +91,9 @@ fn a_machine_keeps_to_the_property_once_seen() {
     assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty());
 }
 
-/// Overwrites a file and syncs it on a machine. Returns the contents before and after.
+/// Overwrites a file that is too large to be replaced, and syncs it on a machine. Returns the contents before and after.
 fn overwritten(s: &mut Session) -> [Vec<u8>; 2] {
-    let before = pattern(1, 30_000);
+    let before = pattern(1, LARGE);
     s.create(b"file", &before);
     let mut after = before.clone();
     after[8192..12_288].copy_from_slice(&pattern(2, 4096));
@@ -204,7 +214,7 @@ fn a_journal_belongs_to_one_copy() {
         Vault::open(store.root(), &owner(), OpenOptions { local, ..OpenOptions::default() })
     };
     let vault = open_at(&store, &state, place.path()).unwrap();
-    put(&vault, b"file", &pattern(1, 20_000)).unwrap();
+    put(&vault, b"file", &pattern(1, LARGE)).unwrap();
     let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
     vault.write(handle, 0, b"synced", false).unwrap();
     vault.fsync(handle, false).unwrap();
@@ -235,4 +245,279 @@ fn what_is_acknowledged_is_in_the_store_itself() {
     assert_eq!(below(&*state.as_ref().unwrap().root(), b"+journal-").len(), 1);
     let elsewhere = open_on(&store.crash(&mut |_| 0), Some(&MemStore::new())).unwrap();
     assert!(get(&elsewhere, b"file").unwrap() == after);
+}
+
+/// Reads that a copying tool begins before each call of the store: the handle, and what it had.
+type Begun = Arc<parking_lot::Mutex<Vec<(Arc<dyn File>, Vec<u8>)>>>;
+
+fn read_all(file: &dyn File) -> Vec<u8> {
+    let mut bytes = vec![0; file.stat().unwrap().size as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// Runs `act` on a synced vault with a file. Before each call of the store, and at the end, a tool
+/// opens the file and reads its first half, at least `least` bytes, and reads the rest for each read
+/// that it has begun. Returns the contents of all copies, as a vault shows them.
+fn copied(
+    before: &[u8],
+    least: usize,
+    act: impl FnOnce(&Vault),
+) -> (BTreeSet<Result<Vec<u8>, String>>, MemStore) {
+    let (store, state) = synced();
+    let vault = open_on(&store, Some(&state)).unwrap();
+    put(&vault, b"file", before).unwrap();
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
+    let stored = stored_file(&*store.root());
+    let (begun, copies) = (Begun::default(), Arc::new(parking_lot::Mutex::new(BTreeSet::new())));
+    let look = {
+        let (root, stored, copies) = (store.root(), stored.clone(), copies.clone());
+        move || {
+            let mut begun = begun.lock();
+            let mut copies = copies.lock();
+            if let Ok(file) = root.open_file(&stored, Access::Read) {
+                let bytes = read_all(&*file);
+                begun.push((file, bytes));
+            }
+            for (file, first) in &*begun {
+                let now = read_all(&**file);
+                let half = (first.len() / 2).max(least).min(first.len());
+                let rest = now.get(half..first.len().min(now.len())).unwrap_or(&[]);
+                copies.insert([&first[..half], rest].concat());
+            }
+        }
+    };
+    let watch = look.clone();
+    store.on_event(Box::new(move |event| {
+        if !matches!(event.call, Call::OpenFile | Call::Stat) {
+            watch()
+        }
+    }));
+    act(&vault);
+    look();
+    store.on_event(Box::new(|_| {}));
+    vault.close().unwrap();
+    assert_eq!(raw::named(&*store.root(), b"~"), [b""; 0], "a new file is left");
+    let copies = std::mem::take(&mut *copies.lock());
+    let shown = copies.iter().map(|copy| {
+        let elsewhere = store.snapshot();
+        raw::write(&*elsewhere.root(), &stored, copy);
+        let vault = open_on(&elsewhere, Some(&MemStore::new())).unwrap();
+        get(&vault, b"file").map_err(|e| e.to_string())
+    });
+    (shown.collect(), store)
+}
+
+/// A sync tool copies a small file at every moment of its commits. Each copy is a version that the
+/// file had. In place, a copy had the header of one version and the contents of the other, and
+/// stayed unreadable if another machine renamed it.
+#[test]
+fn a_copy_of_a_small_file_is_never_torn() {
+    for len in [50, 3000, 4096, 4097, 30_000, 250_000] {
+        let old = pattern(1, len);
+        let appended = [&old[..], b"and more"].concat();
+        let mut patched = old.clone();
+        patched[len / 2..len / 2 + 20].copy_from_slice(&pattern(2, 20));
+        let expect = |what: &str, versions: &[&[u8]], act: &dyn Fn(&Vault)| {
+            // An empty file is filled in place. No tool reads its header in parts.
+            let least = if what == "replace" { 4096 } else { 0 };
+            let (copies, store) = copied(&old, least, act);
+            for copy in &copies {
+                let copy = copy.as_ref().unwrap_or_else(|e| panic!("{what}, {len} bytes: {e}"));
+                assert!(versions.contains(&&copy[..]), "{what}, {len} bytes: {}", copy.len());
+            }
+            assert_eq!(copies.len(), versions.len(), "{what}, {len} bytes");
+            let after = open_on(&store, Some(&MemStore::new())).unwrap();
+            assert_eq!(get(&after, b"file").unwrap(), *versions.last().unwrap(), "{what}");
+            assert_eq!(vaults::faults(&after), [""; 0], "{what}");
+        };
+        expect("append", &[&old, &appended], &|vault| {
+            let flags = OpenFlags { append: true, ..READ_WRITE };
+            let handle = vaults::open_or_create(vault, b"file", flags).unwrap();
+            vault.write(handle, 0, b"and more", false).unwrap();
+            vault.fsync(handle, false).unwrap();
+            vault.release(handle).unwrap();
+        });
+        expect("overwrite", &[&old, &patched], &|vault| {
+            write_at(vault, b"file", len as u64 / 2, &pattern(2, 20)).unwrap();
+        });
+        expect("background", &[&old, &patched], &|vault| {
+            let handle = vaults::open_or_create(vault, b"file", READ_WRITE).unwrap();
+            vault.write(handle, len as u64 / 2, &pattern(2, 20), false).unwrap();
+            vault.commit_due(Duration::ZERO);
+            vault.release(handle).unwrap();
+        });
+        expect("shorten", &[&old, &old[..len / 2]], &|vault| {
+            let size = Some(len as u64 / 2);
+            let set = SetAttr { size, ..Default::default() };
+            at(vault, b"file", |node| vault.setattr(node, &set)).unwrap();
+        });
+        expect("replace", &[&old, b"", &appended], &|vault| {
+            put(vault, b"file", &appended).unwrap()
+        });
+    }
+    // The same tool does tear a larger file.
+    let (copies, _) = copied(&pattern(1, LARGE), 0, |vault| {
+        write_at(vault, b"file", LARGE as u64 / 2, b"in place").unwrap();
+    });
+    assert!(copies.iter().any(Result::is_err));
+}
+
+/// A program sees the inode number of a file for as long as it may have the file open: SQLite
+/// refuses to write to a database whose number has changed.
+#[test]
+fn a_commit_that_replaces_a_file_keeps_its_attributes() {
+    let (store, state) = synced();
+    let vault = open_on(&store, Some(&state)).unwrap();
+    put(&vault, b"file", &pattern(1, 10_000)).unwrap();
+    set_xattr(&vault, b"file", b"user.note", b"of a program").unwrap();
+    let set = SetAttr { perm: Some(0o640), ..Default::default() };
+    let before = at(&vault, b"file", |node| vault.setattr(node, &set)).unwrap();
+    let stored = stored_file(&*store.root());
+    let first = store.root().stat(&stored).unwrap();
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    for n in 0..3 {
+        vault.write(handle, 5000, &[n; 100], false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        let now = at(&vault, b"file", |node| vault.getattr(node)).unwrap();
+        assert_eq!((now.ino, now.perm, now.nlink), (before.ino, 0o640, 1), "commit {n}");
+        put(&vault, format!("other {n}").as_bytes(), b"may get the old number").unwrap();
+    }
+    let last = store.root().stat(&stored).unwrap();
+    assert_ne!(first.ino, last.ino, "it was replaced");
+    let note = at(&vault, b"file", |node| vault.get_xattr(node, b"user.note")).unwrap();
+    assert_eq!(note, b"of a program");
+    vault.release(handle).unwrap();
+    // A file with a second name is written in place.
+    let root = ROOT;
+    at(&vault, b"file", |node| vault.link(node, root, b"name")).unwrap();
+    write_at(&vault, b"file", 0, b"again").unwrap();
+    assert_eq!(store.root().stat(&stored).unwrap().ino, last.ino);
+    assert_eq!(&get(&vault, b"name").unwrap()[..5], b"again");
+    // In a vault that is not synced, every file is.
+    let plain = MemStore::new();
+    vaults::create(&plain.root(), Suite::Aes256Gcm, 12);
+    let vault = open_on(&plain, None).unwrap();
+    put(&vault, b"file", b"one").unwrap();
+    let ino = plain.root().stat(&stored_file(&*plain.root())).unwrap().ino;
+    write_at(&vault, b"file", 0, b"two").unwrap();
+    assert_eq!(plain.root().stat(&stored_file(&*plain.root())).unwrap().ino, ino);
+}
+
+/// A sync tool puts another machine's version in place just before a commit does. Both are kept.
+#[test]
+fn a_version_that_arrives_during_the_exchange_is_kept() {
+    let (store, state) = synced();
+    let vault = open_on(&store, Some(&state)).unwrap();
+    put(&vault, b"file", &pattern(1, 10_000)).unwrap();
+    let other = store.snapshot();
+    let theirs = open_on(&other, Some(&MemStore::new())).unwrap();
+    put(&theirs, b"file", b"theirs").unwrap();
+    theirs.close().unwrap();
+    let stored = stored_file(&*store.root());
+    let (root, bytes) = (store.root(), raw::read(&*other.root(), &stored));
+    let name = stored.clone();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    store.on_event(Box::new(move |event| {
+        let is_exchange =
+            event.call == Call::Rename && event.name.is_some_and(|name| name.starts_with(b"~"));
+        if is_exchange && !is_done.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            raw::write(&*root, b"~tool", &bytes);
+            root.rename(b"~tool", &*root, &name, RenameMode::Replace).unwrap();
+        }
+    }));
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 0, b"ours", false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
+    store.on_event(Box::new(|_| {}));
+    assert_eq!(get(&vault, b"file").unwrap(), b"theirs");
+    let all = files(&vault);
+    assert_eq!(all.len(), 2);
+    let ours = all.iter().find(|(path, _)| path != b"file").unwrap().1.as_ref().unwrap();
+    assert_eq!((&ours[..4], ours.len()), (&b"ours"[..], 10_000));
+    assert_eq!(vaults::faults(&vault), [""; 0]);
+    vault.close().unwrap();
+    assert_eq!(raw::named(&*store.root(), b"~"), [b""; 0]);
+}
+
+/// Each call of a commit fails once, for several reasons. A commit that cannot replace the file is
+/// made in place; what is acknowledged is there, and nothing else is ever shown.
+#[test]
+fn a_replacement_fails_at_any_call_and_loses_nothing() {
+    let (old, new) = (pattern(1, 10_000), [&b"new"[..], &pattern(1, 10_000)[3..]].concat());
+    let (store, state) = synced();
+    let vault = open_on(&store, Some(&state)).unwrap();
+    put(&vault, b"file", &old).unwrap();
+    vault.close().unwrap();
+    let mut in_place = 0;
+    for errno in [libc::EIO, libc::ENOSPC, libc::EACCES, libc::EINVAL] {
+        for nth in 1.. {
+            let here = store.snapshot();
+            let stored = stored_file(&*here.root());
+            let ino = here.root().stat(&stored).unwrap().ino;
+            let plan = FaultPlan::new();
+            let local = Some(Local { state: MemStore::new().root(), path: "/copy".into() });
+            let options = OpenOptions { local, ..OpenOptions::default() };
+            let root = FaultStore::wrap(here.root(), plan.clone());
+            let vault = Vault::open(root, &owner(), options).unwrap();
+            let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+            vault.write(handle, 0, b"new", false).unwrap();
+            plan.reset();
+            let (calls, when) = (Calls::All, When::Nth(nth));
+            plan.add(Fault { calls, when, errno, short: false });
+            let synced = vault.fsync(handle, false);
+            let failed = plan.failed();
+            plan.heal();
+            let what = format!("errno {errno} at call {nth}: {synced:?}");
+            let crashed = open_on(&here.crash(&mut |_| 0), Some(&MemStore::new())).unwrap();
+            let shown = get(&crashed, b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(shown == new || synced.is_err() && shown == old, "{what}");
+            let _ = vault.release(handle);
+            let _ = vault.close();
+            let after = open_on(&here, Some(&MemStore::new())).unwrap();
+            let shown = get(&after, b"file").unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(shown == new || synced.is_err() && shown == old, "{what}");
+            let found = after.check(b"", &mut |_| {}).unwrap().faults;
+            assert!(found.iter().all(|fault| fault.residue), "{what}: {found:?}");
+            in_place += usize::from(here.root().stat(&stored).unwrap().ino == ino);
+            if failed == 0 {
+                assert!(nth > 10, "{nth} calls");
+                break;
+            }
+        }
+    }
+    assert!(in_place > 10, "{in_place}");
+}
+
+/// A power cut between the exchange and the removal of the old file leaves it beside the new one. A
+/// check counts it as residue, and a repair moves it to `lost+found`.
+#[test]
+fn a_file_that_a_commit_left_behind_is_residue() {
+    let (store, state) = synced();
+    let vault = open_on(&store, Some(&state)).unwrap();
+    vaults::mkdir(&vault, b"dir").unwrap();
+    put(&vault, b"dir/file", &pattern(1, 10_000)).unwrap();
+    let cut = Arc::new(parking_lot::Mutex::new(None));
+    let (kept, live) = (cut.clone(), store.clone());
+    store.on_event(Box::new(move |event| {
+        if event.call == Call::Unlink && event.name.is_some_and(|name| name.starts_with(b"~")) {
+            kept.lock().get_or_insert_with(|| live.snapshot());
+        }
+    }));
+    write_at(&vault, b"dir/file", 0, b"new").unwrap();
+    store.on_event(Box::new(|_| {}));
+    let cut = cut.lock().take().expect("an exchange");
+    let after = open_on(&cut, Some(&MemStore::new())).unwrap();
+    assert_eq!(&get(&after, b"dir/file").unwrap()[..3], b"new");
+    let report = after.check(b"", &mut |_| {}).unwrap();
+    assert!(report.faults.iter().all(|fault| fault.residue), "{:?}", report.faults);
+    assert_eq!(report.faults.len(), 1);
+    // It does not keep its directory.
+    let node = after.resolve(b"dir").unwrap().node;
+    after.unlink(node, b"file").unwrap();
+    after.rmdir(ROOT, b"dir").unwrap();
+    assert_eq!(vaults::faults(&after), [""; 0]);
 }

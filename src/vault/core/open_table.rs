@@ -55,6 +55,8 @@ pub(crate) struct OpenTable {
     next_handle: AtomicU64,
     /// Calls of `write`.
     pub writes: AtomicU64,
+    /// The store cannot exchange two files.
+    pub no_exchange: AtomicBool,
 }
 
 impl OpenTable {
@@ -65,6 +67,7 @@ impl OpenTable {
             sizes: Mutex::new(LruCache::new(NonZeroUsize::new(SIZES_MAX).expect("not zero"))),
             next_handle: AtomicU64::new(1),
             writes: AtomicU64::new(0),
+            no_exchange: AtomicBool::new(false),
         }
     }
 

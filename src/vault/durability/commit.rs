@@ -29,6 +29,7 @@ use crate::format::signature::Authorship;
 use crate::format::table::HOLE;
 use crate::store::{Allocate, File};
 use crate::vault::durability::journal::{Journal, Ticket};
+use crate::vault::durability::replacement::Beside;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Corruption, Fault, Inner, is_no_descriptor, is_no_space};
 use crate::vault::file::block_cache::Chunk;
@@ -59,16 +60,18 @@ pub(crate) struct Committer<'a> {
     pub next_serial: &'a dyn Fn() -> u64,
     /// Which daemons may commit to the file too, if a lock is lost.
     pub writers: Writers,
+    /// Where a new file can be put in place of the stored one, if that is wanted.
+    pub beside: Option<&'a dyn Beside>,
 }
 
 /// What one commit writes: the blocks above the segments, the header, and the shape of the file.
-struct Planned {
+pub(super) struct Planned {
     /// The changed tables and index blocks, and the root above them.
     tree: Plan,
     /// The header, with the small data behind it if the file has no chunks.
     header: Vec<u8>,
     /// The length of the ciphertext in bytes.
-    cipher_len: u64,
+    pub(super) cipher_len: u64,
     /// Offset and length of the places without data.
     holes: Vec<(u64, u64)>,
 }
@@ -135,6 +138,10 @@ impl Committer<'_> {
             state.renew_dirty(&**file, &self.context)?; // otherwise done before it was cut
         }
         let planned = self.plan(state, &**file, changes.rewritten)?;
+        if self.replace(state, open, &planned, durability, recorded)? {
+            self.settle(state, planned);
+            return Ok(());
+        }
         let made = match durability == Durability::Ordered && state.is_just_made() {
             true => path().or_else(without_long_path)?,
             false => None,
@@ -236,7 +243,7 @@ impl Committer<'_> {
 
     /// Flushes once. A failed flush is not retried, whatever the error: the kernel reports lost
     /// writes once, and those of records may be among them.
-    fn flush(
+    pub(super) fn flush(
         &self,
         flush: impl FnOnce() -> std::io::Result<()>,
         open: &OpenFile,
@@ -250,7 +257,7 @@ impl Committer<'_> {
     }
 
     /// Writes everything in place, header last, without a promise for crashes.
-    fn straight(
+    pub(super) fn straight(
         &self,
         state: &mut FileState,
         file: &Arc<dyn File>,

@@ -2,4 +2,5 @@
 
 pub(super) mod commit;
 pub(super) mod journal;
+pub(super) mod replacement;
 pub(super) mod writers;

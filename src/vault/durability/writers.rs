@@ -86,6 +86,12 @@ impl Writers {
         self == Writers::Concurrent && error.raw_os_error() == Some(libc::EACCES)
     }
 
+    /// Returns whether a commit may put a new file in place of the stored one: no other daemon has
+    /// the old one open or locked.
+    pub fn may_replace_files(self) -> bool {
+        self == Writers::Exclusive
+    }
+
     /// Returns whether the journals may be outside of the store: no other machine replays them.
     pub fn may_keep_journals_local(self) -> bool {
         self == Writers::Exclusive

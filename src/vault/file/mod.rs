@@ -308,6 +308,24 @@ impl OpenFile {
         *self.stored.write() = (file, inode);
     }
 
+    /// Runs `change`, which changes attributes of the file in the store. No commit replaces that
+    /// file meanwhile.
+    pub fn with_stored<T>(&self, change: impl FnOnce(&dyn File) -> T) -> T {
+        change(&*self.stored.read().0)
+    }
+
+    /// Runs `exchange`, which puts another file in place of the one in the store, and continues in
+    /// the file that it returns, unless it fails.
+    pub fn replace_stored<T, E>(
+        &self,
+        exchange: impl FnOnce(&dyn File) -> Result<(T, Arc<dyn File>, (u64, u64)), E>,
+    ) -> Result<T, E> {
+        let mut stored = self.stored.write();
+        let (result, file, inode) = exchange(&*stored.0)?;
+        *stored = (file, inode);
+        Ok(result)
+    }
+
     /// Returns what the kernel caches of this file once all writes have reached it. `None` if that
     /// is unknown, because a change is not committed, was refused, or is being committed now.
     pub fn cached(&self) -> Option<Cached> {

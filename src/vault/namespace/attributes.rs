@@ -15,7 +15,7 @@ impl Core {
     pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
         let mut attr = Attr {
             node,
-            ino: stat.ino,
+            ino: self.nodes.number(node, stat),
             kind: stat.kind,
             perm: stat.perm,
             nlink: stat.nlink,

@@ -96,7 +96,7 @@ impl Core {
                 if let Some(name) = name {
                     entries.push(Entry {
                         name: name.into(),
-                        ino: entry.ino,
+                        ino: self.nodes.listed_number(entry.ino),
                         kind: entry.kind,
                         next: entry.next,
                     });

@@ -149,10 +149,10 @@ impl Core {
             self.journal.settle(Some(open.inode()))?;
         }
         if set.changes_owner() {
-            open.file().chown(set.uid, set.gid)?;
+            open.with_stored(|file| file.chown(set.uid, set.gid))?;
         }
         if let Some(perm) = set.perm {
-            open.file().chmod(perm)?;
+            open.with_stored(|file| file.chmod(perm))?;
         }
         if times {
             let mut state = open.state.write();

@@ -118,7 +118,7 @@ impl Place {
 
     fn set(&self, key: &[u8], value: &[u8]) -> Inner<()> {
         match self {
-            Place::File(open) => open.file().set_xattr(key, value)?,
+            Place::File(open) => open.with_stored(|file| file.set_xattr(key, value))?,
             Place::Dir(dir) => dir.set_xattr_self(key, value)?,
             Place::Entry(dir, stored) => dir.set_xattr(stored, key, value)?,
         }
@@ -128,7 +128,7 @@ impl Place {
     /// Returns false if there was none.
     fn remove(&self, key: &[u8]) -> Inner<bool> {
         Ok(match self {
-            Place::File(open) => open.file().remove_xattr(key)?,
+            Place::File(open) => open.with_stored(|file| file.remove_xattr(key))?,
             Place::Dir(dir) => dir.remove_xattr_self(key)?,
             Place::Entry(dir, stored) => dir.remove_xattr(stored, key)?,
         })
@@ -170,7 +170,7 @@ impl Place {
         }
         let perm = perm & !0o2000;
         match self {
-            Place::File(open) => open.file().chmod(perm)?,
+            Place::File(open) => open.with_stored(|file| file.chmod(perm))?,
             Place::Dir(dir) => dir.chmod_self(perm)?,
             Place::Entry(dir, stored) => dir.chmod(stored, perm)?,
         }

@@ -458,8 +458,11 @@ pub(in crate::vault) fn without_suid_sgid(perm: u32) -> Option<u32> {
 }
 
 pub(in crate::vault) fn kill_suid_sgid_bits(open: &OpenFile) -> Inner<()> {
-    if let Some(perm) = without_suid_sgid(open.file().stat()?.perm) {
-        open.file().chmod(perm)?;
+    let cleared = open.with_stored(|file| {
+        let perm = without_suid_sgid(file.stat()?.perm);
+        perm.map(|perm| file.chmod(perm)).transpose()
+    })?;
+    if cleared.is_some() {
         open.inode_changed.store(true, std::sync::atomic::Ordering::Release);
     }
     Ok(())

@@ -5,6 +5,7 @@ pub(super) mod concurrent;
 mod conflict;
 mod flush;
 pub(super) mod handles;
+mod replacement;
 pub(super) mod space;
 mod writers;
 
@@ -24,11 +25,13 @@ use crate::vault::core::inodes::Link;
 use crate::vault::core::open_table::Shared;
 use crate::vault::directory::names::Meaning;
 use crate::vault::durability::commit::{Committer, Durability};
+use crate::vault::durability::replacement::Beside;
 use crate::vault::error::{Fault, Inner, is_no_descriptor};
 use crate::vault::file::cached::Cached;
 use crate::vault::file::phase::Tail;
 use crate::vault::file::{FileState, OpenFile};
 use crate::vault::open_files::conflict::Stranger;
+use crate::vault::open_files::replacement::Place;
 use crate::vault::share::control_files::entries;
 use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
 
@@ -235,8 +238,12 @@ impl Core {
         };
         state.unflushed.inode |= open.inode_changed.swap(false, Ordering::AcqRel);
         let _pinned = self.mode.writers.begin_commit(self, open, state)?;
-        let committed =
-            self.committer(&|| self.next_serial()).commit(state, open, &path, durability);
+        let place = name.as_ref().map(|link| Place { core: self, link });
+        let is_replaced = self.mode.synced && self.mode.writers.may_replace_files();
+        let beside = place.as_ref().filter(|_| is_replaced).map(|place| place as &dyn Beside);
+        let next_serial = || self.next_serial();
+        let committer = Committer { beside, ..self.committer(&next_serial) };
+        let committed = committer.commit(state, open, &path, durability);
         state.count(&self.context());
         if committed.is_err() {
             self.note_lost(open, state);
@@ -251,6 +258,7 @@ impl Core {
             journal: &self.journal,
             next_serial,
             writers: self.mode.writers,
+            beside: None,
         }
     }
 

@@ -12,6 +12,7 @@
 //!   name.
 
 mod node;
+mod replaced;
 mod slab;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use smallvec::SmallVec;
 
 pub(crate) use self::node::Link;
 use self::node::{Kept, Key, Node};
+use self::replaced::Replaced;
 use self::slab::Slab;
 use crate::crypto::Tag;
 use crate::store::{Kind, SetTime, Stat, Timestamp};
@@ -35,6 +37,8 @@ struct Inside {
     nodes: Slab,
     /// Retired nodes of files, by their objects.
     retired: HashMap<Key, SmallVec<[NodeId; 1]>>,
+    /// Files that commits have replaced.
+    replaced: Replaced,
     next: NodeId,
     /// Counts moves of directories in use, so that values derived from the places above are
     /// recomputed.
@@ -46,6 +50,8 @@ pub(crate) struct Nodes {
     inside: Mutex<Inside>,
     /// Whether [`Nodes::forget_links`] was ever called.
     any_moved: AtomicBool,
+    /// Whether [`Nodes::replace`] was ever called.
+    any_replaced: AtomicBool,
 }
 
 /// The longest stored path in bytes. A record of the journal gives its length in 16 bits.
@@ -61,10 +67,19 @@ impl Nodes {
         let mut node = Node::new(ROOT, Key::of(root));
         node.lookups = 1;
         node.set_directory(Some(directory));
-        let mut inside =
-            Inside { nodes: Slab::new(), retired: HashMap::new(), next: ROOT + 1, moves: 0 };
+        let mut inside = Inside {
+            nodes: Slab::new(),
+            retired: HashMap::new(),
+            replaced: Replaced::default(),
+            next: ROOT + 1,
+            moves: 0,
+        };
         inside.nodes.insert(node);
-        Nodes { inside: Mutex::new(inside), any_moved: AtomicBool::new(false) }
+        Nodes {
+            inside: Mutex::new(inside),
+            any_moved: AtomicBool::new(false),
+            any_replaced: AtomicBool::new(false),
+        }
     }
 
     /// Returns the node of an object that was just seen at `link`, with one more lookup.
@@ -72,10 +87,12 @@ impl Nodes {
         let key = Key::of(stat);
         let mut guard = self.inside.lock();
         let inside = &mut *guard;
-        let id = inside.nodes.by_key(&key).unwrap_or_else(|| {
+        let id = inside.nodes.by_key(&key).or_else(|| inside.just_replaced(&key, &link));
+        let id = id.unwrap_or_else(|| {
             let id = inside.next;
             inside.next += 1;
             inside.nodes.insert(Node::new(id, key));
+            inside.give_number(id, key.ino);
             id
         });
         inside.nodes.get_mut(id).expect("found or inserted").lookups += 1;
@@ -142,7 +159,7 @@ impl Nodes {
 
     /// Returns the node of an object, if it has one.
     pub fn find(&self, stat: &Stat) -> Option<NodeId> {
-        self.inside.lock().nodes.by_key(&Key::of(stat))
+        self.inside.lock().by_key(&Key::of(stat))
     }
 
     /// Drops `count` lookups. The kernel drops all at once when it evicts an inode. If some are
@@ -360,7 +377,12 @@ impl Nodes {
         let (perm, nlink, uid, gid) =
             now.map_or((0o777, 0, 0, 0), |now| (now.perm, now.nlink, now.uid, now.gid));
         let (rdev, size, blocks) = (0, 0, now.map_or(0, |now| now.blocks));
-        let ino = self.inside.lock().nodes.get(id).map_or(id, |node| node.key.ino);
+        let ino = self
+            .inside
+            .lock()
+            .nodes
+            .get(id)
+            .map_or(id, |node| node.number().unwrap_or(node.key.ino));
         Attr {
             node: id,
             ino,
@@ -424,7 +446,8 @@ impl Nodes {
 
     /// Returns whether `stat` is of the node's object.
     pub fn is(&self, id: NodeId, stat: &Stat) -> bool {
-        self.inside.lock().nodes.get(id).is_some_and(|n| n.key == Key::of(stat))
+        let (inside, key) = (self.inside.lock(), Key::of(stat));
+        inside.nodes.get(id).is_some_and(|n| n.key == key) || inside.replaced.node(&key) == Some(id)
     }
 
     /// Returns the stored path from the root, components joined by `/`; `None` if a name on the way
@@ -498,6 +521,11 @@ impl Nodes {
 }
 
 impl Inside {
+    /// Returns the node of an object, also if a commit has just replaced the object.
+    fn by_key(&self, key: &Key) -> Option<NodeId> {
+        self.nodes.by_key(key).or_else(|| self.replaced.node(key))
+    }
+
     fn retire(&mut self, id: NodeId) {
         self.nodes.leave_key(id);
         if let Some(node) = self.nodes.get_mut(id)
@@ -564,7 +592,7 @@ impl Inside {
 
     fn remove_link(&mut self, stat: &Stat, parent: NodeId, stored: &[u8]) -> Option<NodeId> {
         self.retired_follow(stat, parent, stored, None);
-        let id = self.nodes.by_key(&Key::of(stat))?;
+        let id = self.by_key(&Key::of(stat))?;
         self.remove_link_of(id, stat, parent, stored);
         Some(id)
     }
@@ -619,6 +647,7 @@ impl Inside {
                 return;
             }
             let node = self.nodes.remove(id).expect("found above");
+            self.replaced.forget(id, node.key.ino, node.number());
             if node.retired {
                 self.unlist_retired(id, node.key);
             }

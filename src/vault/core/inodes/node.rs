@@ -29,6 +29,11 @@ pub(super) struct Key {
 const NO_BIRTH: u32 = u32::MAX;
 
 impl Key {
+    /// Returns whether no later object with the same inode number can have this key.
+    pub fn is_unique(&self) -> bool {
+        self.born_nanos != NO_BIRTH
+    }
+
     pub fn of(stat: &Stat) -> Self {
         let (born_secs, born_nanos) =
             stat.btime.map_or((0, NO_BIRTH), |time| (time.secs, time.nanos));
@@ -95,6 +100,8 @@ pub(super) struct Rare {
     /// replies for a directory, a FIFO or an `O_PATH` descriptor that a program still holds and
     /// that is not open here.
     pub last: Option<Stat>,
+    /// The inode number that programs see, if it is not that of the object.
+    pub number: Option<u64>,
 }
 
 /// The data of one node.
@@ -159,6 +166,14 @@ impl Node {
         self.rare.as_ref().and_then(|rare| rare.last)
     }
 
+    pub fn number(&self) -> Option<u64> {
+        self.rare.as_ref().and_then(|rare| rare.number)
+    }
+
+    pub fn set_number(&mut self, number: Option<u64>) {
+        self.set_rare(number.is_some(), |rare| rare.number = number);
+    }
+
     pub fn set_directory(&mut self, directory: Option<Tag>) {
         self.set_rare(directory.is_some(), |rare| (rare.directory, rare.place) = (directory, None));
     }
@@ -176,7 +191,10 @@ impl Node {
             set(self.rare.get_or_insert_default());
         }
         if self.rare.as_ref().is_some_and(|rare| {
-            rare.directory.is_none() && rare.place.is_none() && rare.last.is_none()
+            rare.directory.is_none()
+                && rare.place.is_none()
+                && rare.last.is_none()
+                && rare.number.is_none()
         }) {
             self.rare = None;
         }

@@ -30,6 +30,7 @@ use crate::vault::core::Core;
 use crate::vault::core::trash::TRASH;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::Meaning;
+use crate::vault::durability::replacement;
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::{Load, OpenFile};
 use crate::vault::fsck::check::content;
@@ -537,7 +538,11 @@ impl<'a> Walk<'a> {
     fn control(&mut self, place: &Place, name: &[u8], cipher: &[u8]) {
         let keep = |kept: &[u8]| Action::Keep { name: kept.to_vec(), entries: None };
         let is_root = place.cipher.is_empty();
-        if is_of_others(name) {
+        let is_replacement = name.starts_with(replacement::PREFIX.as_bytes());
+        if is_replacement && place.dir.stat(name).is_err() {
+            return; // of a commit beside this check
+        }
+        if is_of_others(name) && !is_replacement {
             // May be an unfinished copy of a vault file by a sync tool.
             return self.strangers += 1;
         }
@@ -556,6 +561,8 @@ impl<'a> Walk<'a> {
             left_behind("was left behind by a crash", Action::Trash)
         } else if name.starts_with(b"+tmp-") {
             left_behind("was left behind by a crash", keep(b"unfinished control file"))
+        } else if is_replacement {
+            left_behind("was left behind by a crash in a commit", keep(b"version of a file"))
         } else if name.starts_with(b"+refused-") {
             fault(
                 "is a journal with changes to files that did not match them when it was replayed",
