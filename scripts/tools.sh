@@ -15,7 +15,7 @@ if [ "${1-}" = --tests ]; then
         fusermount3:fuse3 git:git mount:mount mountpoint:util-linux setfattr:attr setfacl:acl setcap:libcap2-bin rsync:rsync
         perl:perl make:make ps:procps sqlite3:sqlite3 mkfs.xfs:xfsprogs
         age:age ssh-keygen:openssh-client python3:python3 dbus-daemon:dbus-daemon gnome-keyring-daemon:gnome-keyring
-        pinentry-curses:pinentry-curses
+        pinentry-curses:pinentry-curses zsh:zsh fish:fish
     )
     # Looks for the modules in Debian's Python, not in another one in the PATH.
     for module in dbusmock argon2 cryptography; do

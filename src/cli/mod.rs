@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
     if let Some(exit) = commands::mounting::helper::run_as_helper() {
         return exit;
     }
-    CompleteEnv::with_factory(args::help::command).var(COMPLETE).complete();
+    CompleteEnv::with_factory(commands::generate::completion::command).var(COMPLETE).complete();
     color::choose(color::of_arguments(std::env::args_os()));
     if commands::version::is_asked(std::env::args_os().skip(1)) {
         return report(commands::version::run());

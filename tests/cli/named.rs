@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::messages::{may_mount, ordinary_user, run};
-use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
+use crate::support::mounted::{
+    KITHFS, Scratch, can_mount, ends_within, expect_code, is_mounted, shell,
+};
+use crate::support::people::has;
 
 /// `kithfs SUB` with a configuration directory of its own.
 fn kithfs(scratch: &Scratch, sub: &str) -> Command {
@@ -349,18 +352,44 @@ fn status_counts_what_needs_attention() {
     assert_eq!(status(&scratch)["state"], "missing");
 }
 
-#[test]
-fn bash_completes_commands_options_and_names() {
+/// `kithfs` in the PATH, two vaults with names, and files whose names have to be quoted.
+fn to_complete() -> Scratch {
     let scratch = Scratch::new(&[]);
-    for name in ["photos", "papers", "music"] {
+    for name in ["photos", "music.2026"] {
         expect_code(kithfs(&scratch, "vaults").args(["add", name, "vault", "mnt"]), 0);
     }
+    fs::create_dir(scratch.path().join("my dir")).unwrap();
+    for name in ["my dir/it's", "colon:one", "dollar$one", "quote\"one", "plain"] {
+        fs::write(scratch.path().join(name), "").unwrap();
+    }
+    scratch
+}
+
+/// Returns the lines that a script of a shell prints. `$1` is the directory of [`to_complete`].
+fn lines_of(shell: &mut Command, scratch: &Scratch) -> Vec<String> {
+    let path = format!(
+        "{}:{}",
+        Path::new(KITHFS).parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    shell.current_dir(scratch.path()).env("PATH", path).env("HOME", scratch.path());
+    let said = stdout(shell.env("XDG_CONFIG_HOME", scratch.path().join("config")));
+    said.lines().map(str::to_owned).collect()
+}
+
+/// The script inserted the names of files without quotes, and completed no value after `--color=`.
+#[test]
+fn bash_completes_commands_options_and_names() {
+    let scratch = to_complete();
     // As readline does: passes the words of the line to the function that the script has
-    // registered.
+    // registered. `default` is readline's own completion of files.
     let script = r#"
         source <(kithfs completion bash)
+        compopt() { echo -n "${@: -1} "; }
         complete_line() {
             COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9 COMPREPLY=()
+            local IFS=' '
+            COMP_LINE=${LINE-$*} COMP_POINT=${#COMP_LINE}
             local function
             function=$(complete -p kithfs | sed 's/.*-F \([^ ]*\) .*/\1/')
             "$function" kithfs "${@: -1}" 2>/dev/null
@@ -368,19 +397,120 @@ fn bash_completes_commands_options_and_names() {
         }
         complete_line kithfs op
         complete_line kithfs open p
-        complete_line kithfs close music pa
+        complete_line kithfs close photos mu
         complete_line kithfs vaults set ph
+        complete_line kithfs vaults remove ph
         complete_line kithfs open --idl
-        complete_line kithfs get vault/+sh
+        complete_line kithfs get my
+        complete_line kithfs mount vault ''
+        complete_line kithfs cat vault pl
+        LINE='kithfs --color=al' complete_line kithfs --color = al
+        LINE='kithfs --color=' complete_line kithfs --color =
+        LINE='kithfs mount --key-file=p' complete_line kithfs mount --key-file = p
     "#;
-    let path = format!(
-        "{}:{}",
-        Path::new(KITHFS).parent().unwrap().display(),
-        std::env::var("PATH").unwrap_or_default()
+    assert_eq!(
+        lines_of(Command::new("bash").args(["-c", script]), &scratch),
+        [
+            "open",
+            "photos",
+            "music.2026",
+            "photos",
+            "photos",
+            "--idle",
+            "default ",
+            "default ",
+            "",
+            "always",
+            "auto always never",
+            "default ",
+        ]
     );
-    let mut bash = Command::new("bash");
-    bash.args(["-c", script]).current_dir(scratch.path()).env("PATH", path);
-    let said = stdout(bash.env("XDG_CONFIG_HOME", scratch.path().join("config")));
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines, ["open", "photos papers", "papers", "photos", "--idle", "vault/+share"]);
+}
+
+/// Files in directories whose names have to be quoted, and files in the home directory, were not
+/// completed.
+#[test]
+fn fish_completes_commands_options_names_and_files() {
+    if !has("fish") {
+        return;
+    }
+    let scratch = to_complete();
+    let script = r#"
+        kithfs completion fish | source
+        for line in 'kithfs op' 'kithfs open p' 'kithfs close photos mu' 'kithfs vaults set ph' \
+                'kithfs open --idl' 'kithfs --color=al' 'kithfs get my' 'kithfs get my\ dir/i' \
+                'kithfs get "my dir/i' 'kithfs get ~/pl' 'kithfs get $HOME/pl' 'kithfs get col' \
+                'kithfs mount --key-file=dol' 'kithfs cat vault pl'
+            echo (complete -C $line | string replace -r '\t.*' '')
+        end
+    "#;
+    assert_eq!(
+        lines_of(Command::new("fish").args(["--no-config", "-c", script]), &scratch),
+        [
+            "open",
+            "photos",
+            "music.2026",
+            "photos",
+            "--idle",
+            "--color=always",
+            "my dir/",
+            "my dir/it's",
+            "my dir/it's",
+            "~/plain",
+            "$HOME/plain",
+            "colon:one",
+            "--key-file=dollar$one",
+            "",
+        ]
+    );
+}
+
+/// The first completion of a shell did nothing if the script was in a directory of `$fpath`, and
+/// files in directories whose names have to be quoted were not completed.
+#[test]
+fn zsh_completes_commands_options_names_and_files() {
+    if !has("zsh") {
+        return;
+    }
+    let scratch = to_complete();
+    // Types each line in an interactive shell, then Tab, and has the shell print the line.
+    let script = r#"
+        zmodload zsh/zpty
+        mkdir functions && kithfs completion zsh > functions/_kithfs
+        mkfifo go
+        zpty -b shell "TERM=dumb zsh -f -i"
+        zpty -w shell 'fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -D -u'
+        zpty -w shell 'show() { print -r -- "<$BUFFER>" >> shown; BUFFER=; : >> go }'
+        zpty -w shell 'zle -N show; bindkey "^T" show; unsetopt list_beep; : >> go'
+        read -t 30 < go
+        for line in 'kithfs op' 'kithfs open p' 'kithfs close photos mu' 'kithfs vaults set ph' \
+                'kithfs open --idl' 'kithfs --color=al' 'kithfs get my' 'kithfs get my\ dir/i' \
+                'kithfs get "my dir/i' 'kithfs get ~/pl' 'kithfs get $HOME/pl' 'kithfs get col' \
+                'kithfs mount --key-file=dol' 'kithfs cat vault pl'; do
+            zpty -w -n shell "$line"$'\t\x14'
+            read -t 30 < go
+        done
+        cat shown
+    "#;
+    let lines =
+        lines_of(&mut ends_within(120, Command::new("zsh").args(["-f", "-c", script])), &scratch);
+    assert_eq!(
+        lines,
+        [
+            "<kithfs open >",
+            "<kithfs open photos >",
+            "<kithfs close photos music.2026 >",
+            "<kithfs vaults set photos >",
+            "<kithfs open --idle >",
+            "<kithfs --color=always >",
+            r"<kithfs get my\ dir/>",
+            r"<kithfs get my\ dir/it\'s >",
+            r#"<kithfs get "my dir/it's" >"#,
+            "<kithfs get ~/plain >",
+            "<kithfs get $HOME/plain >",
+            "<kithfs get colon:one >",
+            r"<kithfs mount --key-file=dollar\$one >",
+            "<kithfs cat vault pl>",
+        ]
+    );
 }
