@@ -5,7 +5,21 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code};
+use crate::support::people::Person;
 use crate::support::turn;
+
+/// A user with an identity got no figures about files: the vault to measure was to belong to that
+/// identity, and `init` refused the costs of a passphrase.
+#[test]
+fn files_are_measured_for_a_user_with_an_identity() {
+    if !can_mount() {
+        return;
+    }
+    let ann = Person::with_identity("ann");
+    let output = ann.ok(&["bench", "--quick", "--json", "."]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["not_mounted"], Value::Null);
+}
 
 /// A quick run with `--json` prints every figure and leaves no file and no mount behind.
 #[test]

@@ -280,7 +280,7 @@ impl Mount {
         let said = tempfile::tempfile().map_err(|error| error.to_string())?;
         program.stderr(said.try_clone().map_err(|error| error.to_string())?);
         if command == "init" {
-            program.args(["--kdf-memory", "32", "--kdf-passes", "1"]);
+            program.args(["--own-identity", "--kdf-memory", "32", "--kdf-passes", "1"]);
         }
         if secret {
             program.arg("--passphrase-file").arg(&self.passphrase);
