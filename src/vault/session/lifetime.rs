@@ -141,7 +141,8 @@ fn replay(journal: &Journal, mode: LockMode, writes: bool, read_only: bool) -> I
 }
 
 /// Returns whether a share is synced: it has the mark, this machine has seen the mark before, or it
-/// is inside a synced share. A writer restores a missing mark: the property is never unset.
+/// is inside a synced share. A writer restores a missing mark: the property is never unset. A share
+/// inside a synced one may never have had the mark, and gets it without a warning.
 fn is_synced(
     store: &dyn Dir,
     share: &[u8; 32],
@@ -155,7 +156,9 @@ fn is_synced(
         _ => false,
     };
     if remembered && writes {
-        tracing::warn!("the mark that this vault is synced was removed; it is created again");
+        if !within_synced {
+            tracing::warn!("the mark that this vault is synced was removed; it is created again");
+        }
         synced::set(store, &OsRandom)?;
     }
     Ok(says || remembered || within_synced)
