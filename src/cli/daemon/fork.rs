@@ -13,12 +13,14 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, WaitStatus};
 
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
+use crate::cli::terminal::echo;
 
 /// The two sides of the fork.
 pub enum Side {
@@ -53,6 +55,7 @@ pub fn fork() -> Result<Side, Error> {
         0 => {
             drop(reader);
             close_inherited();
+            echo::leave_report_to_parent();
             Ok(Side::Background(Background { pipe: OwnedFd::from(writer).into() }))
         }
         child => {
@@ -60,6 +63,14 @@ pub fn fork() -> Result<Side, Error> {
             Ok(Side::Front(Front { pipe: OwnedFd::from(reader).into(), child }))
         }
     }
+}
+
+/// Handles Ctrl-C for the command that waits for its mount.
+extern "C" fn end_interrupted(_signal: i32) {
+    let text =
+        b"\nkithfs: mount: interrupted; nothing is mounted\nhint: run the same command again\n";
+    let _ = rustix::io::write(rustix::stdio::stderr(), text);
+    end_now(Exit::Interrupted)
 }
 
 /// Runs a check that starts threads in a child process, which leaves this process with its one
@@ -110,6 +121,22 @@ fn close_inherited() {
 }
 
 impl Front {
+    /// Reports from now on that Ctrl-C has ended `mount`. The terminal sends the signal to the child
+    /// too, which ends by it, or because nobody expects its mount any more (see
+    /// [`Background::serving`]).
+    pub fn reporting_interrupts(self) -> Front {
+        let action =
+            SigAction::new(SigHandler::Handler(end_interrupted), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler makes system calls only, which may be interrupted anywhere.
+        if let Ok(old) = unsafe { sigaction(Signal::SIGINT, &action) }
+            && matches!(old.handler(), SigHandler::SigIgn)
+        {
+            // SAFETY: this action was there before; a signal that was ignored, as by nohup, stays so.
+            let _ = unsafe { sigaction(Signal::SIGINT, &old) };
+        }
+        self
+    }
+
     /// Waits until the mount serves requests or has failed. The child has then reported the failure
     /// itself.
     ///

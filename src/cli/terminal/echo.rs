@@ -1,11 +1,13 @@
-//! Switches the echo of the terminal on again if a signal ends the process at a prompt for a secret.
+//! What a signal does at a prompt for a secret: it switches the echo of the terminal on again, and
+//! Ctrl-C reports that nothing was done.
 
 use std::fs::File;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use rustix::fs::{Mode, OFlags};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 /// The signals that end a process at a prompt.
 const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -13,6 +15,14 @@ const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// The state of the terminal before the first prompt. Its descriptor is not kept: a daemon would keep
 /// the terminal open.
 static BEFORE: OnceLock<Termios> = OnceLock::new();
+
+/// Whether another process reports the end of this one.
+static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the report of an interruption to the command that waits for this process.
+pub fn leave_report_to_parent() {
+    IS_REPORTED.store(true, Ordering::Relaxed);
+}
 
 /// Puts back how the signals were handled, on drop.
 pub struct Restored(Vec<(Signal, SigAction)>);
@@ -47,11 +57,18 @@ pub fn restored_at_signals(terminal: &File) -> Restored {
 extern "C" fn restore(signal: i32) {
     let terminal = rustix::fs::open(c"/dev/tty", OFlags::RDWR, Mode::empty());
     if let (Some(state), Ok(terminal)) = (BEFORE.get(), terminal) {
+        let had_echo =
+            tcgetattr(&terminal).is_ok_and(|now| now.local_modes.contains(LocalModes::ECHO));
         let _ = tcsetattr(&terminal, OptionalActions::Now, state);
-        // At Ctrl-C the prompt has begun a new line itself.
-        if signal != libc::SIGINT {
+        // At Ctrl-C the prompt has begun a new line itself, unless it had not switched the echo off.
+        if signal != libc::SIGINT || had_echo {
             let _ = rustix::io::write(&terminal, b"\n");
         }
+    }
+    // Questions for secrets come before everything that a command does.
+    if signal == libc::SIGINT && !IS_REPORTED.load(Ordering::Relaxed) {
+        let text = b"kithfs: interrupted; nothing was done\nhint: run the same command again\n";
+        let _ = rustix::io::write(rustix::stdio::stderr(), text);
     }
     if let Ok(signal) = Signal::try_from(signal) {
         let _ = raise(signal);

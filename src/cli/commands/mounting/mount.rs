@@ -73,7 +73,7 @@ pub fn run(args: &Mount, level: LogLevel) -> Result<Exit, Failure> {
         return Service::start(plan, has_manager())?.run(None);
     }
     match fork::fork()? {
-        Side::Front(front) => Ok(front.wait()?),
+        Side::Front(front) => Ok(front.reporting_interrupts().wait()?),
         Side::Background(background) => {
             log::start(level, Target::Syslog);
             match Service::start(plan, false) {
