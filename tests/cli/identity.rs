@@ -571,6 +571,38 @@ fn unusable_identity_and_name_files_are_reported() {
     }
 }
 
+/// A user who had chosen no name was shown to the members of a new share as "owner", without a word.
+#[test]
+fn a_founder_without_a_name_learns_what_members_see() {
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "vault"]);
+    let note = |line: &[&str]| {
+        let told = stderr(&ann.ok(line));
+        let is_told = told.contains("see you as `owner`; choose a name for later");
+        assert_eq!(is_told, told.contains(": kithfs identity name NAME"), "{told}");
+        is_told
+    };
+    assert!(note(&["share", "create", "vault/projects"]));
+    assert!(note(&["init", "--signed", "team"]));
+    assert!(!note(&["share", "create", "--name", "Ann", "vault/named"]));
+    assert!(!note(&["init", "other"]));
+    ann.ok(&["identity", "name", "Ann"]);
+    assert!(!note(&["share", "create", "vault/letters"]));
+}
+
+/// In a vault that became synced after a folder in it had become a share, a command warned that the
+/// mark of the share "was removed", which it had never had.
+#[test]
+fn a_share_in_a_vault_that_becomes_synced_gets_the_mark() {
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "vault"]);
+    ann.ok(&["share", "create", "vault/projects"]);
+    ann.ok(&["set", "--synced", "vault"]);
+    ann.ok(&["mkdir", "vault/projects/one"]);
+    let told = stderr(&ann.ok(&["mkdir", "vault/projects/two"]));
+    assert!(!told.contains("removed"), "{told}");
+}
+
 /// An invitation for the person, signed by `by`, to a share that `by` founded.
 fn invitation(by: &Identity, to: &Person) -> (PinnedShare, Vec<u8>) {
     let public = said(&to.ok(&["identity", "export"])).parse().unwrap();

@@ -71,6 +71,12 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
         suite.name(),
         1 << args.chunk_size
     ));
+    if args.signed && own_name::is_missing(args.name.as_deref())? {
+        note(format_args!(
+            "members of this vault see you as `{}`; choose a name for later ones: kithfs identity name NAME",
+            own_name::NONE_CHOSEN
+        ));
+    }
     if !args.synced {
         sync_folder::hint(&dir);
     }

@@ -55,6 +55,14 @@ pub fn or_chosen(given: Option<&str>) -> Result<String, Error> {
     }
 }
 
+/// Returns whether members see [`NONE_CHOSEN`], as no name was given and none was chosen.
+///
+/// # Errors
+/// Those of [`chosen`].
+pub fn is_missing(given: Option<&str>) -> Result<bool, Error> {
+    Ok(given.is_none() && chosen()?.is_none())
+}
+
 /// Returns whether a list of members can hold this name.
 pub fn is_allowed(name: &str) -> bool {
     !name.is_empty() && label_allowed(name, MAX_NAME)

@@ -149,6 +149,7 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
         ))
         .into());
     }
+    let is_nameless = own_name::is_missing(args.name.as_deref())?;
     let (done, former) = connection.create(args.isolated, &name, new_dir_mode(), &mut shower())?;
     connection.close()?;
     if let Some(former) = former {
@@ -164,6 +165,11 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
         if done.files == 1 { "file" } else { "files" },
         display::size(done.bytes)
     ));
+    if is_nameless {
+        note(format_args!(
+            "members of this share see you as `{name}`; choose a name for later shares: kithfs identity name NAME"
+        ));
+    }
     note(format_args!(
         "add members: kithfs share add {} NAME --role writer",
         word(path.as_os_str().as_bytes())
