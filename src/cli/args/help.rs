@@ -48,7 +48,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("kithfs mount --idle 10m ~/vault ~/plain", "unmount after ten minutes without use"),
             ("kithfs mount --lock-on suspend ~/vault ~/plain", "lock it before the machine sleeps"),
             ("kithfs mount --read-only ~/vault ~/plain", "allow no writes"),
-            ("kithfs mount --guard ~/vault ~/plain", "nothing lands in ~/plain while unmounted"),
+            (
+                "kithfs mount --guard ~/vault ~/plain",
+                "an existing ~/plain, in which nothing lands while unmounted",
+            ),
             ("kithfs mount -f --log-level debug ~/vault ~/plain", "in the foreground, with a log"),
         ],
     ),
@@ -76,7 +79,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "vaults set",
         &[
-            ("kithfs vaults set photos --idle 10m --unset read-only", "all other options stay"),
+            ("kithfs vaults set photos --idle 10m", "all other options stay"),
+            ("kithfs vaults set photos --unset idle", "removes an option"),
             (
                 "kithfs vaults set photos --lock-on screen,suspend --notify on",
                 "also locks by itself",
@@ -158,7 +162,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "contact",
         &[
-            ("kithfs contact add Bob - < bob.key", "note a public key"),
+            ("kithfs contact add Bob - < bob.key", "record a public key"),
             ("kithfs contact verify Bob", "after you have compared fingerprints"),
         ],
     ),
@@ -251,7 +255,17 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("bench", &[("kithfs bench --quick ~", "a first impression of this disk")]),
     (
         "completion",
-        &[("kithfs completion bash > ~/.local/share/bash-completion/completions/kithfs", "bash")],
+        &[
+            (
+                "kithfs completion bash > ~/.local/share/bash-completion/completions/kithfs",
+                "bash; create the directory first",
+            ),
+            (
+                "kithfs completion zsh > ~/.zfunc/_kithfs",
+                "zsh, with `fpath=(~/.zfunc $fpath)` before `compinit` in ~/.zshrc",
+            ),
+            ("kithfs completion fish > ~/.config/fish/completions/kithfs.fish", "fish"),
+        ],
     ),
     ("man", &[("kithfs man ~/.local/share/man/man1", "then: man kithfs-mount")]),
     ("exit-codes", &[("kithfs exit-codes", "a table in Markdown")]),

@@ -95,8 +95,8 @@ pub enum Command {
     Open(Open),
     /// Close named vaults, and wait until everything is written
     ///
-    /// A vault that programs still use stays open; they are listed, with exit code 13. `lock` does
-    /// not spare them.
+    /// A vault that programs still use stays open; they are listed, with exit code 13. `lock` closes
+    /// it even then.
     Close(Close),
     /// Lock open vaults at once, even while programs use them
     ///
@@ -262,8 +262,8 @@ pub struct AgeArgs {
 pub struct MemoryLimit {
     /// Limit of the database in which this machine records the vault's state; kept for next time
     ///
-    /// Files that do not fit are not compared; `kithfs rollback` says how many. Each takes up to 100
-    /// bytes. Default is no limit.
+    /// Files that do not fit are not compared; `kithfs rollback` reports how many. Each takes up to
+    /// 100 bytes. Default is no limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_memory)]
     pub rollback_memory: Option<u64>,
 }
@@ -293,11 +293,11 @@ pub struct OpenArgs {
     /// Use the vault's own identity, even if the vault was handed over to yours
     #[arg(long, conflicts_with = "identity", help_heading = SECRET)]
     pub own_identity: bool,
-    /// Accept the share, or the contact's key, unverified: without an invitation, an earlier visit
-    /// or a compared fingerprint
+    /// Accept a share without an invitation or an earlier visit, or a contact's key without a
+    /// compared fingerprint
     #[arg(long)]
     pub trust_on_first_use: bool,
-    /// Limit of the in-memory caches
+    /// Limit of the in-memory caches; default is 64M
     #[arg(long, value_name = "SIZE", value_parser = size::parse_cache)]
     pub cache_size: Option<usize>,
 }
@@ -412,11 +412,15 @@ pub struct MountSettings {
     /// ro, rw, allow_other, allow_foreign_store, default_permissions, no_default_permissions, dev,
     /// nodev, suid, nosuid, exec, noexec, sync, async, dirsync, noatime, nodiratime, nonempty,
     /// shared, idle=TIME, fsname=NAME, subtype=NAME, uid=N, gid=N, umask=OCTAL, uring,
-    /// uring_memory=MIB. Device nodes and set-user-ID bits work only with `dev` and `suid`. The
-    /// kernel checks permissions; the daemon does in a mount by root without allow_other, or with
-    /// no_default_permissions. A comma in a value is written `\,`. allow_other is refused if a user
-    /// other than root and the mounting one owns the vault's directory or may write to it, as that
-    /// user could grant themselves access to any file in it; allow_foreign_store permits that.
+    /// uring_memory=MIB. Device nodes and set-user-ID bits work only with `dev` and `suid`. A comma
+    /// in a value is written `\,`.
+    ///
+    /// The kernel checks permissions. The daemon does so instead in a mount by root without
+    /// allow_other, and with no_default_permissions.
+    ///
+    /// allow_other is refused if the vault's directory belongs to, or can be written by, a user other
+    /// than root and the one who mounts: that user could grant themselves access to any file in the
+    /// vault. With allow_foreign_store it is allowed even then.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Unmount after this time without use: 10m, 1h30m, or a number of seconds
@@ -427,10 +431,11 @@ pub struct MountSettings {
     pub idle: Option<Idle>,
     /// Lock the vault at these events, even while programs use it: suspend,screen,logout
     ///
-    /// suspend: before the machine sleeps, which waits for that. screen: when the desktop locks the
-    /// screen, or `loginctl lock-session` the session. logout: when the login session ends in which
-    /// it was mounted, or else your last one. Programs that have files open get errors, as with
-    /// `kithfs lock`. An event that nothing would announce is refused.
+    /// suspend: before the machine sleeps; it waits until the vault is locked. screen: when the
+    /// desktop locks the screen, or `loginctl lock-session` locks the session. logout: when the login
+    /// session of the mount ends; if it was mounted outside of one, when your last session ends.
+    /// Programs that have files open get errors, as with `kithfs lock`. The mount is refused if
+    /// nothing on this machine would announce the event.
     #[arg(
         long,
         value_name = "EVENT[,EVENT...]",
@@ -441,8 +446,8 @@ pub struct MountSettings {
     pub lock_on: Vec<LockEvent>,
     /// Show notifications on the desktop: off, on, or names
     ///
-    /// Of a lock, an unmount without use, new members, conflicting changes of the members, a
-    /// rollback alarm, and a full disk. A desktop shows notifications on a locked screen, so `on`
+    /// They report a lock, an unmount after --idle, new members, conflicting changes of the members,
+    /// a rollback alarm, and a full disk. A desktop shows notifications on a locked screen, so `on`
     /// names no vault and no person; `names` does.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Notify::Off, hide_possible_values = true)]
     pub notify: Notify,
@@ -453,15 +458,16 @@ pub struct MountSettings {
     /// option
     ///
     /// Each operation asks the store, nothing is cached, and only one mount writes to a file at a
-    /// time. The store must show every mount the locks of the others, as a local filesystem and NFS
-    /// do; no sync tool does.
+    /// time. Each mount must see the file locks of the others in the store: a local filesystem and
+    /// NFS show them, a sync tool does not.
     #[arg(long)]
     pub shared: bool,
     /// Keep programs from writing to the mount point while nothing is mounted
     ///
-    /// For root by the immutable flag, for others by mode 0000. The guard stays until it is taken
-    /// away with `chattr -i` or `chmod 700`, and every mount passes it. A mount point that does not
-    /// exist needs none: it is created for the mount and removed after it.
+    /// Root sets the immutable flag of the directory, other users set its mode to 0000. The guard
+    /// stays until you remove it with `chattr -i` or `chmod 700`; it does not hinder a mount. The
+    /// mount point must exist. One that does not exist needs no guard: without this option, it is
+    /// created for the mount and removed after it.
     #[arg(long)]
     pub guard: bool,
     /// Transport of requests from the kernel

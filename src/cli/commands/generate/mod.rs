@@ -79,7 +79,10 @@ const HELPER: &[(&str, &str)] = &[
 pub fn man(args: &Man) -> Result<Exit, Failure> {
     let failed = |source| Error::Io { op: "write manual pages to", path: args.dir.clone(), source };
     fs::create_dir_all(&args.dir).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), &args.dir).map_err(failed)?;
+    let mut built = Cli::command();
+    built.build();
+    let command = with_usage(Cli::command(), &mut built);
+    clap_mangen::generate_to(command, &args.dir).map_err(failed)?;
     pages(&Cli::command(), "", &mut |name| {
         let file = args.dir.join(format!("kithfs {name}").trim_end().replace(' ', "-") + ".1");
         let page = fs::read_to_string(&file)?;
@@ -87,6 +90,18 @@ pub fn man(args: &Man) -> Result<Exit, Failure> {
     })
     .map_err(failed)?;
     Ok(Exit::Ok)
+}
+
+/// Gives each command the usage line of its help. clap_mangen lists options without their values,
+/// and arguments that can be repeated as if they could not.
+/// `built` is the same command after `build`, which knows the usage lines, but has commands `help` too.
+fn with_usage(command: clap::Command, built: &mut clap::Command) -> clap::Command {
+    let usage = built.render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage).to_owned();
+    command.override_usage(usage).mut_subcommands(|sub| {
+        let built = built.find_subcommand_mut(sub.get_name()).expect("build removes no command");
+        with_usage(sub, built)
+    })
 }
 
 /// Calls `each` with the name of each command that has a page, and `""` for the first page.
@@ -160,6 +175,18 @@ mod tests {
         );
         assert!(!first.contains("EXTRA") && first.contains(".SH VERSION"));
         assert!(page("kithfs-mount.1").contains("nosuid"));
+        assert!(!dir.path().join("man/kithfs-help.1").exists());
+        // The synopsis was `[-o ]` without the value, and `[PATH]` for any number of paths.
+        for (name, usage) in [
+            ("kithfs-mount.1", "[OPTIONS] <VAULT> <MOUNTPOINT>"),
+            ("kithfs-cat.1", "[OPTIONS] <VAULT[/PATH]> [PATH]..."),
+            ("kithfs-export.1", "[OPTIONS] <VAULT[/PATH]> [PATH] <DIR>"),
+            ("kithfs-vaults-add.1", "[OPTIONS] <NAME> <VAULT> <MOUNTPOINT>"),
+        ] {
+            let page = page(name);
+            let synopsis = page.split_once(".SH SYNOPSIS\n").unwrap().1.lines().next().unwrap();
+            assert!(synopsis.replace('\\', "").ends_with(usage), "{synopsis}");
+        }
         // mount.kithfs(8) is a link to this page, which did not name mount(8).
         assert!(page("kithfs-mount.1").contains("mount \\-t kithfs VAULT MOUNTPOINT"));
         assert!(!page("kithfs-open.1").contains("FSTAB"));
