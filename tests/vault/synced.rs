@@ -521,3 +521,95 @@ fn a_file_that_a_commit_left_behind_is_residue() {
     after.rmdir(ROOT, b"dir").unwrap();
     assert_eq!(vaults::faults(&after), [""; 0]);
 }
+
+/// Makes `to` equal to `from`, as a sync tool does that works in the directories that are there.
+fn mirror(from: &dyn Dir, to: &dyn Dir) {
+    let is_dir = |dir: &dyn Dir, name: &[u8]| {
+        dir.stat(name).map(|stat| stat.kind == kithfs::store::Kind::Dir)
+    };
+    for name in raw::names(to) {
+        let there = is_dir(to, &name).unwrap();
+        if is_dir(from, &name).is_ok_and(|it| it == there) {
+            continue;
+        }
+        if there {
+            let dir = to.open_dir(&name).unwrap();
+            mirror(&*MemStore::new().root(), &*dir);
+            to.rmdir(&name).unwrap();
+        } else {
+            to.unlink(&name).unwrap();
+        }
+    }
+    for name in raw::names(from) {
+        if is_dir(from, &name).unwrap() {
+            let _ = to.mkdir(&name, 0o755);
+            mirror(&*from.open_dir(&name).unwrap(), &*to.open_dir(&name).unwrap());
+        } else {
+            let bytes = raw::read(from, &name);
+            if to.stat(&name).is_err() || raw::read(to, &name) != bytes {
+                raw::write(to, &name, &bytes);
+            }
+        }
+    }
+}
+
+/// A directory that a mount had looked up was made a share on another machine, and the sync tool
+/// put the share into the directory that was there. The mount went on writing under the keys of the
+/// surrounding vault: people who are no members of the share could read that, and its members did
+/// not see it. The same happened with a share that was removed there, with a plain directory of its
+/// name in its place: what was written after that was lost.
+#[test]
+fn a_directory_becomes_a_share_and_a_plain_one_again() {
+    let (here, state) = synced();
+    let vault = open_on(&here, Some(&state)).unwrap();
+    vaults::mkdir(&vault, b"dir").unwrap();
+    put(&vault, b"dir/file", b"old").unwrap();
+    vault.close().unwrap();
+    let (there, their_state) = (here.snapshot(), MemStore::new());
+    let on = |store: &MemStore, state: &MemStore, act: &dyn Fn(&Vault)| {
+        let vault = open_on(store, Some(state)).unwrap();
+        act(&vault);
+        vault.close().unwrap();
+    };
+
+    let mount = open_on(&here, Some(&state)).unwrap();
+    let dir = mount.lookup(ROOT, b"dir").unwrap().node;
+    assert_eq!(get(&mount, b"dir/file").unwrap(), b"old");
+    let founder = kithfs::vault::CreateShare { name: "Ann".into(), ..Default::default() };
+    on(&there, &their_state, &|vault| {
+        vault.create_share(b"dir", &founder, &mut |_| {}).unwrap();
+    });
+    mirror(&*there.root(), &*here.root());
+    put(&mount, b"dir/new", b"for members").unwrap();
+    assert_eq!(get(&mount, b"dir/file").unwrap(), b"old");
+    assert_eq!(mount.lookup(ROOT, b"dir").unwrap().node, dir, "it is the same directory");
+    mount.close().unwrap();
+    mirror(&*here.root(), &*there.root());
+    on(&there, &their_state, &|vault| {
+        assert_eq!(get(vault, b"dir/new").unwrap(), b"for members");
+        assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty());
+    });
+
+    let mount = open_on(&here, Some(&state)).unwrap();
+    let open = vaults::open_or_create(&mount, b"dir/file", READ_WRITE).unwrap();
+    on(&there, &their_state, &|vault| {
+        let dir = vault.lookup(ROOT, b"dir").unwrap().node;
+        vault.unlink(dir, b"file").unwrap();
+        vault.unlink(dir, b"new").unwrap();
+        vault.rmdir(ROOT, b"dir").unwrap();
+        vaults::mkdir(vault, b"dir").unwrap();
+        put(vault, b"dir/plain", b"plain").unwrap();
+    });
+    mirror(&*there.root(), &*here.root());
+    let late = put(&mount, b"dir/late", b"late").unwrap_err();
+    assert_eq!(late.errno(), libc::ESTALE, "a program has a file of the share open");
+    mount.release(open).unwrap();
+    put(&mount, b"dir/late", b"late").unwrap();
+    assert_eq!(get(&mount, b"dir/plain").unwrap(), b"plain");
+    mount.close().unwrap();
+    on(&here, &state, &|vault| {
+        assert_eq!(get(vault, b"dir/late").unwrap(), b"late");
+        assert_eq!(get(vault, b"dir/plain").unwrap(), b"plain");
+        assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty());
+    });
+}

@@ -403,7 +403,10 @@ impl Core {
     /// [`Fault::Boundary`] if it is the root of a nested share.
     pub fn directory_tag(&self, node: NodeId) -> Inner<Tag> {
         if let Some(tag) = self.nodes.directory(node) {
-            return if self.has_moved(node)? { Err(Fault::Os(libc::ESTALE)) } else { Ok(tag) };
+            if self.has_moved(node)? {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            return self.check_not_shared_since(node).map(|()| tag);
         }
         let link = self.nodes.link(node)?;
         let parent = self.folder(link.parent)?;
@@ -416,6 +419,21 @@ impl Core {
         }
         self.nodes.set_directory(node, Some(tag));
         Ok(tag)
+    }
+
+    /// Rejects a directory of a synced vault that was made a share on another machine after its
+    /// lookup here: a sync tool may have put the share into the directory that was there.
+    fn check_not_shared_since(&self, node: NodeId) -> Inner<()> {
+        if !self.mode.synced || node == ROOT {
+            return Ok(());
+        }
+        // A directory without a name takes no entries.
+        let (Ok(link), Ok(dir)) = (self.nodes.link(node), self.dir(node)) else { return Ok(()) };
+        let Some(tag) = self.nodes.directory(link.parent) else { return Ok(()) };
+        let parent = Folder { core: self, node: link.parent, dir: self.dir(link.parent)?, tag };
+        parent.check_boundary(&*dir, Some(&link.name)).inspect_err(|_| {
+            self.nodes.set_directory(node, None);
+        })
     }
 
     /// Returns whether another daemon has renamed a directory since its lookup here, so that it has

@@ -84,6 +84,8 @@ impl Core {
             };
             cookie = last.next;
             let mut entries = Vec::with_capacity(raw.len());
+            // The storage host can add any number of them: one line is logged, not one for each.
+            let (mut skipped, mut first) = (0, None);
             let meanings = self.read_names(raw.iter().map(|entry| &*entry.name))?;
             for (entry, meaning) in raw.into_iter().zip(meanings) {
                 if meaning == Some(Meaning::Lost) {
@@ -103,15 +105,20 @@ impl Core {
                 } else if !is_control(&entry.name) {
                     unread.store(true, Ordering::Relaxed);
                     missing.fetch_or(may_be_sealed(&entry.name), Ordering::Relaxed);
-                    let why = if meaning.is_some() {
-                        "other entries have its names"
-                    } else {
-                        "no key of this share opens its name"
-                    };
-                    tracing::warn!(
-                        "{}: {why}, skipped",
-                        self.shown_path(node).join(shown(&entry.name)).display()
-                    );
+                    skipped += 1;
+                    first.get_or_insert((entry.name, meaning.is_some()));
+                }
+            }
+            if let Some((name, is_known)) = first {
+                let why = if is_known {
+                    "other entries have its names"
+                } else {
+                    "no key of this share opens its name"
+                };
+                let path = self.shown_path(node).join(shown(&name));
+                match skipped {
+                    1 => tracing::warn!("{}: {why}, skipped", path.display()),
+                    n => tracing::warn!("{}: {why}; {n} entries skipped", path.display()),
                 }
             }
             if !entries.is_empty() {

@@ -22,7 +22,7 @@ use crate::vault::core::inodes::Link;
 use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::session::options::OpenOptions;
 use crate::vault::share::enter;
-use crate::vault::share::enter::{Entered, Vouched};
+use crate::vault::share::enter::{DESCRIPTOR, Entered, Vouched};
 use crate::vault::types::{Attr, Forget, Handle, NodeId, ROOT};
 
 /// Bits of a number that belong to the share itself.
@@ -148,12 +148,56 @@ impl Shares {
             if children.places.is_empty() { None } else { children.places.get(&node).copied() }
         };
         match nested {
+            Some(number) if self.is_removed(number)? => {
+                self.leave_removed(node)?;
+                self.raw(node)
+            }
             Some(number) => {
                 self.check_place(number)?;
                 Ok(Route { core: self.core(number)?, number, local: ROOT })
             }
             None => self.raw(node),
         }
+    }
+
+    /// Returns whether another machine has removed a share of a synced vault, and the sync tool has
+    /// left the directory, as for a plain one of the same name.
+    fn is_removed(&self, number: u64) -> Inner<bool> {
+        if !self.root.mode.synced {
+            return Ok(false);
+        }
+        match self.core(number)?.root.stat(DESCRIPTOR) {
+            Ok(_) => Ok(false),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(true),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Closes a share that was removed. Nothing is written under its keys any more.
+    ///
+    /// # Errors
+    /// `ESTALE` as long as programs have files of the share open.
+    fn leave_removed(&self, node: NodeId) -> Inner<()> {
+        let child = {
+            let mut children = self.children.write();
+            let Some(&number) = children.places.get(&node) else { return Ok(()) };
+            let child = &mut children.list[number as usize - 1];
+            if child.as_ref().is_some_and(|child| !child.core.open.files.lock().is_empty()) {
+                return Err(Fault::Os(libc::ESTALE));
+            }
+            let child = child.take();
+            children.places.remove(&node);
+            child
+        };
+        let Some(child) = child else { return Ok(()) };
+        tracing::warn!("a share was removed on another machine; its directory is a plain one now");
+        if let Ok(route) = self.raw(child.place) {
+            route.core.nodes.closed(route.local);
+        }
+        if let Err(error) = crate::vault::session::lifetime::close_core(&child.core) {
+            tracing::error!("{error}");
+        }
+        Ok(())
     }
 
     /// Rejects a share whose directory was moved to a place without a junction to it.
