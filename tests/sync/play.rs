@@ -196,7 +196,14 @@ impl Hosts {
                 self.handles.remove(&(machine, *handle));
                 Ok(())
             }
-            Op::Rename(from, to) => fs::rename(at(from), at(to)),
+            // On a busy machine the daemon may tell the kernel too late that another program has
+            // moved the directory: the first call fails then (see docs/conformance.md).
+            Op::Rename(from, to) => match fs::rename(at(from), at(to)) {
+                Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                    fs::rename(at(from), at(to))
+                }
+                other => other,
+            },
             Op::Exchange(one, other) => {
                 let flags = rustix::fs::RenameFlags::EXCHANGE;
                 Ok(rustix::fs::renameat_with(CWD, at(one), CWD, at(other), flags)?)

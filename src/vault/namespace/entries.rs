@@ -23,9 +23,10 @@ use crate::vault::share::control_files::entries;
 use crate::vault::types::{Attr, Caller, Forget, Handle, NodeId, OpenFlags, RenameMode};
 
 /// How long a lookup waits for the kernel to drop another name of the directory. The kernel cannot
-/// if the lookup belongs to a rename out of or into the directory of that name. It is longer than
-/// the 4 ms after which the kernel's lock is handed to a waiting thread.
-const DROPPED_WITHIN: Duration = Duration::from_millis(20);
+/// if the lookup belongs to a rename out of or into the directory of that name. The thread that
+/// tells the kernel must be waiting for the kernel's lock by then, for more than the 4 ms after which
+/// the lock is handed to a waiting thread; on a busy machine it takes tens of milliseconds to begin.
+const DROPPED_WITHIN: Duration = Duration::from_millis(250);
 
 impl Core {
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Inner<Attr> {

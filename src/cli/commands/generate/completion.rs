@@ -2,7 +2,7 @@
 //!
 //! A script asks the program at each completion, as the program knows the options and the names of
 //! the user's vaults. Files are completed by the shell, which knows how a name with a blank or a
-//! quote is written, and what `~` and `$HOME` are: where a file is wanted, the answer is [`FILES`].
+//! quote is written, and what `~` and `$HOME` are: where a file is wanted, the answer is `//files`.
 
 use clap::builder::ValueHint;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
