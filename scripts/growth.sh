@@ -136,10 +136,10 @@ large() {
     local size=$1 fs=$2 file=$work/$2/mnt/large
     fresh "$fs"
     load large "$size" "$fs" 'written and flushed, MB/s' fill "$file" $((size * 1024))
-    load large "$size" "$fs" 'random writes of 4 KiB, /s;longest of them, ms' random-writes "$file" 10
+    load large "$size" "$fs" 'random writes of 4 KiB, /s;longest write, ms' random-writes "$file" 10
     end_mount "$fs"
     start_mount "$fs"
-    load large "$size" "$fs" 'random reads of 4 KiB, /s;longest of them, ms ' random-reads "$file" 5
+    load large "$size" "$fs" 'random reads of 4 KiB, /s;longest read, ms' random-reads "$file" 5
     row large "$size" "$fs" 'daemon after reading, MiB' "$(memory "$fs")"
     end_mount "$fs"
 }

@@ -36,6 +36,7 @@ points() { # PART FIGURE SYSTEM
         [ ${#plots[@]} -gt 0 ] || continue
         echo "set title '$title' font ',12'; set xlabel '$unit'"
         (IFS=,; echo "plot [][] ${plots[*]}")
+        echo "unset key" # that of the first panel is for all
     done
     echo "unset multiplot"
 } | gnuplot
