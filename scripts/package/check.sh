@@ -5,7 +5,7 @@
 #
 #     scripts/package/check.sh [--install] [--program FILE]
 #
-#   --install        install lintian, dpkg-dev, mmdebstrap, rpm, rpmlint and makepkg if they are missing
+#   --install        install lintian, dpkg-dev, mmdebstrap, rpm, rpmlint, makepkg and pacman (which makepkg looks for) if they are missing
 #   --program FILE   pack this program instead of building one
 #
 # Needs root, /dev/fuse and a Debian mirror (or the variable MIRROR).
@@ -14,7 +14,7 @@ case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; e
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 if [ "${1-}" = --install ]; then
     shift
-    "$here/tools.sh" lintian:lintian mmdebstrap:mmdebstrap dpkg-shlibdeps:dpkg-dev rpmbuild:rpm rpmlint:rpmlint makepkg:makepkg bsdtar:libarchive-tools fakeroot:fakeroot
+    "$here/tools.sh" lintian:lintian mmdebstrap:mmdebstrap dpkg-shlibdeps:dpkg-dev rpmbuild:rpm rpmlint:rpmlint makepkg:makepkg pacman:pacman-package-manager bsdtar:libarchive-tools fakeroot:fakeroot
 fi
 case $#:${1-} in 0: | 2:--program) ;; *) echo "usage: check.sh [--install] [--program FILE]" >&2; exit 1 ;; esac
 
