@@ -135,6 +135,122 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
     assert_eq!(client.told(&root), []);
 }
 
+/// The storage put an older version back, and a program wrote the file until its number was as high
+/// as the one that had been seen: the comparison had nothing to notice any more. An alarm that was
+/// listed already vanished in the same way.
+#[test]
+fn an_older_version_that_is_written_on_stays_noticed() {
+    for is_listed in [false, true] {
+        let (store, client) = fresh();
+        let root = store.root();
+        let letter = cipher(&root, b"letter");
+        let before = bytes(&root, &letter);
+        let write = |times: u64| {
+            client.session(&root, |v| {
+                (0..times).for_each(|n| write_at(v, b"letter", n, b"on").unwrap());
+            });
+        };
+        write(3);
+        assert_eq!(client.told(&root), []);
+        let newer = bytes(&root, &letter);
+        set(&root, &letter, &before);
+        if is_listed {
+            assert!(older(&client.told(&root), "letter"));
+        }
+        write(8);
+        let told = client.told(&root);
+        assert!(older(&told, "letter"), "{told:?}");
+        // Written on, returned to what had been seen, removed: what happened stays noticed.
+        write(2);
+        assert_eq!(client.told(&root), told);
+        set(&root, &letter, &newer);
+        assert_eq!(client.told(&root), told);
+        client.session(&root, |v| vaults::at(v, b"", |dir| v.unlink(dir, b"letter")).unwrap());
+        assert_eq!(client.told(&root), told);
+        let notices = client.survey(&root, &SurveyOptions::default());
+        assert!(notices[0].written, "{notices:?}");
+        accept_all(&client, &root);
+        client.session(&root, |v| put(v, b"letter", b"a new one").unwrap());
+        write(3);
+        assert_eq!(client.told(&root), []);
+    }
+}
+
+/// The same, with a file that was removed: written on, it was newer than the one that was known to
+/// be gone.
+#[test]
+fn a_removed_file_that_is_written_on_stays_noticed() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let before = bytes(&root, &letter);
+    client.session(&root, |v| vaults::at(v, b"", |dir| v.unlink(dir, b"letter")).unwrap());
+    assert_eq!(client.told(&root), []);
+    set(&root, &letter, &before);
+    client.session(&root, |v| write_at(v, b"letter", 0, b"on").unwrap());
+    let put_back = [("letter".to_owned(), NoticeKind::PutBack { elsewhere: false })];
+    assert_eq!(client.told(&root), put_back);
+    client.session(&root, |v| write_at(v, b"letter", 0, b"on").unwrap());
+    assert_eq!(client.told(&root), put_back);
+    accept_all(&client, &root);
+}
+
+/// An alarm vanished when a program replaced the file, as editors do when they save what they have
+/// read.
+#[test]
+fn a_listed_alarm_outlives_the_replacement_of_the_file() {
+    for by_rename in [false, true] {
+        let (store, client) = fresh();
+        let root = store.root();
+        let letter = cipher(&root, b"letter");
+        let before = bytes(&root, &letter);
+        client.session(&root, |v| write_at(v, b"letter", 0, b"newer").unwrap());
+        set(&root, &letter, &before);
+        let now = SurveyOptions::default().now - 1000;
+        assert_eq!(
+            client.survey(&root, &SurveyOptions { now, ..SurveyOptions::default() }).len(),
+            1
+        );
+        client.session(&root, |v| match by_rename {
+            true => {
+                put(v, b"letter.new", b"saved").unwrap();
+                rename(v, b"letter.new", b"letter", RenameMode::Replace).unwrap();
+            }
+            false => put(v, b"letter", b"saved").unwrap(),
+        });
+        let options = SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() };
+        let told = client.survey(&root, &options);
+        assert!(
+            matches!(told[..], [Notice { kind: NoticeKind::Older { .. }, written: true, .. }]),
+            "{told:?}"
+        );
+        accept_all(&client, &root);
+    }
+}
+
+/// A machine loses the name of a file to another one in a conflict, and goes on writing the other
+/// machine's version. That is no alarm, and stays the note that it was.
+#[test]
+fn writing_on_after_a_conflict_is_no_alarm() {
+    let (store, client) = fresh();
+    Vault::set_synced(&store.root()).unwrap();
+    let (root, apart) = (store.root(), store.snapshot().root());
+    let letter = cipher(&root, b"letter");
+    Client::new().session(&apart, |v| {
+        write_at(v, b"letter", 0, b"theirs").unwrap();
+        put(v, b"news", b"from elsewhere").unwrap();
+    });
+    client.session(&root, |v| (0..4).for_each(|n| write_at(v, b"letter", n, b"ours").unwrap()));
+    let ours = bytes(&root, &letter);
+    set(&root, &letter, &bytes(&apart, &letter));
+    let news = cipher(&apart, b"news");
+    set(&root, &news, &bytes(&apart, &news));
+    set(&root, &[&letter[..], b".sync-conflict-20260101-120000-ABCDEFG"].concat(), &ours);
+    client.session(&root, |v| (0..9).for_each(|n| write_at(v, b"letter", n, b"on").unwrap()));
+    let told = client.told(&root);
+    assert!(matches!(told[..], [(_, NoticeKind::Conflict { .. })]), "{told:?}");
+}
+
 /// A mount passes the alarm on to its user, and only once.
 #[test]
 fn a_mount_tells_of_an_alarm_that_is_due() {

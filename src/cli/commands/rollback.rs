@@ -38,6 +38,8 @@ struct Line {
     kept: bool,
     /// Another client may be the cause.
     perhaps_elsewhere: bool,
+    /// This machine has written, removed or replaced the file since.
+    written: bool,
 }
 
 impl Line {
@@ -60,12 +62,18 @@ impl Line {
             settled: notice.due,
             kept: notice.silenced,
             perhaps_elsewhere,
+            written: notice.written,
         }
     }
 
     fn text(&self) -> String {
         let seen = utc(self.seen);
         let what = match (self.kind, self.version, self.version_seen) {
+            ("older", Some(now), Some(was)) if self.written => {
+                format!(
+                    "was version {now} when this machine changed it; version {was} was seen on {seen}"
+                )
+            }
             ("older", Some(now), Some(was)) => {
                 format!("is version {now}; version {was} was seen on {seen}")
             }
@@ -77,6 +85,11 @@ impl Line {
             ("put back", ..) if self.perhaps_elsewhere => {
                 format!(
                     "is a file that was removed on {seen}; another machine may have kept it, or renamed it"
+                )
+            }
+            ("put back", ..) if self.written => {
+                format!(
+                    "had reappeared when this machine changed it; it was replaced or removed on {seen}"
                 )
             }
             ("put back", ..) => format!("has reappeared; it was replaced or removed on {seen}"),

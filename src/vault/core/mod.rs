@@ -24,7 +24,7 @@ use parking_lot::{Mutex, RwLock};
 
 use self::away::Away;
 use self::free_space::Room;
-use self::inodes::Nodes;
+use self::inodes::{Link, Nodes};
 use self::known_names::{Censuses, Evidence, LongNames, Unreadable};
 use self::name_lock::NameLock;
 use self::open_table::OpenTable;
@@ -70,6 +70,13 @@ pub(crate) trait Witness: Send + Sync {
 
     /// Notes that a file with this id is committed.
     fn note_file(&self, id: &[u8; 32]);
+
+    /// Notes that a commit of the file with this id and name is about to build on the version that
+    /// was read from the store.
+    fn note_base(&self, core: &Core, directory: NodeId, name: &[u8], id: &[u8; 32], version: u64);
+
+    /// Notes whether that commit was made, and under that name.
+    fn note_written(&self, core: &Core, directory: NodeId, name: &[u8], is_written: bool);
 
     /// Notes that directories have another place.
     fn follow(&self, core: &Core, moves: &[Move]);
@@ -357,12 +364,23 @@ impl Core {
         }
     }
 
-    /// Notes a commit of the file with this id.
-    pub fn remember_commit(&self, node: NodeId, id: &[u8; 32]) {
+    /// Notes a commit of the file with this id, before it is made. `base` is the version that it
+    /// builds on, if that was read from the store since the last commit.
+    pub fn remember_commit(&self, node: NodeId, id: &[u8; 32], base: Option<u64>) {
         let Some(memory) = self.memory.get() else { return };
         memory.note_file(id);
         if let Ok(link) = self.nodes.link(node) {
             memory.note(self, if node == ROOT { ROOT } else { link.parent }, None, false);
+            if let Some(version) = base {
+                memory.note_base(self, link.parent, &link.name, id, version);
+            }
+        }
+    }
+
+    /// Notes whether the commit of the file that had the name `link` was made under that name.
+    pub fn remember_written(&self, link: &Link, is_written: bool) {
+        if let Some(memory) = self.memory.get() {
+            memory.note_written(self, link.parent, &link.name, is_written);
         }
     }
 }

@@ -113,6 +113,9 @@ pub(crate) struct FileState {
     pub latched: Option<i32>,
     pub root: Root,
     pub version: u64,
+    /// The version that was read from the store, until the rollback database is told that a commit
+    /// builds on it.
+    pub loaded: Option<u64>,
     pub oldest_epoch: u32,
     pub hint: Hint,
     /// Author of the contents by the committed header, in a signed share.
@@ -189,6 +192,7 @@ impl OpenFile {
             latched: None,
             root: Root { hash: HOLE, chunks: 0 },
             version: 0,
+            loaded: None,
             oldest_epoch: context.keys.current().number,
             hint,
             by: None,
@@ -267,6 +271,7 @@ impl OpenFile {
             latched: None,
             root: Root { hash: header.root, chunks },
             version: header.version,
+            loaded: Some(header.version),
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
             by,

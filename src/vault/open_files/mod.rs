@@ -215,16 +215,38 @@ impl Core {
         state: &mut FileState,
         durability: Durability,
     ) -> Inner<()> {
+        if state.changes.is_none() {
+            return self.commit_noted(open, state, durability);
+        }
+        let link = self.nodes.link(open.node).ok();
         // If its name is lost, the previous hint is kept.
-        if state.changes.is_some()
-            && let Ok(link) = self.nodes.link(open.node)
+        if let Some(link) = &link
             && let Ok(Some(Meaning::Name(sealed))) = self.read_name(&link.stored)
         {
             state.hint = Hint { tag: sealed.tag, name: sealed.plain };
         }
-        if state.changes.is_some() {
-            self.remember_commit(open.node, &state.file_id);
+        let base = state.loaded.take();
+        let id = state.file_id;
+        self.remember_commit(open.node, &id, base);
+        let committed = self.commit_noted(open, state, durability);
+        if let Some((base, link)) = base.zip(link) {
+            let is_same = || self.nodes.link(open.node).is_ok_and(|now| now.stored == link.stored);
+            let is_written = committed.is_ok() && state.file_id == id && is_same();
+            self.remember_written(&link, is_written);
+            if committed.is_err() {
+                state.loaded.get_or_insert(base);
+            }
         }
+        committed
+    }
+
+    /// Commits a file, of whose changes the rollback database knows.
+    fn commit_noted(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        durability: Durability,
+    ) -> Inner<()> {
         let is_changed = state.changes.is_some();
         let paths = RefCell::new(Some(self.namespace.paths.read()));
         let name = self.mode.writers.name_to_commit(self, open, state, durability)?;

@@ -47,6 +47,8 @@ const SYNCED: &str = "synced";
 const LIMIT: &str = "limit";
 /// Key of the number of entries that the last comparison found and did not record, for want of room.
 const LEFT_OUT: &str = "left out";
+/// Key of the time when the user last accepted a state.
+const ACCEPTED: &str = "accepted";
 /// Key of the layout version of the rows.
 const LAYOUT: &str = "layout";
 const LAYOUT_NOW: i64 = 3;
@@ -300,6 +302,16 @@ impl Db {
     /// Records how many entries a comparison did not record.
     pub fn set_left_out(&self, entries: u64) -> Inner<()> {
         self.set_meta(LEFT_OUT, entries as i64)
+    }
+
+    /// Returns when the user last accepted a state, in seconds since 1970.
+    pub fn accepted(&self) -> Inner<i64> {
+        Ok(self.meta(ACCEPTED)?.unwrap_or(i64::MIN))
+    }
+
+    /// Records when the user accepted a state.
+    pub fn set_accepted(&self, at: i64) -> Inner<()> {
+        self.set_meta(ACCEPTED, at)
     }
 
     /// Begins or ends a session.

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::database::Db;
-use super::memory::{Chain, Done, Held, Memory, Touched};
-use super::notice::{Notice, NoticeKind, SurveyOptions};
+use super::memory::{Base, Chain, Done, Held, Memory, Touched};
+use super::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
 use super::rows::{NoticeRow, short};
 use super::survey::Survey;
 use crate::vault::core::{Core, Move, Witness};
@@ -64,6 +64,9 @@ impl Memory {
             if let Err(fault) = self.learn_now(core) {
                 tracing::warn!("the rollback database cannot be written: {fault:?}");
             }
+            if survey && self.has_found.swap(false, Ordering::AcqRel) {
+                next_survey.get_or_insert(Instant::now() + SETTLE);
+            }
         }
     }
 }
@@ -88,7 +91,15 @@ impl Witness for Memory {
                     return;
                 };
                 let Ok(chain) = self.chain_of(core, directory) else { return };
-                let new = Touched { tag, cipher, plain, chain, names: HashMap::new(), number: 0 };
+                let new = Touched {
+                    tag,
+                    cipher,
+                    plain,
+                    chain,
+                    names: HashMap::new(),
+                    bases: HashMap::new(),
+                    number: 0,
+                };
                 *len += new.weight();
                 free.insert(new)
             }
@@ -105,6 +116,38 @@ impl Witness for Memory {
 
     fn note_file(&self, id: &[u8; 32]) {
         self.held.lock().files.insert(short(id));
+    }
+
+    fn note_base(&self, core: &Core, directory: NodeId, name: &[u8], id: &[u8; 32], version: u64) {
+        let Ok(place) = self.place_of(core, directory) else { return };
+        let mut held = self.held.lock();
+        let Some(touched) = held.touched.get_mut(&place) else { return };
+        let at = SurveyOptions::default().now;
+        let base = Base { id: short(id), version, is_written: false, at };
+        match touched.bases.get_mut(name) {
+            // The first one is not compared yet.
+            Some(first) if first.id == base.id && first.version <= version => {}
+            Some(first) => *first = base,
+            None => {
+                touched.bases.insert(name.to_vec(), base);
+                held.len += 1;
+            }
+        }
+    }
+
+    fn note_written(&self, core: &Core, directory: NodeId, name: &[u8], is_written: bool) {
+        let Ok(place) = self.place_of(core, directory) else { return };
+        let mut held = self.held.lock();
+        let Held { touched, count, .. } = &mut *held;
+        let Some(touched) = touched.get_mut(&place) else { return };
+        let Some(base) = touched.bases.get_mut(name) else { return };
+        if is_written {
+            base.is_written = true;
+            *count += 1;
+            touched.number = *count;
+        } else if !base.is_written {
+            touched.bases.remove(name);
+        }
     }
 
     /// Moves noted changes along with directories that were renamed locally.
@@ -143,6 +186,7 @@ impl Witness for Memory {
                 Entry::Occupied(mut there) => {
                     there.get_mut().number = touched.number.max(there.get().number);
                     there.get_mut().names.extend(touched.names);
+                    there.get_mut().bases.extend(touched.bases);
                 }
                 Entry::Vacant(free) => drop(free.insert(touched)),
             }

@@ -37,6 +37,8 @@ pub(super) struct Touched {
     pub(super) chain: Chain,
     /// Names that were created, removed or replaced.
     pub(super) names: HashMap<Vec<u8>, Done>,
+    /// Files that were written, by their names, until they are compared with what was seen.
+    pub(super) bases: HashMap<Vec<u8>, Base>,
     /// Number of the last operation.
     pub(super) number: u64,
 }
@@ -64,6 +66,17 @@ pub(super) struct Done {
     pub(super) left: bool,
     /// Distinguishes one operation from the next.
     pub(super) number: u64,
+}
+
+/// The version of a file in the store on which a local commit was built.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Base {
+    pub(super) id: Id,
+    pub(super) version: u64,
+    /// The commit was made, under this name.
+    pub(super) is_written: bool,
+    /// When it began, in seconds since 1970.
+    pub(super) at: i64,
 }
 
 /// Local changes since they were last recorded.
@@ -94,10 +107,16 @@ impl Held {
         self.touched.retain(|place, touched| {
             let Some(learnt) = learnt.get(place) else { return true };
             touched.names.retain(|name, done| learnt.names.get(name) != Some(done));
-            touched.number != learnt.number || !touched.names.is_empty()
+            // One that has no entry was not compared.
+            let is_over =
+                |name: &[u8], base: &Base| base.is_written && learnt.bases.get(name) == Some(base);
+            touched.bases.retain(|name, base| !is_over(name, base));
+            touched.number != learnt.number
+                || !touched.names.is_empty()
+                || !touched.bases.is_empty()
         });
-        self.len =
-            self.touched.values().map(|touched| touched.weight() + touched.names.len()).sum();
+        let len = |touched: &Touched| touched.weight() + touched.names.len() + touched.bases.len();
+        self.len = self.touched.values().map(len).sum();
     }
 }
 
@@ -108,6 +127,8 @@ pub(crate) struct Memory {
     pub(super) sealer: Arc<Sealer>,
     pub(super) held: Mutex<Held>,
     pub(super) stop: AtomicBool,
+    /// A finding was made while local changes were recorded.
+    pub(super) has_found: AtomicBool,
     pub(super) wake: (Mutex<()>, Condvar),
     /// Start time of an earlier session that was interrupted.
     pub(super) interrupted: Mutex<Option<i64>>,
@@ -123,6 +144,7 @@ impl Memory {
             sealer: Arc::new(Sealer { cipher, random: core.random.clone() }),
             held: Mutex::new(Held::default()),
             stop: AtomicBool::new(false),
+            has_found: AtomicBool::new(false),
             wake: (Mutex::new(()), Condvar::new()),
             interrupted: Mutex::new(None),
         }

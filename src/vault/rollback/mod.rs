@@ -15,6 +15,8 @@
 //! * The file under a name never goes backwards, whatever is beside it. If two versions were seen at
 //!   the same time, one of them may vanish.
 //! * A remembered object that could not be compared gets a notice as well.
+//! * A commit raises the version of a file. What it was built on is compared before that counts, and
+//!   such a finding ends only if the user accepts it (see `survey/written`).
 //! * The only cost on the path of an operation is one entry in a set.
 
 mod blocks;

@@ -104,6 +104,9 @@ pub struct Notice {
     pub due: bool,
     /// The user has silenced it.
     pub silenced: bool,
+    /// This machine has written, removed or replaced the file since. The version of an older file is
+    /// the one that it had before.
+    pub written: bool,
 }
 
 /// Options of a comparison with the rollback database.

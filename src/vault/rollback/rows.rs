@@ -79,6 +79,8 @@ pub(super) struct NoticeRow {
     /// When this entry last had a notice.
     pub last: i64,
     pub silenced: bool,
+    /// This machine has written, removed or replaced the file since: only the user ends the notice.
+    pub is_written: bool,
     /// The plain path, sealed.
     pub path: Vec<u8>,
 }
@@ -185,13 +187,16 @@ impl NoticeRow {
     pub fn encode(&self) -> Vec<u8> {
         let numbers = [self.was, self.now].map(u64::to_le_bytes).concat();
         let times = [self.seen, self.first, self.last].map(i64::to_le_bytes).concat();
-        [&[self.what, self.silenced.into()], &numbers[..], &times, &self.path].concat()
+        let flags = u8::from(self.silenced) | u8::from(self.is_written) << 1;
+        [&[self.what, flags], &numbers[..], &times, &self.path].concat()
     }
 
     pub fn decode(bytes: &[u8]) -> Option<NoticeRow> {
         let mut t = Take(bytes);
-        let (what, silenced) = (t.u8()?, t.u8()? != 0);
+        let (what, flags) = (t.u8()?, t.u8()?);
+        let (silenced, is_written) = (flags & 1 != 0, flags & 2 != 0);
         let (was, now, seen, first, last) = (t.u64()?, t.u64()?, t.i64()?, t.i64()?, t.i64()?);
-        Some(NoticeRow { what, was, now, seen, first, last, silenced, path: t.0.to_vec() })
+        let path = t.0.to_vec();
+        Some(NoticeRow { what, was, now, seen, first, last, silenced, is_written, path })
     }
 }

@@ -37,7 +37,7 @@ use super::{BATCH, Left, PATIENCE, Survey};
 use crate::vault::error::Inner;
 use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
-use crate::vault::rollback::rows::{EntryKey, Id, NoticeRow};
+use crate::vault::rollback::rows::{EntryKey, Id, NameTag, NoticeRow};
 
 impl Survey<'_> {
     /// Classifies all deviations. Harmless ones are recorded.
@@ -64,6 +64,8 @@ impl Survey<'_> {
             self.prune(vacated.place, true)?;
         }
         self.retire()?;
+        self.keep_found();
+        self.keep_written(&mut notices)?;
         self.keep_first(&mut notices);
         Ok(notices)
     }
@@ -105,14 +107,10 @@ impl Survey<'_> {
             Why::Older { was, backwards: true } => {
                 let (was, now) = (*was, thing.version);
                 let conflict = NoticeKind::Conflict { was, now };
-                let is_beside = self.has_other_writers()
-                    && (self.former.get(&(thing.id, self.memory.path_id(&pending.plain))))
-                        .is_some_and(|beside| *beside >= was);
-                let is_conflict = self.may_have_other_writers()
-                    && self.copies.get(&(thing.id, pending.name)).is_some_and(|copy| *copy >= was);
+                let is_conflict = self.is_conflict(&thing.id, &pending.name, &pending.plain, was);
                 let was_conflict = self.before.get(&pending.key).and_then(NoticeKind::decode)
                     == Some(conflict.clone());
-                return Ok(Some(match is_conflict || is_beside || was_conflict {
+                return Ok(Some(match is_conflict || was_conflict {
                     true => conflict,
                     false => NoticeKind::Older { was, now },
                 }));
@@ -142,6 +140,14 @@ impl Survey<'_> {
             }
         }
         Ok(back.map(|elsewhere| NoticeKind::PutBack { elsewhere }))
+    }
+
+    /// Returns whether this version of a file was seen beside the name from which it is gone.
+    pub(super) fn is_conflict(&self, id: &Id, name: &NameTag, plain: &[u8], was: u64) -> bool {
+        let is_newest = |beside: Option<&u64>| beside.is_some_and(|beside| *beside >= was);
+        self.may_have_other_writers() && is_newest(self.copies.get(&(*id, *name)))
+            || self.has_other_writers()
+                && is_newest(self.former.get(&(*id, self.memory.path_id(plain))))
     }
 
     /// Returns whether the file that was at a name is elsewhere and not older, so that a sync tool may
@@ -174,7 +180,7 @@ impl Survey<'_> {
 
     /// Returns whether several machines write this vault. The mark alone does not say so: the
     /// storage host can set it.
-    fn has_other_writers(&self) -> bool {
+    pub(super) fn has_other_writers(&self) -> bool {
         self.others.changed && self.core.mode.synced
     }
 
@@ -303,6 +309,7 @@ impl Survey<'_> {
             first: old.map_or(self.options.now, |old| old.first.min(self.options.now)),
             last: self.options.now,
             silenced: self.options.silence || same.is_some_and(|old| old.silenced),
+            is_written: false,
             path: known_path
                 .map_or_else(|| self.memory.seal(&pending.plain), |old| old.path.clone()),
         };
@@ -319,7 +326,14 @@ impl Survey<'_> {
             if !notices.contains_key(key) && is_recent() && !is_accepted() {
                 notices.insert(
                     *key,
-                    NoticeRow { what: 0, was: 0, now: 0, silenced: false, ..old.clone() },
+                    NoticeRow {
+                        what: 0,
+                        was: 0,
+                        now: 0,
+                        silenced: false,
+                        is_written: false,
+                        ..old.clone()
+                    },
                 );
             }
         }
@@ -344,6 +358,7 @@ impl Memory {
                 due: options.now.saturating_sub(latest.min(options.now)) >= settle
                     || options.now - row.first >= PATIENCE * settle,
                 silenced: row.silenced,
+                written: row.is_written,
             })
         };
         let mut notices: Vec<Notice> = rows.values().filter_map(show).collect();

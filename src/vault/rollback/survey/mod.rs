@@ -20,13 +20,16 @@
 mod judge;
 mod seen;
 pub(super) mod suspect;
+mod written;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::seen::{AllSeen, Seen};
 use self::suspect::{DIRECTORY, FILE, Pending, Thing, Why};
+use self::written::Found;
 use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
 use crate::crypto::Tag;
@@ -157,6 +160,12 @@ pub(super) struct Survey<'a> {
     interrupted: Option<i64>,
     /// The previous notices.
     before: BTreeMap<EntryKey, NoticeRow>,
+    /// Some of them have changed.
+    is_told: bool,
+    /// Files that were older than they were seen, and that this mount has written since.
+    found: Vec<Found>,
+    /// When the user last accepted a state, in seconds since 1970.
+    accepted: i64,
     /// Directories that were read.
     visited: HashSet<[u8; PREFIX]>,
     left: Vec<Left>,
@@ -202,6 +211,9 @@ impl<'a> Survey<'a> {
             latest: i64::MIN,
             interrupted,
             before: db.notices()?,
+            is_told: false,
+            found: Vec::new(),
+            accepted: db.accepted()?,
             visited: HashSet::new(),
             left: Vec::new(),
             vacated: HashMap::new(),
@@ -270,6 +282,7 @@ impl<'a> Survey<'a> {
                 self.write()?;
                 self.memory.learn(self.core, self.db)?;
                 self.reader = self.db.reader(&self.memory.sealer)?;
+                self.reread_written()?;
             }
         }
         if self.memory.is_stopped() {
@@ -280,6 +293,9 @@ impl<'a> Survey<'a> {
         self.write()?;
         self.db.set_others(Others { compared: true, ..self.others })?;
         self.db.set_left_out(self.left_out)?;
+        if !self.options.accept.is_empty() {
+            self.db.set_accepted(self.options.now)?;
+        }
         self.db.set_notices(&notices)?;
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
     }
@@ -318,6 +334,12 @@ impl<'a> Survey<'a> {
             self.prune(place, false)?;
         }
         self.learn_of_others();
+        self.keep_found();
+        if self.is_told {
+            // Before the rows: they no longer show it.
+            self.db.set_notices(&self.before)?;
+            self.memory.has_found.store(true, Ordering::Release);
+        }
         self.write()?;
         self.db.set_others(self.others)
     }
@@ -414,6 +436,7 @@ impl<'a> Survey<'a> {
                     ));
                 }
                 if let Some(notice) = self.before.remove(&old_key) {
+                    self.is_told |= notice.is_written;
                     self.before.insert(key, notice);
                 }
                 if row.kind == FILE && !self.whole && self.memory.has_left(&new, &row.name) {
@@ -681,6 +704,7 @@ impl<'a> Survey<'a> {
         let name = self.memory.tag(&here.place, &present.name);
         let accepted = self.options.accepts(&plain);
         let ours = self.memory.is_ours(&here.place, &present.name);
+        self.compare_base(key, row.as_ref(), here, &present.name, ours)?;
         if thing.id == NOTHING && thing.kind != OTHER {
             let Some(row) = row else { return Ok(()) };
             if accepted {
@@ -757,6 +781,9 @@ impl<'a> Survey<'a> {
     ) -> Inner<()> {
         let by_us = ours || self.memory.is_touched(&here.place);
         self.leaves(row, here, &present.name, by_us);
+        if by_us {
+            self.keep_alarm(&self.memory.key(&here.place, &present.name));
+        }
         if is_new && !by_us {
             let version = self.replaced.entry(row.id).or_default();
             *version = row.version.max(*version);
@@ -872,6 +899,10 @@ impl<'a> Survey<'a> {
         let plain = join(&here.plain, &name);
         let ours = self.memory.is_ours(&here.place, &name);
         let is_settled = ours || self.options.accepts(&plain);
+        self.compare_base(key, Some(&row), here, &name, ours)?;
+        if ours {
+            self.keep_alarm(&key);
+        }
         let tag = self.memory.tag(&here.place, &name);
         if row.kind == DIRECTORY {
             let place = self.memory.place(&here.place, &name, &row.id);
