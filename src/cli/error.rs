@@ -174,6 +174,12 @@ pub enum Error {
         /// The daemon.
         pid: u32,
     },
+    /// A vault that is to be marked as synced is marked as shared.
+    #[error("mark {} as synced: it is marked as shared, which a vault cannot be at the same time", shown(.0))]
+    SharedAlready(PathBuf),
+    /// A vault that is to be marked as shared is marked as synced.
+    #[error("mark {} as shared: it is marked as synced, so that each machine mounts a copy of its own", shown(.0))]
+    SyncedAlready(PathBuf),
     /// The background process ended before the mount could be used.
     #[error("mount: the background process ended: {0}")]
     DaemonEnded(String),

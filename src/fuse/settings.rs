@@ -101,15 +101,15 @@ impl ServeOptions {
         }
     }
 
-    /// For a vault with concurrent writers: the kernel asks each time.
-    pub fn shared() -> ServeOptions {
+    /// The same for a vault with concurrent writers: the kernel asks each time.
+    pub fn shared(self) -> ServeOptions {
         ServeOptions {
             entry_ttl: Duration::ZERO,
             attr_ttl: Duration::ZERO,
             negative_ttl: Duration::ZERO,
             writeback: false,
             direct_io: true,
-            ..ServeOptions::default()
+            ..self
         }
     }
 }

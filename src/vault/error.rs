@@ -102,6 +102,8 @@ pub enum Error {
         path: PathBuf,
         /// The process that has it open.
         holder: LockHolder,
+        /// Why the two exclude each other.
+        between: Contention,
     },
     /// An operation that fails by POSIX rules, with its errno.
     #[error("{op}: {}", io::Error::from_raw_os_error(*errno))]
@@ -134,6 +136,19 @@ impl Error {
             Error::Os { errno, .. } => *errno,
         }
     }
+}
+
+/// Why an opener and the process that has the vault open exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contention {
+    /// Both have it alone. With the mark of a shared vault, both could have it open.
+    Unshared,
+    /// The opener shares it, and the holder does not: it has opened the vault in another way.
+    Holder,
+    /// The holder shares it, and the opener does not, for lack of the mark.
+    Opener,
+    /// The opener has to be alone, whatever the holder does.
+    Alone,
 }
 
 /// A failure without its operation and path.

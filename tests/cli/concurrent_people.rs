@@ -9,7 +9,7 @@ use kithfs::roster::{Identity, IdentityFile, Secret};
 use kithfs::store::os::OsDir;
 
 use crate::support::forger::{Forger, overwrite, read};
-use crate::support::people::{Mounted, Person, holds, knows, refused, said, wait_until};
+use crate::support::people::{Mounted, Person, holds, knows, refused, said, stderr, wait_until};
 
 fn can_run() -> bool {
     let usable = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
@@ -23,11 +23,16 @@ fn mode(path: &Path, mode: &str) {
     assert!(Command::new("chmod").arg(mode).arg(path).status().unwrap().success());
 }
 
-/// Returns Ann's vault with the folder `projects`, of which Bob is a writer and Cem a reader, and
-/// the path of the folder's ciphertext, which they can access.
+/// Returns the vault of [`three_in`], without the mark of shared vaults.
 fn three() -> (Person, Person, Person, PathBuf) {
+    three_in(&[])
+}
+
+/// Returns Ann's vault, made with these options, with the folder `projects`, of which Bob is a writer and Cem a reader, and
+/// the path of the folder's ciphertext, which they can access.
+fn three_in(options: &[&str]) -> (Person, Person, Person, PathBuf) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
-    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    ann.ok(&[&["init"], options, &["--identity", ".config/kithfs/identity", "vault"]].concat());
     ann.ok(&["mkdir", "vault", "projects"]);
     ann.ok(&["share", "create", "--name", "Ann", "vault/projects"]);
     let place = ann.home().join("vault").join(said(&ann.ok(&["map", "vault", "projects"])).trim());
@@ -76,16 +81,19 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     if !can_run() {
         return;
     }
-    let (ann, bob, cem, place) = three();
+    // Nobody uses an option: Ann has said once that several daemons use the vault.
+    let (ann, bob, cem, place) = three_in(&["--shared"]);
     let place = place.to_str().unwrap();
     let (hers, _his, _cems) = (
-        Mounted::at(&ann, &["--shared"], "vault"),
-        Mounted::at(&bob, &["--shared"], place),
-        Mounted::at(&cem, &["--shared"], place),
+        Mounted::at(&ann, &[], "vault"),
+        Mounted::at(&bob, &[], place),
+        Mounted::at(&cem, &[], place),
     );
-    // It cannot be locked exclusively now.
-    bob.shell("mkdir -p other");
-    refused(&bob.fails(&["mount", place, "other"], 9), "it is mounted on");
+    // Commands work beside a mount, also one's own; a repair needs the vault alone.
+    bob.ok(&["mkdir", place, "by-command"]);
+    assert!(ann.shell("rmdir plain/projects/by-command").0);
+    let repair = bob.fails(&["fsck", "--repair", place], 21);
+    assert!(stderr(&repair).contains("it is mounted on"), "{}", stderr(&repair));
 
     // Different files: visible to all at once, also to people who looked for them before.
     for person in [&bob, &cem] {
@@ -157,6 +165,30 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     drop((_his, _cems));
     ann.ok(&["fsck", "vault"]);
     assert!(!Path::new(place).join("+lock").exists(), "a local store needs no lock file");
+}
+
+#[test]
+fn a_refused_member_is_told_the_command_that_helps() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, _cem, place) = three();
+    let place = place.to_str().unwrap();
+    bob.shell("mkdir plain");
+    let hers = Mounted::at(&ann, &[], "vault");
+    assert!(ann.shell("ls plain/projects").0);
+    refused(&bob.fails(&["mount", place, "plain"], 9), "kithfs set --shared");
+    refused(&bob.fails(&["mount", "--shared", place, "plain"], 9), "unmount it there");
+    refused(&ann.fails(&["mkdir", place, "dir"], 9), "kithfs umount");
+    ann.ok(&["set", "--shared", "vault"]);
+    drop(hers);
+    let _hers = Mounted::at(&ann, &[], "vault");
+    assert!(ann.shell("ls plain/projects").0);
+    let _his = Mounted::at(&bob, &[], place);
+    assert!(bob.shell("echo his > plain/file").0);
+    holds(&ann, "projects/file", "his\n");
+    refused(&ann.fails(&["set", "--synced", "vault"], 2), "kithfs set --no-shared");
+    refused(&ann.fails(&["set", "vault"], 2), "--shared");
 }
 
 /// A reader's modified client seals files with the folder key. Every honest mount refuses them.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use kithfs::roster::Identity;
+use kithfs::roster::{Identity, Role};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, RenameMode as StoreRename};
-use kithfs::vault::{Error, LockMode, OpenFlags, ROOT, RenameMode, Vault};
+use kithfs::vault::{CreateShare, Error, LockMode, OpenFlags, ROOT, RenameMode, Vault};
 
-use crate::support::members::{open_as, person, together, trusting, with_bob};
+use crate::support::members::{member, open_as, person, together, trusting, with_bob};
 use crate::support::raw;
 use crate::support::vaults::{
     self, CALLER, READ, READ_WRITE, Seeded, at, faults, get, mkdir, open_or_create, pattern, put,
@@ -749,4 +749,79 @@ fn data_under_a_new_key_is_readable_at_once() {
         assert_eq!(get(&bob, b"file").unwrap(), contents);
     }
     bob.release(handle).unwrap();
+}
+
+/// Creates the share `folder` in a vault, with Bob as a writer.
+fn share_folder(vault: &Vault) -> Result<(), Error> {
+    let others = vec![member(&person(2), Role::Writer, "Bob")];
+    let share = CreateShare { name: "Ann".into(), others, ..CreateShare::default() };
+    vault.create_share(b"folder", &share, &mut |_| {}).map(drop)
+}
+
+#[test]
+fn a_folder_becomes_a_share_beside_another_opener() {
+    // It failed with EBUSY, whether or not another daemon had a file of the folder open.
+    let (_store, ann, bob) = both();
+    mkdir(&ann, b"folder").unwrap();
+    mkdir(&ann, b"folder/sub").unwrap();
+    put(&ann, b"folder/sub/file", b"hers").unwrap();
+    let handle = open(&bob, b"folder/sub/file", READ_WRITE).unwrap();
+    bob.write(handle, 0, b"his!", false).unwrap();
+    assert_eq!(errno(share_folder(&ann)), libc::EBUSY, "he has it open for writing");
+    bob.release(handle).unwrap();
+    let reading = open(&bob, b"folder/sub/file", READ).unwrap();
+    let sub = bob.resolve(b"folder/sub").unwrap().node;
+    let file = bob.resolve(b"folder/sub/file").unwrap().node;
+    share_folder(&ann).unwrap();
+    assert_eq!(get(&ann, b"folder/sub/file").unwrap(), b"his!");
+    assert_eq!(get(&bob, b"folder/sub/file").unwrap(), b"his!");
+    // What Bob's programs still have of the former folder takes nothing that would be lost.
+    let mut read = [0; 4];
+    assert_eq!(bob.read(reading, 0, &mut read).unwrap(), 4);
+    assert_ne!(errno(bob.open_file(file, READ_WRITE)), 0);
+    assert_ne!(errno(bob.create_file(&CALLER, sub, b"new", 0o600, READ_WRITE)), 0);
+    bob.release(reading).unwrap();
+    put(&bob, b"folder/sub/file", b"both").unwrap();
+    assert_eq!(get(&ann, b"folder/sub/file").unwrap(), b"both");
+    assert_eq!(faults(&ann), [""; 0]);
+}
+
+/// Bob opens a file for writing after Ann has looked for writers, and before the folder is removed.
+/// What he wrote went to a file that had no name any more.
+#[test]
+fn a_file_opened_while_its_folder_becomes_a_share_is_refused() {
+    let (store, ann, bob) = with_bob();
+    let ann = together(&store, &ann).unwrap();
+    let plan = FaultPlan::new();
+    let root = FaultStore::wrap(store.root(), plan.clone());
+    let bob = Vault::open(root, &bob, trusting(false, LockMode::Shared)).unwrap();
+    mkdir(&ann, b"folder").unwrap();
+    put(&ann, b"folder/file", b"hers").unwrap();
+    let file = bob.resolve(b"folder/file").unwrap().node;
+    let (opened, opens) = std::sync::mpsc::channel();
+    let (begun, his) = (AtomicBool::new(false), bob.clone());
+    store.on_event(Box::new(move |event| {
+        let is_entry = event.name.is_some_and(|name| !name.starts_with(b"+"));
+        if event.call != Call::Rename || !is_entry || begun.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // The share is about to take the folder's place.
+        let (his, opened) = (his.clone(), opened.clone());
+        let locks = plan.count(Calls::Of(Call::Lock));
+        std::thread::spawn(move || {
+            let result = his.open_file(file, READ_WRITE).and_then(|open| {
+                his.write(open.handle, 0, b"lost", false)?;
+                his.release(open.handle)
+            });
+            let _ = opened.send(errno(result));
+        });
+        // He guards the file, and then waits for the lock of names: for the open, or else for the
+        // commit.
+        while plan.count(Calls::Of(Call::Lock)) < locks + 2 {
+            std::thread::yield_now();
+        }
+    }));
+    share_folder(&ann).unwrap();
+    assert_eq!(opens.recv_timeout(Duration::from_secs(60)).unwrap(), libc::ESTALE);
+    assert_eq!(get(&bob, b"folder/file").unwrap(), b"hers");
 }

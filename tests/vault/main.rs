@@ -14,6 +14,7 @@ mod model;
 mod names;
 mod naming_model;
 mod rollback;
+mod shared_mark;
 mod sizes;
 mod stores;
 mod strangers;

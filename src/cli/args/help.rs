@@ -195,7 +195,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[("kithfs share invite ~/vault/projects Bob -o bob.invitation", "holds no secret")],
     ),
     ("who-can-read", &[("kithfs who-can-read ~/vault/projects/plan.txt", "everybody with a key")]),
-    ("set", &[("kithfs set --synced ~/vault", "a sync tool keeps it equal on several machines")]),
+    (
+        "set",
+        &[
+            ("kithfs set --synced ~/vault", "a sync tool keeps it equal on several machines"),
+            ("kithfs set --shared /srv/vault", "several machines or users mount it at a time"),
+        ],
+    ),
     ("info", &[("kithfs info ~/vault", "needs no passphrase")]),
     (
         "fsck",

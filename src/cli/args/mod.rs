@@ -143,11 +143,17 @@ pub enum Command {
     WhoCanRead(ShareList),
     /// Show the public facts of a vault, without a secret
     Info(Info),
-    /// Set a property of a vault, for good and for all machines
+    /// Set a property of a vault, for all its users and machines
     ///
     /// With --synced: the vault is in a folder that a sync tool keeps equal on several machines.
     /// Changes are then committed within a second, other machines' changes are visible within two,
-    /// and journals stay on the machine. Needs no secret. It cannot be unset.
+    /// and journals stay on the machine. It cannot be unset.
+    ///
+    /// With --shared: the vault is in one store that several machines or users use at the same time.
+    /// Each mount then opens it as `kithfs mount --shared` does, without the option. --no-shared
+    /// unsets it.
+    ///
+    /// Needs no secret. A vault cannot have both properties. Present mounts do not use a change.
     Set(Set),
     /// Verify every byte of a vault
     ///
@@ -370,6 +376,9 @@ pub struct Init {
     /// A sync tool keeps the vault equal on several machines (see `kithfs help set`)
     #[arg(long)]
     pub synced: bool,
+    /// Several machines or users use the vault at the same time (see `kithfs help set`)
+    #[arg(long, conflicts_with = "synced")]
+    pub shared: bool,
     /// The directory of ciphertext to create
     pub vault: PathBuf,
 }
@@ -454,12 +463,12 @@ pub struct MountSettings {
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
-    /// Allow other machines or users to mount the vault for writing at the same time, all with this
-    /// option
+    /// Allow other machines or users to mount the vault for writing at the same time
     ///
-    /// Each operation asks the store, nothing is cached, and only one mount writes to a file at a
-    /// time. Each mount must see the file locks of the others in the store: a local filesystem and
-    /// NFS show them, a sync tool does not.
+    /// All of them must do so. After `kithfs set --shared` nobody needs the option. Each operation
+    /// asks the store, nothing is cached, and only one mount writes to a file at a time. Each mount
+    /// must see the file locks of the others in the store: a local filesystem and NFS show them, a
+    /// sync tool does not.
     #[arg(long)]
     pub shared: bool,
     /// Keep programs from writing to the mount point while nothing is mounted
@@ -558,10 +567,17 @@ pub struct Info {
 
 /// `set`
 #[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("property").required(true))]
 pub struct Set {
     /// A sync tool keeps the vault equal on several machines
-    #[arg(long, required = true)]
+    #[arg(long, group = "property")]
     pub synced: bool,
+    /// Several machines or users use the vault at the same time
+    #[arg(long, group = "property")]
+    pub shared: bool,
+    /// One mount at a time uses the vault
+    #[arg(long, group = "property")]
+    pub no_shared: bool,
     /// The vault
     pub vault: PathBuf,
 }

@@ -24,6 +24,7 @@ struct Report {
     founder: String,
     own_identity: bool,
     synced: bool,
+    shared: bool,
     in_use_by: Option<Holder>,
     shared_by: Vec<Holder>,
     mounted_on: Vec<JsonPath>,
@@ -77,6 +78,7 @@ impl Report {
         let kept = open::kept_journals(&dir, &description.share_id);
         Report {
             synced: description.synced,
+            shared: description.shared,
             kept_journals: kept.into_iter().map(Journals::from).collect(),
             format_version: description.version,
             cipher: description.suite.name(),
@@ -112,6 +114,7 @@ impl Report {
         line("founder", &self.founder)?;
         line("own identity", &yes(self.own_identity))?;
         line("synced", &yes(self.synced))?;
+        line("shared", &yes(self.shared))?;
         let alone = self.in_use_by.iter().map(|holder| ("in use", holder));
         for (name, Holder { host, pid, since }) in
             alone.chain(self.shared_by.iter().map(|holder| ("shared", holder)))

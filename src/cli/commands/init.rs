@@ -62,6 +62,9 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     if args.synced {
         Vault::set_synced(&store).map_err(|error| in_vault(error, &dir, None))?;
     }
+    if args.shared {
+        Vault::set_shared(&store, true).map_err(|error| in_vault(error, &dir, None))?;
+    }
     if let Some(made) = made {
         made.keep()?;
     }
@@ -77,7 +80,7 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
             own_name::NONE_CHOSEN
         ));
     }
-    if !args.synced {
+    if !args.synced && !args.shared {
         sync_folder::hint(&dir);
     }
     match &owner {

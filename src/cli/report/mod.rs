@@ -116,6 +116,8 @@ impl From<Error> for Failure {
             | Error::PublicKey(_)
             | Error::AgeRecipient(_)
             | Error::IdentityExists(_)
+            | Error::SharedAlready(_)
+            | Error::SyncedAlready(_)
             | Error::CannotAsk(_) => Exit::Usage,
             Error::EmptySecret(_)
             | Error::PassphrasesDiffer
@@ -328,6 +330,13 @@ fn hint(error: &Error) -> Option<String> {
             let place = word(mountpoint.as_os_str().as_bytes());
             format!("use the files in {place}, or unmount first: kithfs umount {place}")
         }
+        Error::SharedAlready(vault) => {
+            format!("kithfs set --no-shared {}", word(vault.as_os_str().as_bytes()))
+        }
+        Error::SyncedAlready(vault) => format!(
+            "mount the copy on each machine: kithfs mount {} MOUNTPOINT",
+            word(vault.as_os_str().as_bytes())
+        ),
         Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
         Error::WhichSlot { .. } => "select it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
         Error::LastSlot(_) => "add another passphrase first: kithfs passphrase add".to_owned(),
@@ -473,6 +482,8 @@ mod tests {
             (Error::NoFusermount, 8),
             (Error::NoUring("why".into()), 8),
             (Error::AlreadyMounted { vault: "/v".into(), mountpoint: "/m".into(), pid: 7 }, 9),
+            (Error::SharedAlready("/v".into()), 2),
+            (Error::SyncedAlready("/v".into()), 2),
             (Error::CannotAsk("is it so?".into()), 2),
             (Error::IdentityExists("/i".into()), 2),
             (

@@ -5,11 +5,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, exit_of_io, permission};
+use crate::cli::daemon::registry::Registry;
 use crate::cli::display::{Shown, path as shown, word};
 use crate::cli::exit::Exit;
 use crate::cli::vaults::paths;
 use crate::roster::RosterError;
-use crate::vault::{Error, LockHolder};
+use crate::vault::{Contention, Error, LockHolder};
 
 /// Describes a failure in the vault `vault`; `plain` is the path in it that the user gave.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
@@ -58,7 +59,7 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             format_args!("open {}: nothing vouches for this share, made by {}", place(&path), founder.fingerprint()),
         )
         .hint("the storage host may have planted it: accept an invitation first (`kithfs accept`), or accept it unverified with --trust-on-first-use"),
-        Error::InUse { path, holder } => in_use(&place(&path), &holder),
+        Error::InUse { path, holder, between } => in_use(&place(&path), vault, &holder, between),
         Error::Os { op, errno } => {
             let source = std::io::Error::from_raw_os_error(errno);
             let path = plain.map_or_else(|| place(Path::new("")), |plain| Shown(plain).to_string());
@@ -71,7 +72,7 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
                     "a conflict copy of a folder, and a folder that contains a share, cannot become a share; rename a conflict copy in a mount first",
                 ),
                 ("share", libc::EBUSY) => failure.hint(
-                    "close all files that are open for writing in the folder, and do not mount it with --shared; then run the same command again, which continues where it stopped",
+                    "close all files that are open for writing in the folder, in all mounts; then run the same command again, which continues where it stopped",
                 ),
                 (_, libc::ESHUTDOWN) => failure.hint(
                     "the vault was locked or unmounted meanwhile: open it and run the same command again, which continues where it stopped",
@@ -146,18 +147,42 @@ pub fn unopened(vault: &Path, source: std::io::Error) -> Failure {
     in_vault(Error::Io { op: "open vault", path: PathBuf::new(), source }, vault, None)
 }
 
-fn in_use(place: &str, holder: &LockHolder) -> Failure {
+/// Describes that the vault `vault`, or the share at `place` in it, is in use. The hint is the one
+/// command that helps, which depends on who has it open, and how.
+fn in_use(place: &str, vault: &Path, holder: &LockHolder, between: Contention) -> Failure {
     let LockHolder { host, pid, .. } = holder;
-    let host = Shown(host.as_bytes());
-    if *pid == 0 {
-        return Failure::new(
-            Exit::InUse,
-            format_args!("open {place}: it is in use by a process of another machine or container"),
-        )
-        .hint("unmount it there: kithfs umount");
+    let failure = |by: std::fmt::Arguments<'_>| {
+        Failure::new(Exit::InUse, format_args!("open {place}: it is in use by {by}"))
+    };
+    let failure = match pid {
+        0 => failure(format_args!("a process of another machine or container")),
+        pid => failure(format_args!("process {pid} on {}", Shown(host.as_bytes()))),
+    };
+    // Only the user's own mounts are listed.
+    let mounts = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+    if let Some(mount) = mounts.iter().find(|mount| *pid != 0 && mount.process.pid == *pid) {
+        let point = word(mount.mountpoint.0.as_os_str().as_bytes());
+        return failure.hint(format_args!(
+            "use the files in {point}, or unmount first: kithfs umount {point}"
+        ));
     }
-    Failure::new(Exit::InUse, format_args!("open {place}: it is in use by process {pid} on {host}"))
-        .hint("`kithfs mounts` shows where it is mounted; use the files there, or unmount it first with `kithfs umount`")
+    failure.hint(match between {
+        Contention::Alone => "it must be unmounted there first: kithfs umount MOUNTPOINT".to_owned(),
+        Contention::Holder => {
+            "it was opened there for one process alone: unmount it there, with kithfs umount MOUNTPOINT, and mount it again".to_owned()
+        }
+        Contention::Unshared | Contention::Opener if vault.join("+synced").exists() => {
+            "a synced vault has a copy on each machine; unmount this one there first: kithfs umount MOUNTPOINT".to_owned()
+        }
+        Contention::Unshared => format!(
+            "to use it there and here at the same time: kithfs set --shared {}, and mount it again there and here; for a shared folder, its owner runs that for the vault that it is in",
+            word(vault.as_os_str().as_bytes())
+        ),
+        Contention::Opener => format!(
+            "it is shared there; to share it here too: kithfs set --shared {}",
+            word(vault.as_os_str().as_bytes())
+        ),
+    })
 }
 
 #[cfg(test)]
@@ -177,8 +202,10 @@ mod tests {
             failure(Error::NewerVersion { path: path(), found: 2, known: 1 }).exit.code(),
             6
         );
-        assert_eq!(failure(Error::InUse { path: path(), holder: holder.clone() }).exit.code(), 9);
-        assert!(failure(Error::InUse { path: path(), holder }).message.contains("process 42 on h"));
+        let between = Contention::Unshared;
+        let in_use = failure(Error::InUse { path: path(), holder, between });
+        assert_eq!(in_use.exit.code(), 9);
+        assert!(in_use.message.contains("process 42 on h"));
         assert_eq!(
             failure(Error::Corrupt { op: "read", path: "x".into(), what: "w".into() }).exit.code(),
             10

@@ -23,14 +23,18 @@ use crate::vault::{
 /// What a command does with a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Reads.
+    /// Reads. In a vault that is marked as shared, beside concurrent writers.
     Read,
-    /// Reads and writes.
+    /// Reads and writes. In a vault that is marked as shared, with concurrent writers.
     Write,
     /// Reads and writes, with concurrent writers.
     WriteShared,
     /// Reads, beside openers with [`Purpose::WriteShared`].
     ReadShared,
+    /// Reads, with no concurrent writer.
+    ReadAlone,
+    /// Reads and writes, with no concurrent writer.
+    WriteAlone,
     /// Reads, and at most adds control files, while another process may have the vault open.
     Beside,
 }
@@ -100,6 +104,11 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
 }
 
 impl Found {
+    /// Returns whether several daemons may have the vault open for writing, by its mark.
+    pub fn is_shared(&self) -> bool {
+        self.description.shared && !self.description.synced
+    }
+
     /// Refuses a vault that this user has mounted. The message names the mount point; the vault
     /// itself could name only the process.
     ///
@@ -181,14 +190,18 @@ impl Found {
         let local = local(&self.dir, self.description.synced);
         let options = OpenOptions {
             local,
-            read_only: !matches!(purpose, Purpose::Write | Purpose::WriteShared),
+            read_only: !matches!(
+                purpose,
+                Purpose::Write | Purpose::WriteShared | Purpose::WriteAlone
+            ),
             access_times: self.access_times,
             caller_caches: self.kernel_caches,
             cache_bytes: args.cache_size.unwrap_or(default.cache_bytes),
             lock: match purpose {
                 Purpose::Beside => LockMode::None,
                 Purpose::WriteShared | Purpose::ReadShared => LockMode::Shared,
-                Purpose::Read | Purpose::Write => LockMode::Exclusive,
+                Purpose::ReadAlone | Purpose::WriteAlone => LockMode::Exclusive,
+                Purpose::Read | Purpose::Write => LockMode::AsMarked,
             },
             trust,
             person: person.map(|person| Person(Arc::new(person))),
@@ -232,7 +245,8 @@ pub fn kept_journals(dir: &Path, share: &[u8; 32]) -> Vec<Kept> {
 /// Those of each step.
 pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Failure> {
     let found = find(given)?;
-    if purpose != Purpose::Beside {
+    let alone = matches!(purpose, Purpose::ReadAlone | Purpose::WriteAlone);
+    if purpose != Purpose::Beside && (alone || !found.is_shared()) {
         found.refuse_mounted()?;
     }
     let secret = found.ask(args)?;

@@ -164,13 +164,16 @@ mod tests {
     fn other_protocols_are_refused() {
         assert!(answer(&offer(30, 0), &ServeOptions::default(), false).is_err());
         assert!(answer(&[], &ServeOptions::default(), false).is_err());
-        assert!(answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::shared(), false).is_ok());
+        assert!(
+            answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::default().shared(), false).is_ok()
+        );
         assert!(answer(&[7, 0, 0, 0, 31, 0, 0, 0], &ServeOptions::default(), false).is_err());
     }
 
     #[test]
     fn a_vault_that_others_change_gets_no_cache_of_writes_or_links() {
-        let (terms, _) = answer(&offer(42, u64::MAX), &ServeOptions::shared(), false).unwrap();
+        let (terms, _) =
+            answer(&offer(42, u64::MAX), &ServeOptions::default().shared(), false).unwrap();
         let kept = init_flag::WRITEBACK_CACHE
             | init_flag::CACHE_SYMLINKS
             | init_flag::DIRECT_IO_ALLOW_MMAP;

@@ -103,13 +103,21 @@ pub(crate) struct NameReadGuard<'a> {
 /// Guarantees that no name changes except by its holder.
 pub(crate) struct NameWriteGuard<'a> {
     names: &'a NameLock,
-    _file: Option<Arc<dyn File>>,
+    file: Option<Arc<dyn File>>,
     _local: RwLockWriteGuard<'a, ()>,
 }
 
 impl Drop for NameWriteGuard<'_> {
     fn drop(&mut self) {
         self.names.alone.store(false, Ordering::Release);
+    }
+}
+
+impl NameWriteGuard<'_> {
+    /// Lets this process look at names again, and keeps changes by other daemons out while the
+    /// result lives.
+    pub fn keep_others_out(mut self) -> Option<Arc<dyn File>> {
+        self.file.take()
     }
 }
 
@@ -143,7 +151,7 @@ impl NameLock {
         let local = self.local.write();
         let file = self.lock(Lock::Exclusive)?;
         self.alone.store(true, Ordering::Release);
-        Ok(NameWriteGuard { names: self, _file: file, _local: local })
+        Ok(NameWriteGuard { names: self, file, _local: local })
     }
 
     /// Keeps other daemons from changing paths; within this process

@@ -44,8 +44,8 @@ const LOOKS_ASKED: Duration = Duration::from_millis(5);
 /// Outcome of an attempt.
 pub(crate) enum Attempt {
     Held(VaultLock),
-    /// Another process holds it.
-    Taken(LockHolder),
+    /// Another process holds it, exclusively or shared.
+    Taken(LockHolder, Lock),
 }
 
 /// The processes that have a vault open for writing.
@@ -65,10 +65,16 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock) -> Inner<Attempt> {
             return Ok(Attempt::Held(lock));
         }
         let Holders { alone, shared } = listed(&**root);
-        match alone.or(shared.into_iter().next()) {
-            Some(holder) => return Ok(Attempt::Taken(holder)),
-            None if begun.elapsed() >= LOOKS_TAKE => return Ok(Attempt::Taken(unknown())),
-            None => std::thread::sleep(LOOKS_ASKED),
+        let alone = alone.map(|holder| (holder, Lock::Exclusive));
+        let shared = shared.into_iter().next().map(|holder| (holder, Lock::Shared));
+        match alone.or(shared) {
+            Some((holder, held)) => return Ok(Attempt::Taken(holder, held)),
+            None if begun.elapsed() < LOOKS_TAKE => std::thread::sleep(LOOKS_ASKED),
+            None => {
+                let is_shared = how == Lock::Exclusive && attempt(root, Lock::Shared)?.is_some();
+                let held = if is_shared { Lock::Shared } else { Lock::Exclusive };
+                return Ok(Attempt::Taken(unknown(), held));
+            }
         }
     }
 }

@@ -100,6 +100,7 @@ mod tests {
             "f",
             "+share",
             "+synced",
+            "+shared",
             "+identity",
             "+attr-",
             "+attr-00/x",

@@ -14,6 +14,9 @@
 //! * Names: a lock on a file in the share's root is held exclusively by operations that need a
 //!   directory to stay unchanged, and shared by those that add or remove one name. A commit takes
 //!   it shared, because its record in the journal names a path.
+//! * An open for writing guards the file first, and then checks under the lock of names that the
+//!   file still has its name. A daemon that is about to remove files as a whole looks for guards
+//!   while it holds that lock, and holds it until they are removed.
 //! * The journal is emptied after each commit: a replay must not touch what another daemon has
 //!   written or renamed since.
 
@@ -109,6 +112,18 @@ impl Core {
             *guard = Some(file);
         }
         Ok(())
+    }
+
+    /// Fails with `ESTALE` if a file that was just guarded has lost its name to another daemon. That
+    /// daemon may have looked for guards before this one was taken, and have put a share in place of
+    /// a folder above the file since. It holds the lock of names until the folder is removed.
+    pub fn check_name_kept(&self, open: &OpenFile) -> Inner<()> {
+        let Ok(link) = self.link_of(open.node) else { return Ok(()) };
+        let _pinned = self.namespace.names.pin()?;
+        match self.names(&link, |stat| (stat.dev, stat.ino) == open.inode())? {
+            true => Ok(()),
+            false => Err(Fault::Os(libc::ESTALE)),
+        }
     }
 
     /// Releases the guard of a file that is not open for writing here any more.

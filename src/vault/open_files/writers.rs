@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::store::{Dir, File, Lock, Stat};
+use crate::format::name::is_control;
+use crate::store::{Access, Dir, File, Kind, Lock, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::name_lock::open_to_lock;
@@ -10,6 +11,7 @@ use crate::vault::durability::commit::Durability;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::share::control_files::entries;
 use crate::vault::types::OpenFlags;
 
 /// How often a commit keeps the changes elsewhere, if another program removes each result at once.
@@ -29,7 +31,11 @@ impl Writers {
     pub fn check_opened(self, core: &Core, open: &OpenFile, flags: OpenFlags) -> Inner<()> {
         match self {
             Writers::Exclusive => core.check_still_there(open),
-            Writers::Concurrent if flags.truncate => Ok(()),
+            Writers::Concurrent if flags.truncate => core.check_name_kept(open),
+            Writers::Concurrent if flags.write => {
+                core.check_name_kept(open)?;
+                core.freshen(open)
+            }
             Writers::Concurrent => core.freshen(open),
         }
     }
@@ -62,6 +68,30 @@ impl Writers {
             return Err(Fault::Os(libc::EBUSY));
         }
         Ok(Some(handle))
+    }
+
+    /// Returns whether another daemon has a file at or below a directory of the store open for
+    /// writing. While names cannot change, no such daemon commits, and one that guards a file later
+    /// finds out whether it still has its name.
+    pub fn others_write_below(self, dir: &dyn Dir) -> Inner<bool> {
+        if self == Writers::Exclusive {
+            return Ok(false);
+        }
+        for entry in entries(dir)? {
+            let entry = entry?;
+            if is_control(&entry.name) {
+                continue;
+            }
+            let is_written = match dir.stat(&entry.name)?.kind {
+                Kind::Dir => self.others_write_below(&*dir.open_dir(&entry.name)?)?,
+                Kind::File => !dir.open_file(&entry.name, Access::Read)?.try_lock(Lock::Shared)?,
+                _ => false,
+            };
+            if is_written {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Guards a file that was just created.

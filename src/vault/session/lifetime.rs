@@ -7,20 +7,20 @@ use std::sync::atomic::Ordering;
 use crate::crypto::Random;
 use crate::format::layout::Layout;
 use crate::roster::Identity;
-use crate::store::Dir;
+use crate::store::{Dir, Lock};
 use crate::vault::core::machine::{local_machine, machine};
 use crate::vault::core::vault_lock::{self, Attempt, VaultLock};
 use crate::vault::core::{Core, Mode, Parts};
 use crate::vault::durability::commit::Durability;
 use crate::vault::durability::journal::{Home, Journal};
 use crate::vault::durability::writers::Writers;
-use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::error::{Contention, Error, Fault, Inner, Result};
 use crate::vault::file::block_cache::BlockCache;
 use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::keyring::signing::Signing;
 use crate::vault::session::options::{LockMode, OpenOptions, OsRandom};
 use crate::vault::share::enter::Entered;
-use crate::vault::share::synced;
+use crate::vault::share::{shared, synced};
 use crate::vault::types::{NodeId, ROOT};
 
 /// Opens an entered share: takes the lock, replays the journals of a crash.
@@ -38,15 +38,15 @@ pub(in crate::vault) fn open_core(
     let read_only = options.read_only
         || !keys.signing.may_write()
         || store.is_read_only().map_err(|e| at(e.into()))?;
-    let writers = match options.lock {
-        LockMode::Shared => Writers::Concurrent,
-        LockMode::Exclusive | LockMode::None => Writers::Exclusive,
-    };
+    let within_synced = parent.is_some_and(|parent| parent.mode.synced);
+    let synced = synced_by(&*store, &keys.share, options, within_synced).map_err(at)?;
+    let writers = writers(&*store, options.lock, synced.is_some(), parent).map_err(at)?;
     let lock = lock(&store, options.lock, writers, read_only, shown)?;
     let random: Arc<dyn Random> = Arc::new(OsRandom);
-    let within_synced = parent.is_some_and(|parent| parent.mode.synced);
-    let synced = is_synced(&*store, &keys.share, options, within_synced, lock.is_some());
-    let synced = synced.map_err(at)?;
+    if lock.is_some() {
+        restore_marks(&*store, synced, writers, parent).map_err(at)?;
+    }
+    let synced = synced.is_some();
     let home = home(
         &store,
         &keys.share,
@@ -77,7 +77,7 @@ pub(in crate::vault) fn open_core(
         mode: Mode {
             read_only,
             access_times: options.access_times,
-            caller_caches: options.caller_caches,
+            caller_caches: options.caller_caches && writers.know_all_opens(),
             writers,
             synced,
             is_root_user: rustix::process::geteuid().is_root(),
@@ -116,7 +116,15 @@ fn lock(
     let taken = vault_lock::take(store, writers.vault_lock());
     match taken.map_err(|fault| fault.at("open", || shown.to_path_buf()))? {
         Attempt::Held(lock) => Ok(Some(lock)),
-        Attempt::Taken(holder) => Err(Error::InUse { path: shown.to_path_buf(), holder }),
+        Attempt::Taken(holder, held) => {
+            let between = match (mode, writers.vault_lock(), held) {
+                (_, Lock::Shared, _) => Contention::Holder,
+                (LockMode::AsMarked, Lock::Exclusive, Lock::Exclusive) => Contention::Unshared,
+                (LockMode::AsMarked, Lock::Exclusive, Lock::Shared) => Contention::Opener,
+                _ => Contention::Alone,
+            };
+            Err(Error::InUse { path: shown.to_path_buf(), holder, between })
+        }
     }
 }
 
@@ -140,28 +148,74 @@ fn replay(journal: &Journal, mode: LockMode, writes: bool, read_only: bool) -> I
     Ok(())
 }
 
-/// Returns whether a share is synced: it has the mark, this machine has seen the mark before, or it
-/// is inside a synced share. A writer restores a missing mark: the property is never unset. A share
-/// inside a synced one may never have had the mark, and gets it without a warning.
-fn is_synced(
+/// Why a share counts as synced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    /// It has the mark.
+    Marked,
+    /// This machine has seen the mark before.
+    Remembered,
+    /// It is inside a synced share.
+    Within,
+}
+
+/// Returns why a share is synced; `None` if it is not.
+fn synced_by(
     store: &dyn Dir,
     share: &[u8; 32],
     options: &OpenOptions,
     within_synced: bool,
-    writes: bool,
-) -> Inner<bool> {
-    let says = synced::is_set(store)?;
-    let remembered = match &options.local {
-        Some(local) if !says => local.remembers(share)?,
-        _ => false,
+) -> Inner<Option<Synced>> {
+    if synced::is_set(store)? {
+        return Ok(Some(Synced::Marked));
+    }
+    let remembered = options.local.as_ref().map(|local| local.remembers(share)).transpose()?;
+    Ok(match remembered {
+        Some(true) => Some(Synced::Remembered),
+        _ if within_synced => Some(Synced::Within),
+        _ => None,
+    })
+}
+
+/// Decides which daemons may write to a share at the same time. A nested share follows its vault.
+fn writers(
+    store: &dyn Dir,
+    mode: LockMode,
+    is_synced: bool,
+    parent: Option<&Core>,
+) -> Inner<Writers> {
+    let is_shared = match (mode, parent) {
+        (LockMode::Exclusive | LockMode::None, _) => false,
+        (LockMode::Shared, _) => true,
+        (LockMode::AsMarked, _) if is_synced => false,
+        (LockMode::AsMarked, Some(parent)) => parent.mode.writers == Writers::Concurrent,
+        (LockMode::AsMarked, None) => shared::is_set(store)?,
     };
-    if remembered && writes {
-        if !within_synced {
+    Ok(if is_shared { Writers::Concurrent } else { Writers::Exclusive })
+}
+
+/// Sets the marks that a share should have and lacks. That it is synced is never unset. A share
+/// inside a synced one may never have had that mark, and gets it without a warning. A share inside
+/// one that is marked as shared gets that mark, for members who open it alone.
+fn restore_marks(
+    store: &dyn Dir,
+    synced: Option<Synced>,
+    writers: Writers,
+    parent: Option<&Core>,
+) -> Inner<()> {
+    if synced == Some(Synced::Remembered) {
+        if !parent.is_some_and(|parent| parent.mode.synced) {
             tracing::warn!("the mark that this vault is synced was removed; it is created again");
         }
         synced::set(store, &OsRandom)?;
     }
-    Ok(says || remembered || within_synced)
+    if let Some(parent) = parent
+        && writers == Writers::Concurrent
+        && shared::is_set(&*parent.root)?
+    {
+        shared::set(store, true, &OsRandom)?;
+    }
+    Ok(())
 }
 
 /// Returns where the journals of a share are. Those of a synced share stay on this machine; if it

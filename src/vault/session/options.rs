@@ -21,6 +21,8 @@ impl Random for OsRandom {
 /// Locking mode: which other openers are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
+    /// As the vault says: shared if it is marked so and is not synced, otherwise exclusive.
+    AsMarked,
     /// No other opener.
     Exclusive,
     /// Other shared openers, in other processes and on other machines that see each other's locks.

@@ -20,7 +20,7 @@ use crate::vault::error::{Error, Fault, Inner, LockHolder, Result};
 use crate::vault::rollback::keeper::{self, Keeper};
 use crate::vault::rollback::notice::{Notice, SurveyOptions};
 use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE, Vouched};
-use crate::vault::share::{seen, synced};
+use crate::vault::share::{seen, shared, synced};
 use crate::vault::types::{Attr, Handle, NodeId, ROOT};
 
 /// Information about a vault that needs no secret.
@@ -44,6 +44,8 @@ pub struct Description {
     pub has_identity: bool,
     /// Whether it is marked as kept equal on several machines by a sync tool.
     pub synced: bool,
+    /// Whether it is marked as used by several daemons at the same time.
+    pub shared: bool,
     /// The process that has it open exclusively.
     pub locked_by: Option<LockHolder>,
     /// The processes that have it open for shared use, the earliest first.
@@ -100,6 +102,7 @@ impl Vault {
             founder: descriptor.founder,
             has_identity: store.stat(IDENTITY_FILE.as_bytes()).is_ok(),
             synced: synced::is_set(&**store).map_err(at)?,
+            shared: shared::is_set(&**store).map_err(at)?,
             locked_by: holders.alone,
             shared_by: holders.shared,
         })
@@ -266,10 +269,30 @@ impl Vault {
     /// does not notice the mark.
     ///
     /// # Errors
-    /// [`Error::NotAVault`]; those of the store.
+    /// [`Error::NotAVault`]; `EINVAL` if it is marked as shared; those of the store.
     pub fn set_synced(store: &Arc<dyn Dir>) -> Result<bool> {
         enter::descriptor(&**store, &PathBuf::new())?;
-        synced::set(&**store, &OsRandom).map_err(|fault| fault.at("mark", PathBuf::new))
+        let at = |fault: Fault| fault.at("mark", PathBuf::new);
+        if shared::is_set(&**store).map_err(at)? {
+            return Err(Error::Os { op: "mark", errno: libc::EINVAL });
+        }
+        synced::set(&**store, &OsRandom).map_err(at)
+    }
+
+    /// Marks a vault as used by several daemons at the same time, or takes that mark away. Returns
+    /// false if that was done before. Needs no secret. A mount that exists already does not notice
+    /// the change.
+    ///
+    /// # Errors
+    /// [`Error::NotAVault`]; `EINVAL` if a vault is to be marked that is marked as synced; those of
+    /// the store.
+    pub fn set_shared(store: &Arc<dyn Dir>, on: bool) -> Result<bool> {
+        enter::descriptor(&**store, &PathBuf::new())?;
+        let at = |fault: Fault| fault.at("mark", PathBuf::new);
+        if on && synced::is_set(&**store).map_err(at)? {
+            return Err(Error::Os { op: "mark", errno: libc::EINVAL });
+        }
+        shared::set(&**store, on, &OsRandom).map_err(at)
     }
 
     /// Returns whether nothing may be changed.

@@ -3,5 +3,6 @@
 pub(super) mod control_files;
 pub(super) mod enter;
 pub(super) mod seen;
+pub(super) mod shared;
 pub(super) mod synced;
 pub(super) mod trust;

@@ -73,13 +73,13 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
     }
     let changes = (args.repair || args.prune) && !args.dry_run;
     let purpose = match (changes, args.online) {
-        (true, _) => Purpose::Write,
+        (true, _) => Purpose::WriteAlone,
         (_, true) => Purpose::Beside,
-        _ => Purpose::Read,
+        _ => Purpose::ReadAlone,
     };
     let mut open = open(&vault, &args.open, purpose)?;
     // A prune is compared with what this machine has seen, and changes no entry.
-    if purpose == Purpose::Write && !args.prune {
+    if purpose == Purpose::WriteAlone && !args.prune {
         open = open.recording(&args.memory);
     }
     if let Some(dir) = &args.salvage {

@@ -120,15 +120,15 @@ impl Plan<'_> {
             return Err(Error::NoAllowOther.into());
         }
         let serve = serve_options(how.transport, &options)?;
-        found.kernel_caches = serve.writeback && !serve.direct_io;
-        if !options.read_only && !options.shared {
+        found.kernel_caches = serve.writeback;
+        if !options.read_only && !options.shared && !found.is_shared() {
             found.refuse_mounted()?;
             found.wait_for_last_daemon();
         }
         if options.fsname == MountOptions::default().fsname {
             options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
         }
-        if !options.read_only && !found.description.synced {
+        if !options.read_only && !found.description.synced && !found.is_shared() {
             sync_folder::hint(&found.dir);
         }
         let secret = found.ask(&how.open)?;
@@ -201,10 +201,9 @@ fn serve_options(
         args::Transport::Auto if options.uring => Transport::PreferUring,
         args::Transport::Auto | args::Transport::Dev => Transport::Dev,
     };
-    let caching = if options.shared { ServeOptions::shared() } else { ServeOptions::default() };
     let permissions = options.permissions();
-    let mut serve =
-        ServeOptions { transport, permissions, acls: options.view.is_plain(), ..caching };
+    let acls = options.view.is_plain();
+    let mut serve = ServeOptions { transport, permissions, acls, ..ServeOptions::default() };
     if permissions == Permissions::Daemon && options.allow_other {
         // The kernel would let one user use directory entries that another user has looked up.
         (serve.entry_ttl, serve.negative_ttl) = (Duration::ZERO, Duration::ZERO);
@@ -213,6 +212,15 @@ fn serve_options(
         serve.uring_memory = mib as usize * (1 << 20);
     }
     Ok(serve)
+}
+
+/// Returns how the kernel may cache an open vault, which others may change.
+fn serve_as(vault: &Vault, serve: ServeOptions) -> ServeOptions {
+    match vault {
+        vault if vault.is_shared() => serve.shared(),
+        vault if vault.is_synced() => serve.synced(),
+        _ => serve,
+    }
 }
 
 /// A mount that serves requests.
@@ -353,7 +361,7 @@ impl Service {
             rollback_memory::begin(&open.vault, &share, true, limit);
         }
         prepare_vault(&open, &mut options, store_is_read_only);
-        let serve = if open.vault.is_synced() { serve.synced() } else { serve };
+        let serve = serve_as(&open.vault, serve);
         let point = point.prepare(options.nonempty)?;
         let (mounted, device) = fuse::mount(&point.path, &options)?;
         point.close_guard().unwrap_or_else(note_unguarded);

@@ -49,13 +49,14 @@ const IDENTITY: &[u8] = IDENTITY_FILE.as_bytes();
 /// Prefixes of the names of control files at the root of a share. Their contents are verified when
 /// the share is opened. Only targets of long links and long lists of attributes are read with their
 /// entries.
-const ROOT_CONTROLS: [&[u8]; 12] = [
+const ROOT_CONTROLS: [&[u8]; 13] = [
     b"+share",
     b"+manifest-",
     b"+slots-",
     IDENTITY,
     b"+lock",
     b"+synced",
+    b"+shared",
     b"+names",
     b"+journal-",
     b"+created-",

@@ -12,7 +12,8 @@
 //!   the time of the original is compared with it instead. The time is set last, after its contents
 //!   are durable.
 //! * No change is lost: at the end, with all names locked, files that changed during the copy are
-//!   detected and copied again.
+//!   detected and copied again. Names stay locked for other daemons until the folder is removed: a
+//!   program there may still use a directory of it.
 
 mod compare;
 mod copy;
@@ -45,6 +46,7 @@ use crate::vault::session::paths::components;
 use crate::vault::session::vault::Vault;
 use crate::vault::share::enter;
 use crate::vault::share::enter::{CreateShare, Vouched};
+use crate::vault::share::shared;
 use crate::vault::share::trust::Trust;
 use crate::vault::types::{Attr, NodeId, ROOT, ShareProgress};
 
@@ -88,8 +90,7 @@ impl Vault {
     ///
     /// # Errors
     /// * `EPERM` if the caller is not an admin of the containing share.
-    /// * `EBUSY` while files in it are open for writing or keep changing, and if the vault has
-    ///   concurrent openers.
+    /// * `EBUSY` while files in it are open for writing, here or in another daemon, or keep changing.
     /// * `ESHUTDOWN` if the vault was closed meanwhile.
     /// * `EINVAL` for the vault's root and for a folder that contains a share.
     /// * `ELOOP` for a folder with more than 256 levels of directories.
@@ -125,10 +126,6 @@ impl Vault {
             let at = self.shares().raw(attr.node).map_err(|fault| fault.at(OP, PathBuf::new))?;
             let explain = |fault: Fault| self.shares().explain(OP, &at, fault);
             at.core.check_writable().map_err(explain)?;
-            if !at.core.mode.writers.know_all_opens() {
-                // This daemon does not see what other daemons have open in the folder.
-                return Err(explain(Fault::Os(libc::EBUSY)));
-            }
             if at.core.keys.signing.role() != Role::Admin {
                 return Err(explain(Fault::Os(libc::EPERM)));
             }
@@ -241,8 +238,10 @@ impl Vault {
             // From here on no name changes, and no file is opened.
             let names = core.namespace.names.write()?;
             let files = core.open.files.lock();
+            let former = place.parent.open_dir(&aside.stored)?;
             if is_written_below(core, &files, folder)
-                || !unchanged(&*place.parent.open_dir(&aside.stored)?, &compare.seen)?
+                || core.mode.writers.others_write_below(&*former)?
+                || !unchanged(&*former, &compare.seen)?
             {
                 return Ok(false);
             }
@@ -250,9 +249,10 @@ impl Vault {
             place.settle(core, Some(aside))?;
             core.nodes.forget_links(folder);
             core.forget_dirs();
-            drop((files, names));
+            drop(files);
+            let _others = names.keep_others_out();
             wait_for_listings(core);
-            Ok(true)
+            place.tidy(core).map(|()| true)
         })();
         core.nodes.forget(folder, 1);
         removed.map_err(explain)
@@ -306,6 +306,9 @@ impl Vault {
             others: &others,
         };
         let share = *enter::found_in(&*store, identity, &params, &OsRandom)?.roster.share_id();
+        if shared::is_set(&*core.root).map_err(at)? {
+            shared::set(&*store, true, &OsRandom).map_err(at)?;
+        }
         let coming =
             Junction { share, isolated: options.isolated, coming: true, name: place.name.clone() };
         place.beside(core).and_then(|beside| beside.write_junction(&coming)).map_err(at)?;
@@ -412,12 +415,15 @@ impl Place {
             // From here on no name changes, and no file is opened.
             let names = core.namespace.names.write()?;
             let files = core.open.files.lock();
-            if is_written_below(core, &files, folder) {
+            let former = self.parent.open_dir(&self.stored)?;
+            if is_written_below(core, &files, folder)
+                || core.mode.writers.others_write_below(&*former)?
+            {
                 return Err(Fault::Os(libc::EBUSY));
             }
             let step = core.membership.passing.lock();
             core.check_open()?;
-            if !unchanged(&*self.parent.open_dir(&self.stored)?, &seen)? {
+            if !unchanged(&*former, &seen)? {
                 before = seen;
                 continue;
             }
@@ -428,7 +434,8 @@ impl Place {
             // up the name again; nothing in it can be opened for writing.
             core.nodes.forget_links(folder);
             core.forget_dirs();
-            drop((files, names, step));
+            drop((files, step));
+            let _others = names.keep_others_out();
             settled?;
             wait_for_listings(core);
             return self.tidy(core);

@@ -1,0 +1,117 @@
+//! The mark `+shared`: openers that name no locking mode share a marked vault, and the mark alone
+//! never admits a second kind of writer.
+
+use kithfs::roster::Identity;
+use kithfs::store::mem::MemStore;
+use kithfs::vault::{Contention, CreateShare, Error, LockMode, OpenOptions, Vault};
+
+use crate::support::members::{open_as, quiet, together, trusting, with_bob};
+use crate::support::raw;
+use crate::support::vaults::{faults, get, mkdir, put};
+
+/// Opens as a mount without an option does.
+fn plainly(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
+    Vault::open(store.root(), who, as_marked())
+}
+
+fn as_marked() -> OpenOptions {
+    trusting(false, LockMode::AsMarked)
+}
+
+/// Returns why an opener was refused.
+fn refused(opened: Result<Vault, Error>) -> Contention {
+    match opened {
+        Err(Error::InUse { between, .. }) => between,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it is open twice"),
+    }
+}
+
+#[test]
+fn a_marked_vault_is_shared_without_an_option() {
+    let (store, ann, bob) = with_bob();
+    assert!(Vault::set_shared(&store.root(), true).unwrap());
+    assert!(!Vault::set_shared(&store.root(), true).unwrap(), "it is set once");
+    assert_eq!(raw::read(&*store.root(), b"+shared"), b"kithfs shared\n");
+    assert!(Vault::describe(&store.root()).unwrap().shared);
+    let (hers, his) = (plainly(&store, &ann).unwrap(), plainly(&store, &bob).unwrap());
+    assert!(hers.is_shared() && his.is_shared());
+    put(&hers, b"file", b"hers").unwrap();
+    put(&his, b"file", b"his").unwrap();
+    assert_eq!(get(&hers, b"file").unwrap(), b"his");
+    assert_eq!(faults(&hers), [""; 0], "the mark is no fault");
+    assert_eq!(refused(open_as(&store, &ann)), Contention::Alone);
+    hers.close().unwrap();
+    his.close().unwrap();
+
+    assert!(Vault::set_shared(&store.root(), false).unwrap());
+    assert!(!Vault::set_shared(&store.root(), false).unwrap());
+    let hers = plainly(&store, &ann).unwrap();
+    assert!(!hers.is_shared());
+    assert_eq!(refused(plainly(&store, &bob)), Contention::Unshared);
+}
+
+/// The storage host can add and remove the mark at any time. The lock decides all the same: there
+/// are writers that share the vault, or one that has it alone.
+#[test]
+fn a_mark_set_or_removed_beneath_an_opener_only_refuses() {
+    let (store, ann, bob) = with_bob();
+    let hers = plainly(&store, &ann).unwrap();
+    Vault::set_shared(&store.root(), true).unwrap();
+    assert_eq!(refused(plainly(&store, &bob)), Contention::Holder);
+    put(&hers, b"file", b"hers").unwrap();
+    hers.close().unwrap();
+
+    let hers = plainly(&store, &ann).unwrap();
+    store.root().unlink(b"+shared").unwrap();
+    assert_eq!(refused(plainly(&store, &bob)), Contention::Opener);
+    let his = together(&store, &bob).unwrap();
+    put(&his, b"file", b"his").unwrap();
+    assert_eq!(get(&hers, b"file").unwrap(), b"his");
+}
+
+#[test]
+fn a_vault_is_not_both_synced_and_shared() {
+    let (store, ann, bob) = with_bob();
+    let errno = |result: Result<bool, Error>| result.map_or_else(|error| error.errno(), |_| 0);
+    Vault::set_shared(&store.root(), true).unwrap();
+    assert_eq!(errno(Vault::set_synced(&store.root())), libc::EINVAL);
+    Vault::set_shared(&store.root(), false).unwrap();
+    Vault::set_synced(&store.root()).unwrap();
+    assert_eq!(errno(Vault::set_shared(&store.root(), true)), libc::EINVAL);
+    // The host adds the second mark: a copy is used by one daemon at a time, as before.
+    store.root().create_file(b"+shared", 0o600).unwrap();
+    let hers = plainly(&store, &ann).unwrap();
+    assert!(hers.is_synced() && !hers.is_shared());
+    assert_eq!(refused(plainly(&store, &bob)), Contention::Unshared);
+    drop(hers);
+    // And it can always be taken away again.
+    assert!(Vault::set_shared(&store.root(), false).unwrap());
+}
+
+/// Members open a nested share alone, and cannot see the vault that it is in.
+#[test]
+fn shares_in_a_marked_vault_get_the_mark() {
+    let (store, ann, bob) = with_bob();
+    let hers = plainly(&store, &ann).unwrap();
+    mkdir(&hers, b"early").unwrap();
+    hers.create_share(b"early", &with(&bob), &mut quiet()).unwrap();
+    let early = hers.cipher_path(b"early").unwrap();
+    hers.close().unwrap();
+    Vault::set_shared(&store.root(), true).unwrap();
+    let hers = plainly(&store, &ann).unwrap();
+    put(&hers, b"early/file", b"hers").unwrap();
+    let place = store.root().open_dir(&early).unwrap();
+    let his = Vault::open(place, &bob, as_marked()).unwrap();
+    assert!(his.is_shared());
+    put(&his, b"file", b"his").unwrap();
+    assert_eq!(get(&hers, b"early/file").unwrap(), b"his");
+    his.close().unwrap();
+    hers.close().unwrap();
+    assert_eq!(faults(&open_as(&store, &ann).unwrap()), [""; 0]);
+}
+
+fn with(bob: &Identity) -> CreateShare {
+    let bob = crate::support::members::member(bob, kithfs::roster::Role::Writer, "Bob");
+    CreateShare { isolated: true, name: "Ann".into(), others: vec![bob] }
+}
