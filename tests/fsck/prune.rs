@@ -191,3 +191,31 @@ fn nothing_is_removed_from_an_incomplete_copy() {
         4
     );
 }
+
+/// When no entry had attributes any more, `--prune` said that the check had found faults, beside a
+/// check without any. It cannot tell that from a copy that was made without attributes.
+#[test]
+fn lists_without_any_attributes_are_explained() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&["--synced"]);
+    let mount = scratch.mount(&[]);
+    let file = scratch.point().join("file");
+    fs::write(&file, "text").unwrap();
+    give_list(&file);
+    mount.unmount();
+    let mount = scratch.mount(&[]);
+    rustix::fs::removexattr(&file, "user.long").unwrap();
+    mount.unmount();
+    let prune = ["--prune", "--unused-for", "0", "--yes"];
+    assert_eq!(added(&scratch.vault()).len(), 1);
+    let output = expect_code(&mut fsck(&scratch, &prune), 0);
+    assert!(said(&output).contains("no entry has any attribute"), "{output:?}");
+    let mount = scratch.mount(&[]);
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&file, "user.kept", b"1", none).unwrap();
+    mount.unmount();
+    expect_code(&mut fsck(&scratch, &prune), 0);
+    assert!(added(&scratch.vault()).is_empty());
+}

@@ -145,6 +145,8 @@ pub struct CheckReport {
     /// fault, or attributes could not be read. Also `None` if there are lists of attributes but no
     /// entry has any, as in a copy made without extended attributes.
     pub unused: Option<Unused>,
+    /// They are unknown because there are lists of attributes, and no entry has any.
+    pub lists_alone: bool,
     /// Their paths from the share's root, at most [`UNUSED_MAX`].
     pub unused_files: Vec<Vec<u8>>,
     /// Entries of the vault's own share whose attributes could not be read: the store has none, or

@@ -175,6 +175,7 @@ impl Vault {
                     if plain.is_empty() {
                         (report.unused, report.unlooked) = (part.unused, part.unlooked);
                         report.unused_files = part.unused_files;
+                        report.lists_alone = part.lists_alone;
                     }
                     left.extend(nested.into_iter().map(|(plain, cipher)| (plain, Some(cipher))));
                 }

@@ -127,6 +127,12 @@ fn put_back(kept: &Path, vault: &Path) -> String {
 
 /// Returns why nothing may be removed, if that is so.
 fn obstacle(open: &Open, found: &CheckReport) -> Result<Option<String>, Failure> {
+    if found.lists_alone && found.faults.is_empty() {
+        return Ok(Some(
+            "the vault has lists of extended attributes (+attr-*), and no entry has any attribute, as in a copy that was made without them. If that is right, give one file an attribute (setfattr -n user.kept -v 1 FILE in a mount), and run this again"
+                .into(),
+        ));
+    }
     if found.unused.is_none() {
         return Ok(Some("the check found faults, or could not look at everything".into()));
     }

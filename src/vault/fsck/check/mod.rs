@@ -45,12 +45,13 @@ impl Core {
             more: walk.more,
             ..CheckReport::default()
         };
-        if start.is_empty()
-            && walk.faults.is_empty()
-            && walk.used.unlooked == 0
-            && let Some(unused::Found { count, files }) = self.unused(&walk.used)?
-        {
-            (report.unused, report.unused_files) = (Some(count), files);
+        if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
+            match self.unused(&walk.used)? {
+                Some(unused::Found { count, files }) => {
+                    (report.unused, report.unused_files) = (Some(count), files);
+                }
+                None => report.lists_alone = true,
+            }
         }
         report.notes = walk.notes;
         (report.kept, report.faults) = walk.faults.into_iter().partition(CheckFault::is_kept);
