@@ -307,6 +307,47 @@ fn a_readers_writes_with_the_folder_key_are_refused() {
     assert_eq!(get(&people.open(cem), b"letter").unwrap(), b"dear Ann");
 }
 
+/// In a folder that a sync tool keeps, a reader's modified client adds a file, a conflict copy, and
+/// one of a segment in a file of several chunks. All have names that are shown, because names are not
+/// signed; none can be read, and the check names each.
+#[test]
+fn what_a_reader_forges_in_a_synced_share_is_refused() {
+    let people = People::new(Suite::Aes256Gcm);
+    let (ann, bob, cem) = (&people.ann, &people.bob, &people.cem);
+    let root = people.store.root();
+    Vault::set_synced(&root).unwrap();
+    let vault = people.open(bob);
+    put(&vault, b"letter", b"dear Ann").unwrap();
+    put(&vault, b"large", &pattern(1, 100_000)).unwrap();
+    let [letter, large] = [&b"letter"[..], b"large"].map(|path| stored(&vault, path));
+    put(&vault, b"new", b"for its stored name").unwrap();
+    let new = stored(&vault, b"new");
+    at(&vault, b"", |dir| vault.unlink(dir, b"new")).unwrap();
+    vault.close().unwrap();
+    let forger = people.keys(cem);
+    let copy = [&letter[..], b".sync-conflict-20260101-120000-ABCDEFG"].concat();
+    for (name, forged) in
+        [(&new, forger.small(b"new", cem, cem)), (&copy, forger.small(b"changed", bob, cem))]
+    {
+        root.create_file(name, 0o600).unwrap().write_at(&forged, 0).unwrap();
+    }
+    // Cem can seal the segment again, but not sign the root above its table.
+    let file = root.open_file(&large, Access::ReadWrite).unwrap();
+    let at_byte = Layout::new(CHUNK_LOG2, true).unwrap().segment_offset(1, 0);
+    file.write_at(&[0x5a; 64], at_byte).unwrap();
+    for who in [ann, bob, cem] {
+        let vault = people.open(who);
+        let names = vaults::entries(&vault, ROOT).unwrap().into_iter().map(|(name, _)| name);
+        let copies: Vec<Vec<u8>> = names.filter(|name| name.starts_with(b"letter.")).collect();
+        assert_eq!(copies.len(), 1, "{copies:?}");
+        refused(get(&vault, b"new"), "may not write here");
+        refused(get(&vault, &copies[0]), "may not write here");
+        assert_eq!(get(&vault, b"large").unwrap_err().errno(), libc::EIO);
+        assert_eq!(get(&vault, b"letter").unwrap(), b"dear Ann");
+        assert_eq!(faults(&vault).len(), 3);
+    }
+}
+
 #[test]
 fn a_cached_signature_vouches_only_for_its_own_message() {
     // If a file was opened before, or written here, its signature is not verified again. Everything
