@@ -172,3 +172,19 @@ pub enum RosterError {
     #[error("chunk size is out of range")]
     ChunkSize,
 }
+
+impl RosterError {
+    /// Returns the number of the manifest that is wrong, if it is one.
+    pub fn manifest(&self) -> Option<u32> {
+        match *self {
+            RosterError::OtherShare(number)
+            | RosterError::Sequence { found: number, .. }
+            | RosterError::BrokenChain(number)
+            | RosterError::SignerNotAdmin(number)
+            | RosterError::BadSignature(number)
+            | RosterError::BadEpoch(number)
+            | RosterError::RolledBack { found: number, .. } => Some(number),
+            _ => None,
+        }
+    }
+}

@@ -8,6 +8,7 @@
 mod support;
 
 mod borrowed_signatures;
+mod control_files;
 mod foreign_entries;
 mod fuzz;
 mod fuzz_findings;

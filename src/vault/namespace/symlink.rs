@@ -16,7 +16,7 @@ use crate::vault::core::overflow::{
     REFERENCE_LEN, Reference, control_name, drop_overflow, new_reference, reference_of,
 };
 use crate::vault::error::{Corruption, Fault, Inner};
-use crate::vault::share::control_files::{read_control, write_control};
+use crate::vault::share::control_files::{read_referred, write_control};
 use crate::vault::types::NodeId;
 
 pub(crate) const OVERFLOW_FILE: &[u8] = b"+link-";
@@ -101,14 +101,12 @@ impl Core {
                 None,
             )),
             Some(id) => {
-                let bytes = read_control(
+                let bytes = read_referred(
                     &*self.root,
                     &overflow_file(&id),
                     overhead(self.keys.signed()) + TARGET_MAX,
                 )?;
-                let bytes = bytes.ok_or(Fault::Corrupt(Corruption::Other(
-                    "is a symbolic link whose target is missing",
-                )))?;
+                let bytes = bytes.ok_or(Fault::Corrupt(Corruption::TargetMissing(id)))?;
                 Ok((
                     self.keys.open_record(RecordKind::LongSymlink, &id, &bytes)?.to_vec(),
                     Some(id),

@@ -32,7 +32,7 @@ use crate::vault::directory::folder::Folder;
 use crate::vault::durability::journal::Journal;
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::OpenFile;
-use crate::vault::share::control_files::{list_at_most, read_control, write_control};
+use crate::vault::share::control_files::{list_at_most, read_referred, write_control};
 use crate::vault::types::{Caller, NodeId, ROOT, SetXattr};
 
 /// The same for symbolic links, FIFOs, sockets and devices, which cannot have `user.` attributes.
@@ -241,7 +241,7 @@ impl Core {
                 None,
             ));
         };
-        let bytes = read_control(
+        let bytes = read_referred(
             &*self.root,
             &control_name(OVERFLOW_FILE, &reference),
             OVERHEAD + XATTRS_LONG_MAX,

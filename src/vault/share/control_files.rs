@@ -39,6 +39,18 @@ pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Op
     Ok(Some(bytes))
 }
 
+/// Like [`read_control`], for a file to which an entry refers. An object of another kind in its place
+/// counts as a missing file, and is logged.
+pub(crate) fn read_referred(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
+    match read_control(dir, name, limit) {
+        Err(Fault::Io(e)) if is_missing(&e) => {
+            tracing::error!("{}: not a regular file, and so not read", name.escape_ascii());
+            Ok(None)
+        }
+        read => read,
+    }
+}
+
 /// Writes a control file under a temporary name, flushes it and renames it into place: it exists
 /// completely or not at all.
 pub(crate) fn write_control(

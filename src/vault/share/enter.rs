@@ -274,13 +274,14 @@ impl From<Unentered> for Error {
 }
 
 impl Unentered {
-    fn of_roster(error: RosterError) -> Self {
-        match error {
-            RosterError::TooLong | RosterError::TooMany(_) => {
-                Unentered::Unknown(share_error(MANIFEST, error))
-            }
-            other => Unentered::Other(share_error(MANIFEST, other)),
-        }
+    /// The error names one of these manifests if it is about that one, else all of them.
+    fn of_roster(error: RosterError, numbered: &[(u32, Box<[u8]>)]) -> Self {
+        let is_named = |(number, _): &&(u32, Box<[u8]>)| Some(*number) == error.manifest();
+        let all = [MANIFEST, b"*"].concat();
+        let name = numbered.iter().find(is_named).map_or(&all[..], |(_, name)| name);
+        let is_unknown = matches!(error, RosterError::TooLong | RosterError::TooMany(_));
+        let error = share_error(name, error);
+        if is_unknown { Unentered::Unknown(error) } else { Unentered::Other(error) }
     }
 }
 
@@ -306,7 +307,7 @@ pub(crate) fn standing(
     if numbered.len() > MANIFESTS_MAX {
         // Omitting some would let a writer of the directory choose which: for example, the removal
         // of a member.
-        return Err(Unentered::of_roster(RosterError::TooLong));
+        return Err(Unentered::of_roster(RosterError::TooLong, &numbered));
     }
     numbered.sort_unstable();
     let mut assembly = Assembly::new(descriptor);
@@ -339,13 +340,13 @@ pub(crate) fn standing(
         match taken {
             Ok(()) => {}
             Err(RosterError::TooLong) => {
-                return Err(Unentered::of_roster(RosterError::TooLong));
+                return Err(Unentered::of_roster(RosterError::TooLong, &numbered));
             }
             Err(error) => ignored.push((index, error)),
         }
     }
     let Standing { heads, ignored: rivals, pinned } =
-        assembly.finish(pin).map_err(Unentered::of_roster)?;
+        assembly.finish(pin).map_err(|error| Unentered::of_roster(error, &numbered))?;
     ignored.extend(rivals);
     Ok(Standing { heads, ignored, pinned })
 }
@@ -509,9 +510,15 @@ fn open_heads(
     shown: &Path,
 ) -> std::result::Result<(Vec<Head>, bool), Unentered> {
     let (mut heads, mut incomplete, mut refused) = (Vec::new(), false, None);
+    // The file that was read last is the one that an error is about.
+    let mut last = "+slots-*".to_owned();
+    let mut read = |block: &BlockRef, at: u64, buf: &mut [u8]| {
+        last = slots::file_name(&block.root);
+        block_reader(store)(block, at, buf)
+    };
     for roster in rosters {
-        let opened = roster.open(identity, &mut block_reader(store)).and_then(|keys| {
-            let members = roster.members(&keys, &mut block_reader(store))?;
+        let opened = roster.open(identity, &mut read).and_then(|keys| {
+            let members = roster.members(&keys, &mut read)?;
             Ok((keys, members))
         });
         match opened {
@@ -531,7 +538,7 @@ fn open_heads(
         Some(other) if heads.is_empty() => {
             let is_late =
                 matches!(&other, RosterError::Block(BlockError::Read(e)) if is_missing(e));
-            let error = share_error(b"+slots", other);
+            let error = share_error(last.as_bytes(), other);
             return Err(if is_late { Unentered::Late(error) } else { Unentered::Unknown(error) });
         }
         Some(other) => {

@@ -14,7 +14,7 @@ use crate::vault::directory::junction::bound;
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::namespace::symlink::{overflow_file, overhead};
 use crate::vault::namespace::xattr::key_of;
-use crate::vault::share::control_files::{read_control, write_control};
+use crate::vault::share::control_files::{read_control, read_referred, write_control};
 use crate::vault::types::NodeId;
 
 /// Maximum length in bytes of a junction.
@@ -155,12 +155,17 @@ impl Pass<'_> {
     fn long_target(&mut self, id: &[u8]) -> Inner<()> {
         let core = self.core;
         let read = || {
-            read_control(&*core.root, &overflow_file(id), overhead(core.keys.signed()) + TARGET_MAX)
+            read_referred(
+                &*core.root,
+                &overflow_file(id),
+                overhead(core.keys.signed()) + TARGET_MAX,
+            )
         };
         let Some(bytes) = read()? else {
-            return Err(Fault::Corrupt(Corruption::Other(
-                "is a symbolic link whose target is missing",
-            )));
+            return Err(Fault::Corrupt(match id.try_into() {
+                Ok(id) => Corruption::TargetMissing(id),
+                Err(_) => Corruption::WrongReference,
+            }));
         };
         if !self.is_old(epoch_of(RecordKind::LongSymlink, &bytes)?) {
             return Ok(());
