@@ -380,7 +380,11 @@ impl<'a> Partial<'a> {
         match vault.unlink(parent, partial.as_bytes()) {
             Ok(()) => {}
             Err(error) if error.errno() == libc::ENOENT => {}
-            // Report a failed write, as the user has not asked to remove anything.
+            // Report a failed write, as the user has not asked to remove anything. With concurrent
+            // writers a missing permission is found here, by the lock of names.
+            Err(vault::Error::Io { path, source, .. }) => {
+                return Err(vault::Error::Io { op: "write", path, source });
+            }
             Err(error) => return Err(vault::Error::Os { op: "write", errno: error.errno() }),
         }
         let (node, file) = OpenFile::create(vault, parent, partial.as_bytes())?;
