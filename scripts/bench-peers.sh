@@ -8,8 +8,10 @@
 #   --runs N       medians of N runs (default 3); within each run the filesystems take turns
 #   --dir DIR      directory for the plain and the encrypted files (default: a directory in $TMPDIR or /tmp)
 #   --with LIST    filesystems, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring, kithfs-synced,
+#                  kithfs-shared, kithfs-shared-idle, kithfs-shared-busy,
 #                  kithfs-before (default: all that are installed, without the last two). kithfs-uring is kithfs over io_uring, which
 #                  the script switches on in the fuse module for the run, as root. kithfs-synced is a vault that is marked as synced.
+#                  kithfs-shared is a mount with --shared, and the two after it have a second mount of the same vault beside it.
 #                  kithfs-before is another build, the program $KITHFS_BEFORE; the ratios are to it then
 #   --tree DIR     tree that is packed and then unpacked (default: a generated one of 2,000 files)
 #   --entries N    number of files in the large directory that is listed (default 20,000). Give it after --quick, which sets it too. With
@@ -53,7 +55,7 @@ case $entries in '' | *[!0-9]* | 0) die "--entries takes a number from 1" ;; esa
 "$(dirname -- "${BASH_SOURCE[0]}")/tools.sh" fio:fio perl:perl mountpoint:util-linux findmnt:util-linux
 [ -z "$chart" ] || command -v gnuplot >/dev/null || die "--chart needs gnuplot (--install installs it)"
 if [ -n "$cpus" ]; then taskset -cp "$cpus" $$ >/dev/null || die "--cpus $cpus: taskset refuses"; fi
-choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring kithfs-synced kithfs-before
+choose_peers "$with" native gocryptfs securefs encfs cryfs kithfs kithfs-uring kithfs-synced kithfs-shared kithfs-shared-idle kithfs-shared-busy kithfs-before
 begin_peers "$base"
 
 # Empties the cache of the mount by mounting again.
@@ -194,6 +196,9 @@ version() {
         kithfs) "$kithfs" --version ;;
         kithfs-uring) echo "the same over io_uring" ;;
         kithfs-before) echo "another build of $("$KITHFS_BEFORE" --version)" ;;
+        kithfs-shared) echo "kithfs mounted with --shared" ;;
+        kithfs-shared-idle) echo "the same with a second mount that is idle" ;;
+        kithfs-shared-busy) echo "the same with a second mount in which files are written and read" ;;
         kithfs-synced) echo "the same with a vault that is marked as synced" ;;
     esac
 }

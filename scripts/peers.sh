@@ -17,7 +17,7 @@ switch=/sys/module/fuse/parameters/enable_uring switched=''
 available() {
     case $1 in
         native) ;;
-        kithfs | kithfs-synced) [ -x "$kithfs" ] ;;
+        kithfs | kithfs-synced | kithfs-shared*) [ -x "$kithfs" ] ;;
         kithfs-before) [ -x "${KITHFS_BEFORE-}" ] ;;
         kithfs-uring) [ -x "$kithfs" ] && [ -r "$switch" ] && { [ "$(cat "$switch")" = Y ] || [ -w "$switch" ]; } ;;
         *) command -v "$1" >/dev/null ;;
@@ -35,7 +35,7 @@ choose_peers() { # LIST KNOWN...
     done
     [ -z "$list" ] || return 0
     for fs in "$@"; do
-        case $fs in kithfs-synced | kithfs-before) continue ;; esac # only on request
+        case $fs in kithfs-synced | kithfs-shared* | kithfs-before) continue ;; esac # only on request
         if available "$fs"; then peers+=("$fs"); else say "$fs is not there: left out"; fi
     done
 }
@@ -43,7 +43,7 @@ choose_peers() { # LIST KNOWN...
 begin_peers() { # DIR
     unmounter=$(command -v fusermount3 || command -v fusermount || true)
     work=$(mktemp -d "${1:-${TMPDIR:-/tmp}}/kithfs-bench.XXXXXX")
-    declare -gA daemon=()
+    declare -gA daemon=() second=() worker=()
     printf 'bench-peers' >"$work/pass"
     trap end_peers EXIT
     trap 'exit 130' INT
@@ -56,8 +56,8 @@ end_peers() {
     for fs in "${peers[@]}"; do end_mount "$fs"; done
     [ -z "$switched" ] || echo N >"$switch"
     for fs in "${peers[@]}"; do
-        if [ "$fs" != native ] && mountpoint -q "$work/$fs/mnt" 2>/dev/null; then
-            say "$work/$fs/mnt is still mounted: $work is left as it is"
+        if [ "$fs" != native ] && { mountpoint -q "$work/$fs/mnt" || mountpoint -q "$work/$fs/other"; } 2>/dev/null; then
+            say "something below $work/$fs is still mounted: $work is left as it is"
             exit 1
         fi
     done
@@ -69,7 +69,7 @@ program_of() { case $1 in kithfs-before) echo "$KITHFS_BEFORE" ;; *) echo "$kith
 
 make_store() {
     local dir=$work/$1
-    mkdir -p "$dir/store" "$dir/mnt"
+    mkdir -p "$dir/store" "$dir/mnt" "$dir/other"
     case $1 in
         native) ;;
         gocryptfs) gocryptfs -q -init -scryptn 10 -passfile "$work/pass" "$dir/store" ;;
@@ -92,6 +92,7 @@ start_mount() {
         securefs) command=(securefs mount --pass bench-peers "$dir/store" "$dir/mnt") ;;
         encfs) command=(encfs -f -S --standard "$dir/store" "$dir/mnt") ;;
         cryfs) command=(env CRYFS_FRONTEND=noninteractive CRYFS_NO_UPDATE_CHECK=true CRYFS_LOCAL_STATE_DIR="$dir/state" cryfs -f "$dir/store" "$dir/mnt") ;;
+        kithfs-shared*) command=("$kithfs" mount --shared --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
         kithfs | kithfs-synced | kithfs-before) command=("$(program_of "$fs")" mount --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/mnt") ;;
         kithfs-uring)
             if [ "$(cat "$switch")" != Y ]; then echo Y >"$switch" && switched=yes; fi
@@ -101,19 +102,47 @@ start_mount() {
     # Programs without an option for the passphrase read it from standard input.
     "${command[@]}" >>"$dir/log" 2>&1 <"$work/pass" &
     daemon[$fs]=$!
+    await_mount "$fs" "${daemon[$fs]}" "$dir/mnt"
+    case $fs in
+        kithfs-shared-*)
+            "$kithfs" mount --shared --foreground --passphrase-file "$work/pass" "$dir/store" "$dir/other" >>"$dir/log" 2>&1 </dev/null &
+            second[$fs]=$!
+            await_mount "$fs" "${second[$fs]}" "$dir/other"
+            ;;
+    esac
+    case $fs in
+        kithfs-shared-busy)
+            perl -e 'use Time::HiRes "sleep"; my $dir = shift; mkdir $dir; for (my $i = 0; ; $i++) { my $name = "$dir/file" . $i % 100; open my $out, ">", $name or next; print $out "k" x 4096; close $out; open my $in, "<", $name or next; my $read = <$in>; close $in; sleep 0.01 }' "$dir/other/work of the other" >>"$dir/log" 2>&1 &
+            worker[$fs]=$!
+            ;;
+    esac
+}
+
+await_mount() { # filesystem, process, mountpoint
+    local i
     for ((i = 0; i < 2400; i++)); do
-        if mountpoint -q "$dir/mnt"; then return 0; fi
-        kill -0 "${daemon[$fs]}" 2>/dev/null || break
+        if mountpoint -q "$3"; then return 0; fi
+        kill -0 "$2" 2>/dev/null || break
         sleep 0.05
     done
-    tail -n 5 "$dir/log" >&2
-    die "$fs: the mount did not come up"
+    tail -n 5 "$work/$1/log" >&2
+    die "$1: the mount did not come up"
 }
 
 # Unmounts $1, if it is mounted. If it stays busy, unmounts it lazily and ends its daemon, which this script has started.
 end_mount() {
     local fs=$1 mnt=$work/$1/mnt pid=${daemon[$1]:-} i
     [ -n "$pid" ] || return 0
+    if [ -n "${worker[$fs]:-}" ]; then
+        kill "${worker[$fs]}" 2>/dev/null || true
+        wait "${worker[$fs]}" 2>/dev/null || true
+        worker[$fs]=''
+    fi
+    if [ -n "${second[$fs]:-}" ]; then
+        "$kithfs" umount "$work/$fs/other" 2>>"$work/$fs/log" || true
+        wait "${second[$fs]}" 2>/dev/null || true
+        second[$fs]=''
+    fi
     for i in 1 2 3 4 5; do
         mountpoint -q "$mnt" || break
         case $fs in kithfs*) "$(program_of "$fs")" umount "$mnt" ;; *) "$unmounter" -u "$mnt" ;; esac 2>>"$work/$fs/log" && break

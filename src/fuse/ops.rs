@@ -57,6 +57,9 @@ impl From<io::Error> for Errno {
     }
 }
 
+/// What [`Operations::caching`] returns if the kernel may always cache.
+pub const ALONE: u64 = 1;
+
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, Errno>;
 
@@ -157,6 +160,13 @@ pub fn rename_mode(flags: u32) -> Result<RenameMode> {
 /// The operations of a mounted filesystem. Names are single path components. The system call returns
 /// the error of its operation.
 pub trait Operations: Send + Sync + 'static {
+    /// Returns a number that stays the same as long as the kernel may cache what it is told about
+    /// `node`, or `None` if it may not; [`ALONE`] if nobody else changes what is below the mount. An
+    /// answer may be cached if the number was the same before the operation began.
+    fn caching(&self, node: NodeId) -> Option<u64> {
+        let _ = node;
+        Some(ALONE)
+    }
     /// Returns the entry `name`; counts one lookup. `ENOENT` if there is none.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
     /// Subtracts `count` lookups of `node`.

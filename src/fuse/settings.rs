@@ -3,6 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use crate::fuse::kernel;
+use crate::vault::LEASED;
+
 /// How long the kernel may cache that a name does not exist, in a vault that is not synced: short
 /// enough for a person who waits for a file, and long enough that programs which look for many
 /// missing names, such as compilers, do not notice it: 2,000 names that are looked for without a
@@ -101,13 +104,25 @@ impl ServeOptions {
         }
     }
 
-    /// The same for a vault with concurrent writers: the kernel asks each time.
+    /// The same for a vault with concurrent writers, as long as this daemon has the lease.
     pub fn shared(self) -> ServeOptions {
+        // Earlier kernels cannot drop all names without a lock that a waiting change may hold.
+        let names = if kernel::is_since(6, 16) { LEASED } else { Duration::ZERO };
+        ServeOptions {
+            entry_ttl: self.entry_ttl.min(names),
+            attr_ttl: self.attr_ttl.min(LEASED),
+            negative_ttl: self.negative_ttl.min(names),
+            writeback: false,
+            ..self
+        }
+    }
+
+    /// The same for an answer that the kernel must not cache.
+    pub fn uncached(self) -> ServeOptions {
         ServeOptions {
             entry_ttl: Duration::ZERO,
             attr_ttl: Duration::ZERO,
             negative_ttl: Duration::ZERO,
-            writeback: false,
             direct_io: true,
             ..self
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -169,9 +170,13 @@ pub struct Opened {
     pub alone: Option<u64>,
     /// The kernel sends each read and write of this handle and caches no writes. Either there is
     /// little room, so that acknowledged writes could fail later; or the ciphertext is empty, so
-    /// that both fail until the file is truncated.
+    /// that both fail until the file is truncated; or other daemons append too.
     pub direct: bool,
 }
+
+/// How long the kernel may keep what it was told while other daemons have the vault open too, if it
+/// is not told to drop it.
+pub const LEASED: Duration = Duration::from_secs(4);
 
 /// What the kernel must drop of a node.
 #[derive(Clone, Debug)]
@@ -180,6 +185,12 @@ pub enum Forget {
     Attributes,
     /// Its pages, also dirty ones, and its attributes.
     Pages,
+    /// Its pages and attributes, because another daemon may change them.
+    Contents,
+    /// All names of the mount.
+    Names,
+    /// Nothing: the sender gets a message once all that was to be dropped before is dropped.
+    Done(SyncSender<()>),
     /// A name in this directory.
     Name {
         /// The name.

@@ -293,6 +293,7 @@ fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
     let (also, read) = (bob.shell("echo his >> plain/other"), bob.shell("cat plain/file").1);
     rustix::process::kill_process(daemon, rustix::process::Signal::CONT).unwrap();
     assert!(!wrote && why.contains("busy"), "{why}");
+    // Her daemon had the lease, which is taken over after some seconds without a sign of life.
     assert!(also.0, "what she does not hold is his to write: {}", also.1);
     assert!(["committed\n", "committed\ndirty\n"].contains(&&*read), "{read}");
     ann.write("let-go", "");

@@ -15,6 +15,7 @@ mod lock;
 mod lock_on;
 mod posix;
 mod refused;
+mod shared;
 mod signed;
 mod synced;
 mod uring;

@@ -31,7 +31,10 @@ fn a_renamed_directory_has_one_mount() {
     mount.unmount();
     let listed = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
     for name in fs::read_dir(&moved).unwrap().map(|entry| listed(entry.unwrap())) {
-        assert!(!name.starts_with("+lock") && !name.starts_with("+names"), "{name}");
+        assert!(
+            !["+lock", "+lease", "+wanted"].iter().any(|lock| name.starts_with(lock)),
+            "{name}"
+        );
     }
     expect_code(scratch.kithfs("mount").arg(&moved).arg(&other), 0);
     assert_eq!(fs::read(other.join("file")).unwrap(), b"written under the new name");
@@ -251,7 +254,7 @@ fn machines_that_are_active_or_crashed_refuse_no_mount() {
                 let name = path.file_name().unwrap().to_str().unwrap();
                 assert!(!name.contains(&host), "{what}: {name} names a machine");
                 assert!(fs::metadata(&path).unwrap().len() > 0, "{what}: {name} is empty");
-                for mutable in ["+lock", "+names", "+journal", "+created", "+refused"] {
+                for mutable in ["+lock", "+lease", "+wanted", "+journal", "+created", "+refused"] {
                     assert!(!name.starts_with(mutable), "{what}: {name}");
                 }
             }

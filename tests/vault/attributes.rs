@@ -787,7 +787,7 @@ fn a_missing_attribute_list_is_dropped_only_on_request() {
     set_xattr(&vault, b"file", b"user.long", &pattern(1, LONG)).unwrap();
     vaults::set_xattr(&vault, b"", b"user.long", &pattern(2, LONG)).unwrap();
     let [first, second] = <[_; 2]>::try_from(long_lists(&store)).unwrap();
-    store.rename(&first, &*store, b"+names", kithfs::store::RenameMode::NoReplace).unwrap();
+    store.rename(&first, &*store, b"+lease", kithfs::store::RenameMode::NoReplace).unwrap();
     store.unlink(&second).unwrap();
     let mut found = check(&vault);
     assert_eq!(
@@ -807,7 +807,7 @@ fn a_missing_attribute_list_is_dropped_only_on_request() {
     assert_eq!(set_xattr(&vault, b"file", b"user.other", b"value").unwrap_err().errno(), libc::EIO);
     assert_eq!(set_xattr(&vault, b"", b"user.other", b"value").unwrap_err().errno(), libc::EIO);
 
-    store.rename(b"+names", &*store, &first, kithfs::store::RenameMode::NoReplace).unwrap();
+    store.rename(b"+lease", &*store, &first, kithfs::store::RenameMode::NoReplace).unwrap();
     let late = [(&b"file"[..], 1), (b"", 2)].into_iter().filter(|(path, n)| {
         attribute(&vault, path, b"user.long").is_ok_and(|v| v == pattern(*n, LONG))
     });

@@ -457,7 +457,7 @@ fn the_locks_of_nfs_are_enough() {
     ann.close().unwrap();
     bob.close().unwrap();
     // Its bytes are constant and it is not removed, so a sync tool has nothing to do with it.
-    for lock in [&b"+lock"[..], b"+names"] {
+    for lock in [&b"+lock"[..], b"+lease"] {
         assert_eq!(raw::read(&*store.root(), lock), b"kithfs lock\n");
     }
 }

@@ -257,8 +257,26 @@ impl Dispatcher {
         let _ = guarded(|| "undo".into(), run);
     }
 
-    fn entry(&self, attr: &Attr, out: &mut Vec<u8>) -> Undo {
-        wire::put_entry(out, attr, self.options.entry_ttl, self.options.attr_ttl);
+    /// Returns the options for an answer about `node` that the kernel may cache if `before` was
+    /// [`Operations::caching`] when its operation began.
+    fn options(&self, node: NodeId, before: Option<u64>) -> ServeOptions {
+        if before.is_some() && self.ops.caching(node) == before {
+            self.options
+        } else {
+            self.options.uncached()
+        }
+    }
+
+    /// Appends an entry of the directory `parent`. A nested share in it may be cached on its own
+    /// terms, which were not asked for before it was looked at.
+    fn entry(
+        &self,
+        attr: &Attr,
+        out: &mut Vec<u8>,
+        (parent, before): (NodeId, Option<u64>),
+    ) -> Undo {
+        let entry_ttl = self.options(parent, before).entry_ttl;
+        wire::put_entry(out, attr, entry_ttl, self.options(attr.node, before).attr_ttl);
         Undo::Node(attr.node)
     }
 
@@ -271,11 +289,16 @@ impl Dispatcher {
     ) -> Result<Undo> {
         let (node, by) = (header.node, header.requester());
         self.gate.check(by, node, call)?;
+        let before = self.ops.caching(node);
         match *call {
             Call::Lookup { name } => match self.ops.lookup(node, name) {
-                Ok(attr) => return Ok(self.entry(&attr, out)),
-                Err(Errno::ENOENT) if !self.options.negative_ttl.is_zero() => {
-                    wire::put_no_entry(out, 0, 0, self.options.negative_ttl);
+                Ok(attr) => return Ok(self.entry(&attr, out, (node, before))),
+                Err(Errno::ENOENT) => {
+                    let ttl = self.options(node, before).negative_ttl;
+                    if ttl.is_zero() {
+                        return Err(Errno::ENOENT);
+                    }
+                    wire::put_no_entry(out, 0, 0, ttl);
                 }
                 Err(error) => return Err(error),
             },
@@ -283,7 +306,8 @@ impl Dispatcher {
                 if let Some(handle) = handle.filter(|_| self.options.writeback) {
                     self.held.before_write(node, handle, patience)?;
                 }
-                wire::put_attr_out(out, &self.ops.getattr(node)?, self.options.attr_ttl);
+                let attr = self.ops.getattr(node)?;
+                wire::put_attr_out(out, &attr, self.options(node, before).attr_ttl);
             }
             Call::SetAttr { ref set, .. } => {
                 let _turn = set.size.map(|_| self.prefetch.turn(node));
@@ -291,24 +315,23 @@ impl Dispatcher {
                 let set = self.gate.given(by, node, *set)?;
                 let outcome = self.ops.setattr(node, &set);
                 self.gate.changed(by, node, &set, &outcome);
-                wire::put_attr_out(out, &outcome?, self.options.attr_ttl);
+                // The kernel keeps these attributes even if it was told to drop them meanwhile.
+                let lasts = before.filter(|before| *before == ops::ALONE);
+                wire::put_attr_out(out, &outcome?, self.options(node, lasts).attr_ttl);
             }
             Call::ReadLink => *out = self.ops.readlink(node)?,
             Call::Symlink { name, target } => {
-                return Ok(
-                    self.entry(&self.ops.symlink(&header.caller(0), node, name, target)?, out)
-                );
+                let attr = self.ops.symlink(&header.caller(0), node, name, target)?;
+                return Ok(self.entry(&attr, out, (node, before)));
             }
             Call::MkNod { name, mode, umask, rdev } => {
                 let attr =
                     self.ops.mknod(&header.caller(umask), node, name, mode, u64::from(rdev))?;
-                return Ok(self.entry(&attr, out));
+                return Ok(self.entry(&attr, out, (node, before)));
             }
             Call::MkDir { name, mode, umask } => {
-                return Ok(self.entry(
-                    &self.ops.mkdir(&header.caller(umask), node, name, mode & 0o7777)?,
-                    out,
-                ));
+                let attr = self.ops.mkdir(&header.caller(umask), node, name, mode & 0o7777)?;
+                return Ok(self.entry(&attr, out, (node, before)));
             }
             Call::Unlink { name } => self.ops.unlink(node, name)?,
             Call::RmDir { name } => self.ops.rmdir(node, name)?,
@@ -316,15 +339,22 @@ impl Dispatcher {
                 self.ops.rename(node, name, new_parent, new_name, ops::rename_mode(flags)?)?;
             }
             Call::Link { node: linked, name } => {
-                return Ok(self.entry(&self.ops.link(linked, node, name)?, out));
+                let attr = self.ops.link(linked, node, name)?;
+                return Ok(self.entry(&attr, out, (node, before)));
             }
             Call::Open { flags, kill } => {
                 let request = OpenRequest::from_flags(flags, !kill);
                 let turn = self.prefetch.turn(node);
-                let open = || Ok(self.prefetch.give(&turn, request, self.ops.open(node, request)?));
+                let open = || {
+                    let opened = self.ops.open(node, request)?;
+                    match self.options(node, before).direct_io {
+                        true => Ok(opened),
+                        false => Ok(self.prefetch.give(&turn, request, opened)),
+                    }
+                };
                 let opened =
                     privilege::killing(&*self.ops, &self.device, node, kill.then_some(by), open)?;
-                put_opened(out, opened, &self.options);
+                put_opened(out, opened, &self.options(node, before));
                 return Ok(Undo::File(opened.handle));
             }
             Call::Create { name, mode, umask, flags, kill } => {
@@ -333,8 +363,8 @@ impl Dispatcher {
                     self.ops.create(&header.caller(umask), node, name, mode & 0o7777, request)
                 };
                 let (attr, opened) = self.gate.creating(request, create)?;
-                self.entry(&attr, out);
-                put_opened(out, opened, &self.options);
+                self.entry(&attr, out, (node, before));
+                put_opened(out, opened, &self.options(node, before));
                 return Ok(Undo::Created(attr.node, opened.handle));
             }
             Call::Read(range) => {
@@ -379,11 +409,11 @@ impl Dispatcher {
             Call::Flush { handle } => self.ops.flush(handle)?,
             Call::OpenDir => {
                 let opened = self.ops.opendir(node)?;
-                put_opened_dir(out, opened, &self.options);
+                put_opened_dir(out, opened, &self.options(node, before));
                 return Ok(Undo::Dir(opened.handle));
             }
             Call::ReadDir { range, plus } => {
-                let ServeOptions { entry_ttl, attr_ttl, .. } = self.options;
+                let ServeOptions { entry_ttl, attr_ttl, .. } = self.options(node, before);
                 let known = plus && self.gate.may_know_entries(by, node);
                 let listing = Listing {
                     ops: &*self.ops,

@@ -63,17 +63,20 @@ impl Held {
 pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send + Sync> {
     let (tell, told) = mpsc::channel();
     let at_once = kernel.clone();
+    let names = kernel::is_since(6, 16);
     let run = move || {
         for (node, what) in told {
             let dropped = match &what {
                 Forget::Attributes => kernel.inval_inode(node, -1, 0),
-                Forget::Pages => kernel.inval_inode(node, 0, 0),
+                Forget::Pages | Forget::Contents => kernel.inval_inode(node, 0, 0),
+                Forget::Names if names => kernel.forget_names(),
+                Forget::Names | Forget::Done(_) => Ok(()),
                 Forget::Name { name, .. } => kernel.inval_entry(node, name),
             };
             if let Err(error) = dropped {
                 tracing::debug!(%error, "the kernel does not forget");
             }
-            if let Forget::Name { done, .. } = what {
+            if let Forget::Name { done, .. } | Forget::Done(done) = what {
                 let _ = done.try_send(()); // the lookup may not wait any more
             }
         }

@@ -26,6 +26,7 @@ const WANTED: u64 = init_flag::ASYNC_READ
     | init_flag::READDIRPLUS_AUTO
     | init_flag::HANDLE_KILLPRIV_V2
     | init_flag::MAX_PAGES
+    | init_flag::DIRECT_IO_ALLOW_MMAP
     | init_flag::INIT_EXT;
 
 /// Size of a page in the protocol's `max_pages`.
@@ -78,15 +79,13 @@ pub fn answer(
     let mut wanted = WANTED;
     for (flag, on) in [
         (init_flag::WRITEBACK_CACHE, options.writeback),
-        // Allows mappings of files that are opened with direct I/O because there is little room.
-        (init_flag::DIRECT_IO_ALLOW_MMAP, options.writeback),
+        // Without a writeback cache the kernel drops pages of a file whose time or size has changed,
+        // also for a descriptor from before.
+        (init_flag::AUTO_INVAL_DATA, !options.writeback),
         (init_flag::CACHE_SYMLINKS, options.attr_ttl != Duration::ZERO),
         // With ACLs the daemon applies the umask, because a directory's default ACL replaces it.
         (init_flag::DONT_MASK, options.acls),
         (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
-        // Not in a mount without a page cache: a mapping keeps pages, which other daemons could not
-        // update.
-        (init_flag::DIRECT_IO_ALLOW_MMAP, !options.direct_io),
         (init_flag::OVER_IO_URING, uring),
     ] {
         if on {
@@ -171,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn a_vault_that_others_change_gets_no_cache_of_writes_or_links() {
+    fn a_vault_that_others_change_gets_no_cache_of_writes() {
         let (terms, _) =
             answer(&offer(42, u64::MAX), &ServeOptions::default().shared(), false).unwrap();
-        let kept = init_flag::WRITEBACK_CACHE
-            | init_flag::CACHE_SYMLINKS
-            | init_flag::DIRECT_IO_ALLOW_MMAP;
-        assert_eq!(terms.flags & kept, 0);
+        let either = init_flag::WRITEBACK_CACHE | init_flag::AUTO_INVAL_DATA;
+        assert_eq!(terms.flags & either, init_flag::AUTO_INVAL_DATA);
+        let (terms, _) = answer(&offer(42, u64::MAX), &ServeOptions::default(), false).unwrap();
+        assert_eq!(terms.flags & either, init_flag::WRITEBACK_CACHE);
     }
 }

@@ -47,7 +47,8 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_DO_READDIRPLUS)
     .union(InitFlags::FUSE_READDIRPLUS_AUTO)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
-    .union(InitFlags::FUSE_MAX_PAGES);
+    .union(InitFlags::FUSE_MAX_PAGES)
+    .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
 
 thread_local! {
     /// The data of READ. It grows once per thread, to the largest request (1 MiB).
@@ -158,12 +159,10 @@ impl ::fuser::Filesystem for Adapter {
             InitFlags::FUSE_POSIX_ACL,
             self.options.acls && self.options.permissions == Permissions::Kernel,
         );
-        // Allows mappings of files that are opened with direct I/O because there is little room.
-        wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, self.options.writeback);
+        // Without a writeback cache the kernel drops pages of a file whose time or size has changed,
+        // also for a descriptor from before.
+        wanted.set(InitFlags::FUSE_AUTO_INVAL_DATA, !self.options.writeback);
         wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
-        // Not in a mount without a page cache: a mapping keeps pages, which other daemons could not
-        // update.
-        wanted.set(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, !self.options.direct_io);
         // The vault relies on it: whether the kernel or the vault maintains modification times is
         // fixed before the session begins. Every kernel since 3.15 offers it.
         if self.options.writeback

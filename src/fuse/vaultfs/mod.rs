@@ -162,6 +162,10 @@ impl VaultFs {
 }
 
 impl Operations for VaultFs {
+    fn caching(&self, node: NodeId) -> Option<u64> {
+        self.vault.caching(node)
+    }
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         Ok(self.show(self.used()?.lookup(parent, name)?))
     }

@@ -4,6 +4,8 @@ pub(super) mod away;
 pub(super) mod free_space;
 pub(super) mod inodes;
 pub(super) mod known_names;
+pub(super) mod lease;
+pub(super) mod lock_files;
 pub(super) mod machine;
 pub(super) mod name_lock;
 pub(super) mod open_table;
@@ -26,6 +28,7 @@ use self::away::Away;
 use self::free_space::Room;
 use self::inodes::{Link, Nodes};
 use self::known_names::{Censuses, Evidence, LongNames, Unreadable};
+use self::lease::Lease;
 use self::name_lock::NameLock;
 use self::open_table::OpenTable;
 use self::overflow::Young;
@@ -104,7 +107,7 @@ pub(crate) struct Mode {
 pub(crate) struct Namespace {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     /// The lock of names: held for reading while one name is added or removed, for writing by
-    /// operations during which a directory must not change.
+    /// operations during which a directory must not change. Each is a change under the lease.
     pub names: NameLock,
     /// Directories that have a temporary name.
     pub away: Away,
@@ -167,6 +170,8 @@ pub(crate) struct Core {
     pub namespace: Namespace,
     pub open: OpenTable,
     pub membership: Membership,
+    /// Who may change the share at the moment, and whether the kernel may cache it.
+    pub lease: Arc<Lease>,
     /// Holds the vault's lock as long as it lives.
     pub lock: Mutex<Option<VaultLock>>,
     /// The rollback database, if it is used.
@@ -197,8 +202,9 @@ impl Core {
         // journal before the lock.
         let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_tag());
         let Parts { root, keys, random, journal, cache, mode, lock, trust, events } = parts;
-        let names =
-            NameLock::new((mode.writers.share_names() && !mode.read_only).then(|| root.clone()));
+        let shared = mode.writers.share_names().then(|| root.clone());
+        let lease = Arc::new(Lease::new(shared, mode.read_only));
+        let names = NameLock::new(lease.clone());
         Ok(Core {
             root,
             keys,
@@ -210,6 +216,7 @@ impl Core {
             namespace: Namespace::new(names),
             open: OpenTable::new(),
             membership: Membership { seen: Mutex::default(), trust, passing: Mutex::new(()) },
+            lease,
             lock: Mutex::new(lock),
             memory: OnceLock::new(),
             closed: AtomicBool::new(false),

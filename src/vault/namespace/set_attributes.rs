@@ -50,6 +50,7 @@ impl Core {
         if let Some(size) = set.size {
             self.set_size_of(node, size, set, was)?;
         }
+        let _change = self.lease.change()?;
         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
         let link = self.link_of(node);
         if set.kill_suid_sgid {

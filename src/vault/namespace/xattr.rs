@@ -428,6 +428,7 @@ impl Core {
     /// does.
     pub fn clear_sgid(&self, node: NodeId) -> Inner<()> {
         self.check_writable()?;
+        let _change = self.lease.change()?;
         self.xattr_place(node)?.clear_sgid()?;
         self.inode_changed(node);
         Ok(())

@@ -11,12 +11,11 @@
 //! * Readers take no lock. The header shows whether the state in memory is that of the store. Data
 //!   that does not authenticate is read again if a daemon holds the guard or the header has
 //!   changed, because a commit may have been concurrent.
-//! * Names: a lock on a file in the share's root is held exclusively by operations that need a
-//!   directory to stay unchanged, and shared by those that add or remove one name. A commit takes
-//!   it shared, because its record in the journal names a path.
-//! * An open for writing guards the file first, and then checks under the lock of names that the
-//!   file still has its name. A daemon that is about to remove files as a whole looks for guards
-//!   while it holds that lock, and holds it until they are removed.
+//! * Each change of names, attributes or committed contents is made under the
+//!   [lease](crate::vault::core::lease).
+//! * An open for writing guards the file first, and then checks that it still has its name. A daemon
+//!   that is about to remove files as a whole looks for guards under the lease, and keeps it until
+//!   they are removed.
 //! * The journal is emptied after each commit: a replay must not touch what another daemon has
 //!   written or renamed since.
 
@@ -26,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::format::journal::header_hash;
 use crate::store::{Access, File, Lock};
 use crate::vault::core::Core;
-use crate::vault::core::name_lock::{ASKED, insist, open_to_lock};
+use crate::vault::core::lock_files::{ASKED, insist, open_to_lock};
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::phase::Phase;
 use crate::vault::file::{FileState, Load, OpenFile};
@@ -116,10 +115,10 @@ impl Core {
 
     /// Fails with `ESTALE` if a file that was just guarded has lost its name to another daemon. That
     /// daemon may have looked for guards before this one was taken, and have put a share in place of
-    /// a folder above the file since. It holds the lock of names until the folder is removed.
+    /// a folder above the file since. It has the lease until the folder is removed, and an open for
+    /// writing waits for the lease.
     pub fn check_name_kept(&self, open: &OpenFile) -> Inner<()> {
         let Ok(link) = self.link_of(open.node) else { return Ok(()) };
-        let _pinned = self.namespace.names.pin()?;
         match self.names(&link, |stat| (stat.dev, stat.ino) == open.inode())? {
             true => Ok(()),
             false => Err(Fault::Os(libc::ESTALE)),
@@ -202,14 +201,9 @@ impl Core {
 
     /// Called before a commit: checks that the header is the one that it is based on. A conflict
     /// that [`Core::freshen`] could not resolve stays an error.
-    pub fn begin_shared_commit(
-        &self,
-        open: &OpenFile,
-        state: &mut FileState,
-    ) -> Inner<Option<Arc<dyn File>>> {
-        let pinned = self.namespace.names.pin()?;
+    pub fn begin_shared_commit(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         if state.changes.is_none() || state.latched.is_some() {
-            return Ok(pinned);
+            return Ok(());
         }
         let overtaken = match &state.committed {
             Some(committed) => self.header_in_store(open)? != committed.hash,
@@ -219,7 +213,7 @@ impl Core {
             tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has committed to a file that is open for writing here");
             state.latched = Some(libc::ESTALE);
         }
-        Ok(pinned)
+        Ok(())
     }
 
     /// Called after a commit: empties the journal of this file's records. From here on only another

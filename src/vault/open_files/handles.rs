@@ -58,11 +58,15 @@ impl Core {
         let alone = self.open.files.lock().get(&node).is_some_and(|s| s.handles == 1);
         let cached = self.nodes.cached(node).ok();
         let keep_cache = !flags.truncate
-            && self.mode.writers.know_all_opens()
-            && (!alone
-                || cached
-                    .zip(file.cached())
-                    .is_some_and(|(cached, now)| cached.has_pages_of(&now)));
+            && if self.mode.writers.know_all_opens() {
+                !alone
+                    || cached
+                        .zip(file.cached())
+                        .is_some_and(|(cached, now)| cached.has_pages_of(&now))
+            } else {
+                // Pages from before the lease were dropped when it began.
+                self.lease.generation().is_some()
+            };
         let (alone, void) = {
             let state = file.state.read();
             (alone.then_some(state.size), state.phase == Phase::Void)
@@ -72,12 +76,13 @@ impl Core {
         Ok(Opened { handle, keep_cache, alone, direct })
     }
 
-    /// Returns whether an open now must bypass the kernel's writeback cache.
+    /// Returns whether an open now must bypass the kernel's cache: there is little room, or other
+    /// daemons append as well, so that the kernel does not know where appended data goes.
     pub fn is_direct(&self, flags: OpenFlags) -> bool {
-        flags.write
-            && self.mode.caller_caches
-            && self.mode.writers.know_all_opens()
-            && self.is_low()
+        if !self.mode.writers.know_all_opens() {
+            return flags.append;
+        }
+        flags.write && self.mode.caller_caches && self.is_low()
     }
 
     /// Remembers the authenticated size of a file whose ciphertext is longer than that size
@@ -122,6 +127,7 @@ impl Core {
             return Err(Fault::Os(libc::EISDIR));
         };
         self.check_writable()?;
+        let _change = self.lease.change()?;
         self.open.writes.fetch_add(1, Ordering::Relaxed);
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
@@ -192,6 +198,7 @@ impl Core {
     pub fn flush(&self, handle: Handle) -> Inner<()> {
         let (open, flags) = self.open.file_handle(handle)?;
         if flags.write && !self.mode.read_only && self.has_name(&open) {
+            let _change = self.lease.change()?;
             // A close is a program's last chance to get an error; errors of the final release are
             // not reported.
             let mut state = open.state.write();
@@ -207,6 +214,7 @@ impl Core {
         if self.mode.read_only {
             return Ok(());
         }
+        let _change = self.lease.change()?;
         let mut state = open.state.write();
         state.settle_mtime();
         self.commit_state(&open, &mut state, Durability::Synced)?;
@@ -232,6 +240,7 @@ impl Core {
 
     /// Sets the size of an open file.
     pub fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
+        let _change = self.lease.change()?;
         let mut state = open.state.write();
         let was = state.size;
         let truncated = self.truncate_state(open, &mut state, size);
@@ -363,6 +372,7 @@ impl Core {
         }
         let end =
             offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
+        let _change = self.lease.change()?;
         let mut state = open.state.write();
         state.check_latched()?;
         state.kernel.check_refused(u64::MAX)?;
@@ -433,6 +443,7 @@ impl Core {
     }
 
     pub fn clear_suid_sgid(&self, handle: Handle) -> Inner<()> {
+        let _change = self.lease.change()?;
         kill_suid_sgid_bits(&self.open.file_handle(handle)?.0)
     }
 

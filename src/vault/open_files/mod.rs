@@ -46,6 +46,9 @@ impl Core {
 
     fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let writes = flags.write || flags.truncate;
+        // A shared lease, with which others may cache what this caller is about to write, is given
+        // up first. Not for the whole wait: the writer that is waited for needs the lease to commit.
+        let _change = writes.then(|| self.lease.change()).transpose()?;
         if writes {
             self.end_writers_beside(node);
         }
@@ -205,6 +208,8 @@ impl Core {
 
     /// Commits a file.
     pub fn commit(&self, open: &OpenFile, durability: Durability) -> Inner<()> {
+        let is_changed = || open.state.try_read().is_none_or(|state| state.changes.is_some());
+        let _change = is_changed().then(|| self.lease.change()).transpose()?;
         self.commit_state(open, &mut open.state.write(), durability)
     }
 
@@ -218,6 +223,7 @@ impl Core {
         if state.changes.is_none() {
             return self.commit_noted(open, state, durability);
         }
+        let _change = self.lease.change_locked()?;
         let link = self.nodes.link(open.node).ok();
         // If its name is lost, the previous hint is kept.
         if let Some(link) = &link
@@ -259,7 +265,7 @@ impl Core {
             Ok(path)
         };
         state.unflushed.inode |= open.inode_changed.swap(false, Ordering::AcqRel);
-        let _pinned = self.mode.writers.begin_commit(self, open, state)?;
+        self.mode.writers.begin_commit(self, open, state)?;
         let place = name.as_ref().map(|link| Place { core: self, link });
         let is_replaced = self.mode.synced && self.mode.writers.may_replace_files();
         let beside = place.as_ref().filter(|_| is_replaced).map(|place| place as &dyn Beside);
@@ -292,6 +298,8 @@ impl Core {
     /// Drops one handle of an open file; the last one commits, unless the file has no name any
     /// more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
+        // Without the lease, which another daemon does not release, the commit reports the error.
+        let _change = if flags.write { self.lease.change().ok() } else { None };
         let mut committed = None;
         loop {
             let mut files = self.open.files.lock();

@@ -6,7 +6,7 @@ use crate::format::name::is_control;
 use crate::store::{Access, Dir, File, Kind, Lock, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
-use crate::vault::core::name_lock::open_to_lock;
+use crate::vault::core::lock_files::open_to_lock;
 use crate::vault::durability::commit::Durability;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Fault, Inner};
@@ -165,15 +165,10 @@ impl Writers {
         }
     }
 
-    /// Called before a commit. The result keeps names as they are while it lives.
-    pub fn begin_commit(
-        self,
-        core: &Core,
-        open: &OpenFile,
-        state: &mut FileState,
-    ) -> Inner<Option<Arc<dyn File>>> {
+    /// Called before a commit.
+    pub fn begin_commit(self, core: &Core, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         match self {
-            Writers::Exclusive => Ok(None),
+            Writers::Exclusive => Ok(()),
             Writers::Concurrent => core.begin_shared_commit(open, state),
         }
     }

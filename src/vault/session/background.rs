@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::lease;
 use super::nested::Shares;
 use crate::vault::core::Core;
 use crate::vault::share::trust::Trust;
@@ -38,7 +39,11 @@ pub(super) fn background(shares: &Arc<Shares>) -> Background {
         std::thread::Builder::new().name(name.into()).spawn(move || run(&shares, &stop, tick)).ok()
     };
     // Flushes to a slow disk take long: no commit may wait for them, so they have their own thread.
-    let threads = [start("kithfs-commit", commit), start("kithfs-flush", flush)];
+    let threads = [
+        start("kithfs-commit", commit),
+        start("kithfs-flush", flush),
+        start("kithfs-lease", |shares, stop, _| lease::run(shares, stop)),
+    ];
     Background { stop, threads: threads.into_iter().flatten().collect() }
 }
 

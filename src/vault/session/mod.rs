@@ -2,6 +2,7 @@
 
 mod background;
 mod check;
+mod lease;
 pub(super) mod lifetime;
 pub(super) mod nested;
 mod operations;

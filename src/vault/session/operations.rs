@@ -209,6 +209,14 @@ impl Vault {
         self.core().is_low()
     }
 
+    /// Returns a number that stays the same as long as the kernel may cache what it is told about a
+    /// node, or `None` if it may not: another daemon may change it at any moment. An answer may be
+    /// cached only if the number was the same before its contents were read. It is 1 if no
+    /// other daemon has the node's share open.
+    pub fn caching(&self, node: NodeId) -> Option<u64> {
+        self.shares().route(node).ok()?.core.lease.generation()
+    }
+
     /// Makes the vault call `tell`, from any thread, for each node of which the caller's cache must
     /// drop something: a write was refused, or may be soon.
     pub fn tell_cache(&self, tell: impl Fn(NodeId, Forget) + Send + Sync + 'static) {

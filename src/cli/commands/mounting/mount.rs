@@ -369,7 +369,7 @@ impl Service {
         let (usage, closing) = (operations.usage(), operations.closing());
         let serving = fuse::serve(device, operations, &serve)
             .map_err(|source| not_served(&mounted, &point.path, source))?;
-        if serve.writeback {
+        if serve.writeback || open.vault.is_shared() {
             tell_kernel(&serving, &open.vault);
         }
         if serving.over_io_uring() {

@@ -220,6 +220,7 @@ pub mod init_flag {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 

@@ -93,6 +93,7 @@ const FLAGS: &[(&str, u64)] = &[
     ("FUSE_ASYNC_DIO", init_flag::ASYNC_DIO),
     ("FUSE_WRITEBACK_CACHE", init_flag::WRITEBACK_CACHE),
     ("FUSE_DIRECT_IO_ALLOW_MMAP", init_flag::DIRECT_IO_ALLOW_MMAP),
+    ("FUSE_AUTO_INVAL_DATA", init_flag::AUTO_INVAL_DATA),
     ("FUSE_PARALLEL_DIROPS", init_flag::PARALLEL_DIROPS),
     ("FUSE_MAX_PAGES", init_flag::MAX_PAGES),
     ("FUSE_CACHE_SYMLINKS", init_flag::CACHE_SYMLINKS),

@@ -514,6 +514,12 @@ impl Nodes {
         self.inside.lock().nodes.room()
     }
 
+    /// Returns the nodes that the kernel knows.
+    pub fn looked_up(&self) -> Vec<NodeId> {
+        let inside = self.inside.lock();
+        inside.nodes.iter().filter(|node| node.lookups > 0).map(|node| node.id).collect()
+    }
+
     /// Returns the number of nodes in the table.
     pub fn len(&self) -> usize {
         self.inside.lock().nodes.len()

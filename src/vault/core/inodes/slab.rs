@@ -53,6 +53,10 @@ impl Slab {
             .map(|at| *at as usize)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter()
+    }
+
     pub fn get(&self, id: NodeId) -> Option<&Node> {
         self.place(id).map(|at| &self.nodes[at])
     }

@@ -49,7 +49,7 @@ const IDENTITY: &[u8] = IDENTITY_FILE.as_bytes();
 /// Prefixes of the names of control files at the root of a share. Their contents are verified when
 /// the share is opened. Only targets of long links and long lists of attributes are read with their
 /// entries.
-const ROOT_CONTROLS: [&[u8]; 13] = [
+const ROOT_CONTROLS: [&[u8]; 14] = [
     b"+share",
     b"+manifest-",
     b"+slots-",
@@ -57,7 +57,8 @@ const ROOT_CONTROLS: [&[u8]; 13] = [
     b"+lock",
     b"+synced",
     b"+shared",
-    b"+names",
+    b"+lease",
+    b"+wanted",
     b"+journal-",
     b"+created-",
     b"+link-",

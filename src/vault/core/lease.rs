@@ -1,0 +1,544 @@
+//! The lease: who of several daemons may change a share at the moment, and whose kernel may cache
+//! it.
+//!
+//! Rules that hold here
+//! * The lease is a lock on a constant file of the share ([`LEASE_FILE`]). The daemon that holds it
+//!   exclusively may change the share, and its kernel may cache. Daemons that hold it shared may
+//!   cache. A daemon without it reads, and its kernel asks each time. So whoever changes anything
+//!   knows that no other kernel caches.
+//! * Who needs the lease and finds it taken holds a shared lock on a second file
+//!   ([`WANTED_FILE`]) while waiting. Holders look for such a lock several times a second, make
+//!   their kernel drop what it has cached, and then release the lease.
+//! * For a second after that the lease is contended: it is held only during each change, and no
+//!   kernel caches. Two daemons that both work pay no more than a lock for each change then.
+//! * A lease that its daemon has not looked after for [`VALID`] is worth nothing: nothing is cached
+//!   or changed under it before the next look. What the kernel was told before that it forgets by
+//!   itself [`LEASED`] later. So the lease of a daemon that is stopped, and shows no sign of life to
+//!   those that want it, is taken over after [`SILENT`], by removing the file.
+//! * No promise about contents depends on the lease. If a store loses it, kernels may show what
+//!   they have cached for a few seconds, and each commit still checks what it builds on.
+//! * A change takes the lease before any lock of the daemon, and keeps it to its end. The thread
+//!   that gives the lease up takes none of these locks.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::store::{Access, Dir, File, Lock, SetTime};
+use crate::vault::core::lock_files::{is_there, lock_file, open_to_lock};
+use crate::vault::error::{Fault, Inner};
+#[cfg(doc)]
+use crate::vault::types::LEASED;
+
+/// Name of the file whose lock is the lease.
+pub(crate) const LEASE_FILE: &[u8] = b"+lease";
+/// Name of the file whose lock says that a daemon waits for the lease.
+pub(crate) const WANTED_FILE: &[u8] = b"+wanted";
+
+/// How long a lease is valid after each look.
+const VALID: Duration = Duration::from_secs(2);
+/// How long a daemon that waits for the lease must see no sign of life of its holder before it takes
+/// it over: longer than [`VALID`] and [`LEASED`] together.
+const SILENT: Duration = Duration::from_secs(7);
+/// Interval of the signs of life of a holder that cannot give the lease up at once.
+pub(crate) const SIGNS: Duration = Duration::from_millis(500);
+/// How long a change waits for the lease before it fails with `EBUSY`.
+const TAKES: Duration = Duration::from_secs(10);
+/// How long the lease counts as contended after it was last wanted by two daemons.
+const CONTENDED: Duration = Duration::from_secs(1);
+/// How long after the last change an exclusive lease becomes a shared one, with which other daemons
+/// may cache too.
+const UNCHANGED: Duration = Duration::from_secs(2);
+/// How long after the last request a daemon tries no more to get a lease in order to cache.
+const UNUSED: Duration = Duration::from_secs(2);
+/// Intervals at which a waiting change tries again: the first, and the longest.
+const FIRST_LOOK: Duration = Duration::from_micros(50);
+const LOOKS: Duration = Duration::from_millis(2);
+/// The generation of every share that one daemon alone uses: its kernel may always cache.
+pub(crate) const ALONE: u64 = 1;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+/// The next generation of any lease: a number is never used twice.
+static NEXT_GENERATION: AtomicU64 = AtomicU64::new(ALONE + 1);
+
+thread_local! {
+    /// The leases under which this thread is changing something.
+    static CHANGING: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The lease of one share, as this daemon has it.
+pub(crate) struct Lease {
+    id: u64,
+    /// `None` if this daemon alone has the share open.
+    root: Option<Arc<dyn Dir>>,
+    read_only: bool,
+    state: Mutex<State>,
+    /// The state has changed.
+    turned: Condvar,
+    /// One thread of this process at a time gets the lease.
+    getting: Mutex<()>,
+    /// 0 while the kernel may not cache; otherwise a number that was never used before.
+    generation: AtomicU64,
+    /// The kernel asked for something since the last look.
+    used: AtomicBool,
+    /// The time of the last look, in milliseconds since the machine was started, time asleep
+    /// included; `u64::MAX` if no thread looks any more.
+    looked: AtomicU64,
+}
+
+struct State {
+    held: Option<(Lock, Arc<dyn File>)>,
+    /// Changes in progress.
+    changing: usize,
+    /// The lease is being given up: no change begins.
+    closing: bool,
+    /// A change waits until the shared lease is given up.
+    surrender: bool,
+    /// The kernel may have cached something since it last dropped everything.
+    cached: bool,
+    contended: Option<Instant>,
+    changed: Instant,
+    used: Instant,
+}
+
+impl State {
+    fn is_contended(&self) -> bool {
+        self.contended.is_some_and(|since| since.elapsed() < CONTENDED)
+    }
+
+    /// Shows those that want the lease that this daemon is there, and cannot give it up yet.
+    fn show_life(&self) {
+        if let Some((_, file)) = &self.held {
+            let _ = file.set_times(SetTime::Omit, SetTime::Now);
+        }
+    }
+
+    fn holds(&self, how: Lock) -> bool {
+        self.held.as_ref().is_some_and(|(held, _)| *held == how)
+    }
+}
+
+/// A change in progress: no other daemon changes the share, and no other kernel caches it.
+#[must_use]
+pub(crate) struct Change<'a>(Option<&'a Lease>);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.0 {
+            lease.end_change();
+        }
+    }
+}
+
+impl Lease {
+    /// Returns the lease of the share in `root`; without one, this daemon alone has it open.
+    pub fn new(root: Option<Arc<dyn Dir>>, read_only: bool) -> Lease {
+        let now = Instant::now();
+        Lease {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            generation: AtomicU64::new(if root.is_none() { ALONE } else { 0 }),
+            root,
+            read_only,
+            state: Mutex::new(State {
+                held: None,
+                changing: 0,
+                closing: false,
+                surrender: false,
+                cached: false,
+                contended: None,
+                changed: now,
+                used: now,
+            }),
+            turned: Condvar::new(),
+            getting: Mutex::new(()),
+            used: AtomicBool::new(false),
+            looked: AtomicU64::new(awake()),
+        }
+    }
+
+    /// Returns whether other daemons may have the share open, so that the lease has to be looked
+    /// after.
+    pub fn is_needed(&self) -> bool {
+        self.root.is_some()
+    }
+
+    /// Returns a number that stays the same as long as the kernel may cache what it is told; `None`
+    /// if it may not cache now. What was read before a new generation began must not be cached.
+    pub fn generation(&self) -> Option<u64> {
+        if self.root.is_some() && !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        let now = self.generation.load(Ordering::Acquire);
+        (now == ALONE || now > 0 && self.is_valid()).then_some(now)
+    }
+
+    /// Waits until this daemon may change the share. Further calls by the same thread return at
+    /// once.
+    ///
+    /// # Errors
+    /// `EBUSY` if another daemon does not release the lease; those of the store.
+    pub fn change(&self) -> Inner<Change<'_>> {
+        let Some(root) = &self.root else { return Ok(Change(None)) };
+        if CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
+            return Ok(Change(None));
+        }
+        if !self.join(false) {
+            self.get(&**root, Instant::now() + TAKES)?;
+        }
+        CHANGING.with_borrow_mut(|ids| ids.push(self.id));
+        Ok(Change(Some(self)))
+    }
+
+    /// Like [`Lease::change`], for a thread that has a lock of this daemon: a change that is in
+    /// progress may need that lock, so this one begins although the lease is being given up.
+    pub fn change_locked(&self) -> Inner<Change<'_>> {
+        if self.root.is_none() || CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
+            return Ok(Change(None));
+        }
+        if !self.join(true) {
+            return self.change();
+        }
+        CHANGING.with_borrow_mut(|ids| ids.push(self.id));
+        Ok(Change(Some(self)))
+    }
+
+    /// Begins a change if this daemon has the lease, and does not give it up unless `anyway`.
+    fn join(&self, anyway: bool) -> bool {
+        let mut state = self.state.lock();
+        let may = state.holds(Lock::Exclusive) && (anyway || !state.closing && self.is_valid());
+        if may {
+            state.changing += 1;
+        }
+        may
+    }
+
+    /// Gets the lease, and begins a change.
+    fn get(&self, root: &dyn Dir, deadline: Instant) -> Inner<()> {
+        let one = self.getting.try_lock_until(deadline).ok_or(Fault::Os(libc::EBUSY))?;
+        if !self.surrender(deadline)? {
+            self.take(root, deadline)?;
+        }
+        drop(one);
+        Ok(())
+    }
+
+    /// Makes an exclusive lease of a shared one and begins a change, or waits until a lease that
+    /// this daemon cannot change under is given up. Returns whether a change has begun.
+    fn surrender(&self, deadline: Instant) -> Inner<bool> {
+        let mut state = self.state.lock();
+        loop {
+            match state.held.take() {
+                None => return Ok(false),
+                Some(held) if state.closing || state.surrender || !self.is_valid() => {
+                    state.held = Some(held);
+                }
+                Some((Lock::Exclusive, file)) => {
+                    state.held = Some((Lock::Exclusive, file));
+                    state.changing += 1;
+                    return Ok(true);
+                }
+                Some((Lock::Shared, file)) => {
+                    let alone = file.try_lock(Lock::Exclusive);
+                    let how =
+                        if matches!(alone, Ok(true)) { Lock::Exclusive } else { Lock::Shared };
+                    state.held = Some((how, file));
+                    state.surrender = how == Lock::Shared;
+                    continue;
+                }
+            }
+            if self.turned.wait_until(&mut state, deadline).timed_out() {
+                return Err(Fault::Os(libc::EBUSY));
+            }
+        }
+    }
+
+    /// Takes the lease from the store, and begins a change.
+    fn take(&self, root: &dyn Dir, deadline: Instant) -> Inner<()> {
+        let (mut wanted, mut pause, mut seen) = (None, FIRST_LOOK, None);
+        loop {
+            let file = lock_file(root, LEASE_FILE, Lock::Exclusive)?;
+            if file.try_lock(Lock::Exclusive)? && is_there(root, LEASE_FILE, &*file)? {
+                let mut state = self.state.lock();
+                state.held = Some((Lock::Exclusive, file));
+                state.changing += 1;
+                return Ok(());
+            }
+            let (stat, now) = (file.stat()?, Instant::now());
+            let sign = (stat.ino, stat.mtime);
+            let (_, since) =
+                *seen.insert(seen.filter(|(last, _)| *last == sign).unwrap_or((sign, now)));
+            if since.elapsed() >= SILENT && is_there(root, LEASE_FILE, &*file)? {
+                tracing::warn!("another daemon gives no sign of life; its lease is taken over");
+                root.unlink(LEASE_FILE)?;
+                continue;
+            }
+            drop(file);
+            if wanted.is_none() && pause > FIRST_LOOK {
+                let file = lock_file(root, WANTED_FILE, Lock::Shared)?;
+                wanted = file.try_lock(Lock::Shared)?.then_some(file);
+            }
+            if Instant::now() >= deadline {
+                return Err(Fault::Os(libc::EBUSY));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOKS);
+        }
+    }
+
+    fn end_change(&self) {
+        CHANGING.with_borrow_mut(|ids| ids.retain(|id| *id != self.id));
+        let mut state = self.state.lock();
+        state.changing -= 1;
+        state.changed = Instant::now();
+        if state.changing == 0 && state.is_contended() && !state.cached && !self.may_cache() {
+            state.held = None;
+        }
+        if state.changing == 0 {
+            self.turned.notify_all();
+        }
+    }
+
+    /// Returns whether the lease was looked after lately.
+    fn is_valid(&self) -> bool {
+        let looked = self.looked.load(Ordering::Acquire);
+        looked == u64::MAX || awake().saturating_sub(looked) < VALID.as_millis() as u64
+    }
+
+    /// Returns whether the kernel may cache now.
+    pub fn may_cache(&self) -> bool {
+        self.generation.load(Ordering::Acquire) > 0
+    }
+
+    /// Looks after the lease: gives it up if another daemon wants it, and gets one if the kernel
+    /// could use it. `forget` makes the kernel drop all that it has cached, and returns when that is
+    /// done; `freshen` the same for files that programs have open.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn look_after(&self, forget: impl FnMut(), freshen: impl FnMut()) -> Inner<()> {
+        let Some(root) = &self.root else { return Ok(()) };
+        let was_valid = self.is_valid();
+        let looked = self.look_now(&**root, was_valid, forget, freshen);
+        self.looked.store(awake(), Ordering::Release);
+        if !was_valid {
+            self.turned.notify_all();
+        }
+        looked
+    }
+
+    fn look_now(
+        &self,
+        root: &dyn Dir,
+        was_valid: bool,
+        mut forget: impl FnMut(),
+        mut freshen: impl FnMut(),
+    ) -> Inner<()> {
+        let used = self.used.swap(false, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        if used {
+            state.used = Instant::now();
+        }
+        let Some((how, file)) = state.held.clone() else {
+            let pays = state.used.elapsed() < UNUSED && !state.is_contended();
+            drop(state);
+            if pays && self.take_to_read(root)? {
+                freshen();
+                self.begin_caching();
+            }
+            return Ok(());
+        };
+        let surrender = state.surrender;
+        drop(state);
+        let is_ours = || -> Inner<bool> {
+            Ok(was_valid && !is_wanted(root)? && is_there(root, LEASE_FILE, &*file)?)
+        };
+        let is_ours = is_ours();
+        if surrender || !matches!(is_ours, Ok(true)) {
+            self.give_up(&mut forget, !surrender);
+            return is_ours.map(drop);
+        }
+        let state = self.state.lock();
+        if how == Lock::Exclusive && state.changed.elapsed() >= UNCHANGED && state.changing == 0 {
+            if !self.share(state) {
+                self.give_up(&mut forget, true);
+            }
+        } else if !state.is_contended() && !self.may_cache() {
+            drop(state);
+            freshen();
+            self.begin_caching();
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel cache, if there still is a lease.
+    fn begin_caching(&self) {
+        let mut state = self.state.lock();
+        if state.held.is_some() && !state.surrender && !state.closing {
+            state.cached = true;
+            let new = NEXT_GENERATION.fetch_add(1, Ordering::Relaxed);
+            self.generation.store(new, Ordering::Release);
+        }
+    }
+
+    /// Takes a shared lease if no daemon changes the share, and returns whether it did. A mount that
+    /// writes nothing does not create the file.
+    fn take_to_read(&self, root: &dyn Dir) -> Inner<bool> {
+        let file = match self.read_only {
+            false => lock_file(root, LEASE_FILE, Lock::Shared)?,
+            true => match root.open_file(LEASE_FILE, Access::Read) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+                other => other?,
+            },
+        };
+        if !file.try_lock(Lock::Shared)? || !is_there(root, LEASE_FILE, &*file)? {
+            return Ok(false);
+        }
+        let mut state = self.state.lock();
+        let is_free = state.held.is_none();
+        if is_free {
+            state.held = Some((Lock::Shared, file));
+        }
+        Ok(is_free)
+    }
+
+    /// Makes a shared lease of an exclusive one, with which the kernel may go on caching. Returns
+    /// false if another daemon was faster.
+    fn share(&self, mut state: MutexGuard<'_, State>) -> bool {
+        let Some((how, file)) = &mut state.held else { return true };
+        let is_shared = matches!(file.try_lock(Lock::Shared), Ok(true));
+        if is_shared {
+            *how = Lock::Shared;
+        }
+        is_shared
+    }
+
+    /// Makes the kernel drop what it has cached, waits for the changes in progress and releases the
+    /// lease. Changes may begin until the kernel has dropped everything: it may have to write pages
+    /// first. `contended`: another daemon wants it.
+    fn give_up(&self, forget: &mut impl FnMut(), contended: bool) {
+        let mut state = self.state.lock();
+        self.generation.store(0, Ordering::Release);
+        if state.cached {
+            MutexGuard::unlocked(&mut state, forget);
+            state.cached = false;
+        }
+        state.closing = true;
+        while state.changing > 0 {
+            if self.turned.wait_for(&mut state, SIGNS).timed_out() {
+                state.show_life();
+            }
+        }
+        (state.held, state.closing, state.surrender) = (None, false, false);
+        if contended {
+            state.contended = Some(Instant::now());
+        }
+        self.turned.notify_all();
+    }
+
+    /// Called at each interval of [`SIGNS`] while the kernel drops what it has cached.
+    pub fn show_life(&self) {
+        self.state.lock().show_life();
+    }
+
+    /// Called when no thread looks any more, because the share is about to be closed.
+    pub fn look_no_more(&self) {
+        self.looked.store(u64::MAX, Ordering::Release);
+        self.turned.notify_all();
+    }
+
+    /// Releases the lease of a share that is being closed. The kernel has ended the mount, or drops
+    /// what it has cached when it does.
+    pub fn end(&self) {
+        let mut state = self.state.lock();
+        self.generation.store(if self.root.is_some() { 0 } else { ALONE }, Ordering::Release);
+        state.held = None;
+        self.turned.notify_all();
+    }
+}
+
+/// Returns the time since the machine was started in milliseconds, time asleep included.
+fn awake() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// Returns whether a daemon waits for the lease.
+fn is_wanted(root: &dyn Dir) -> Inner<bool> {
+    match open_to_lock(root, WANTED_FILE) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(e) => Err(e.into()),
+        Ok(file) => Ok(!file.try_lock(Lock::Exclusive)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+    use crate::store::mem::MemStore;
+
+    /// Two daemons on one store, the first of which has let its kernel cache.
+    fn two() -> (Lease, Lease) {
+        let store = MemStore::new();
+        let [one, two] = [(); 2].map(|()| Lease::new(Some(store.root()), false));
+        drop(one.change().unwrap());
+        one.look_after(|| {}, || {}).unwrap();
+        assert!(one.generation().is_some() && two.generation().is_none());
+        (one, two)
+    }
+
+    #[test]
+    fn a_change_waits_until_the_other_kernel_has_forgotten() {
+        let (one, two) = two();
+        let (tell, told) = channel();
+        thread::scope(|scope| {
+            let changes = tell.clone();
+            let two = &two;
+            scope.spawn(move || {
+                let _change = two.change().unwrap();
+                changes.send("changes").unwrap();
+            });
+            while one.generation().is_some() {
+                assert!(told.try_recv().is_err(), "it changes while the other caches");
+                one.look_after(|| tell.send("forgets").unwrap(), || {}).unwrap();
+            }
+            assert_eq!(told.recv(), Ok("forgets"));
+            assert_eq!(told.recv(), Ok("changes"));
+        });
+        // The first one does not try again at once, and the second one may cache.
+        two.look_after(|| {}, || {}).unwrap();
+        one.look_after(|| {}, || {}).unwrap();
+        assert!(one.generation().is_none() && two.generation().is_some());
+    }
+
+    #[test]
+    fn a_lease_that_is_not_looked_after_is_not_used() {
+        let (one, _two) = two();
+        let before = one.generation();
+        one.looked.store(awake() - VALID.as_millis() as u64, Ordering::Release);
+        assert!(one.generation().is_none() && !one.join(false));
+        let mut forgotten = 0;
+        one.look_after(|| forgotten += 1, || {}).unwrap();
+        assert_eq!(forgotten, 1);
+        assert!(one.generation().is_none());
+        drop(one.change().unwrap());
+        one.state.lock().contended = None;
+        one.look_after(|| {}, || {}).unwrap();
+        assert!(one.generation().is_some() && one.generation() != before);
+    }
+
+    #[test]
+    fn a_contended_lease_is_held_only_for_the_change() {
+        let (one, two) = two();
+        one.state.lock().contended = Some(Instant::now());
+        one.give_up(&mut || {}, true);
+        drop(one.change().unwrap());
+        assert!(one.state.lock().held.is_none());
+        assert!(two.change().is_ok());
+    }
+}

@@ -1,0 +1,254 @@
+//! A vault that two daemons have mounted for writing at the same time: what their kernels cache.
+//!
+//! Both mounts are of one user on one machine, so each change can be looked for in the other mount
+//! at once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::mounted::{Mount, Scratch, can_mount, expect_code};
+
+/// Longer than the time for which a lease counts as contended, and shorter than the time after
+/// which kernels forget by themselves.
+const QUIET: Duration = Duration::from_millis(1400);
+/// Long enough for everything that is promised within a second, on a loaded machine.
+const SOON: Duration = Duration::from_secs(6);
+
+fn mount(scratch: &Scratch, name: &str) -> Mount {
+    let point = scratch.path().join(name);
+    fs::create_dir_all(&point).unwrap();
+    expect_code(scratch.kithfs("mount").arg("--shared").arg(scratch.vault()).arg(&point), 0);
+    Mount::at(point)
+}
+
+/// Returns the daemons that have the vault open, the earliest first.
+fn daemons(scratch: &Scratch) -> Vec<Pid> {
+    let info = expect_code(scratch.kithfs("info").arg("--json").arg(scratch.vault()), 0);
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    let holders = info["shared_by"].as_array().unwrap();
+    holders.iter().map(|it| Pid::from_raw(it["pid"].as_i64().unwrap() as i32).unwrap()).collect()
+}
+
+/// Everything that programs can know of a small tree: names, attributes, contents.
+fn known(dir: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let stat = fs::symlink_metadata(&path).unwrap();
+        let what = if stat.is_symlink() {
+            fs::read_link(&path).unwrap().to_string_lossy().into_owned()
+        } else if stat.is_dir() {
+            known(&path).join(" ")
+        } else {
+            String::from_utf8(fs::read(&path).unwrap()).unwrap()
+        };
+        all.push(format!("{name} {:o} {} [{what}]", stat.permissions().mode(), stat.len()));
+    }
+    all.sort();
+    all
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < SOON, "{what}: not after {SOON:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Returns whether the kernel knows the attributes of a file although the daemons are stopped. (An
+/// open always asks the daemon.)
+fn is_cached(daemons: &[Pid], path: &Path) -> bool {
+    let signal = |signal| daemons.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
+    signal(Signal::STOP);
+    let mut limited = Command::new("timeout");
+    limited.args(["--signal=KILL", "0.5", "stat"]).arg(path).stdout(Stdio::null());
+    let status = limited.stderr(Stdio::null()).status();
+    signal(Signal::CONT);
+    status.unwrap().success()
+}
+
+/// A daemon that shares a vault with others let its kernel cache nothing, even if the others did
+/// nothing.
+#[test]
+fn a_daemon_that_works_alone_lets_its_kernel_cache() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    let all = daemons(&scratch);
+    assert_eq!(all.len(), 2);
+    for mount in [&hers, &his] {
+        let file = mount.point.join("file");
+        fs::write(&file, "contents").unwrap();
+        wait_until("attributes are cached", || {
+            assert_eq!(fs::read(&file).unwrap(), b"contents");
+            is_cached(&all, &file)
+        });
+    }
+    // Both may cache if nobody writes.
+    wait_until("both have cached attributes", || {
+        let files = [hers.point.join("file"), his.point.join("file")];
+        files.iter().for_each(|file| assert_eq!(fs::read(file).unwrap(), b"contents"));
+        files.iter().all(|file| is_cached(&all, file))
+    });
+}
+
+/// Each kind of change is looked for in another mount, at once, whose kernel has cached what was
+/// there before: names that exist and that do not, attributes, contents, links, listings. A
+/// descriptor from before shows the new contents too.
+#[test]
+fn a_change_ends_what_another_kernel_has_cached() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    let (there, here) = (hers.point.clone(), his.point.clone());
+    fs::create_dir_all(there.join("dir/below")).unwrap();
+    fs::write(there.join("file"), "before").unwrap();
+    fs::write(there.join("dir/other"), "other").unwrap();
+    symlink("file", there.join("link")).unwrap();
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 10] = [
+        ("a new file", |dir| fs::write(dir.join("new"), "new").unwrap()),
+        ("the same size", |dir| fs::write(dir.join("file"), "after.").unwrap()),
+        ("longer", |dir| fs::write(dir.join("file"), "after that").unwrap()),
+        ("shorter", |dir| {
+            let file = OpenOptions::new().write(true).open(dir.join("file")).unwrap();
+            file.set_len(5).unwrap();
+        }),
+        ("renamed", |dir| fs::rename(dir.join("new"), dir.join("dir/moved")).unwrap()),
+        ("replaced", |dir| fs::rename(dir.join("dir/moved"), dir.join("file")).unwrap()),
+        ("another mode", |dir| {
+            fs::set_permissions(dir.join("dir"), fs::Permissions::from_mode(0o711)).unwrap();
+        }),
+        ("another link", |dir| {
+            fs::remove_file(dir.join("link")).unwrap();
+            symlink("dir", dir.join("link")).unwrap();
+        }),
+        ("a directory moved", |dir| fs::rename(dir.join("dir/below"), dir.join("up")).unwrap()),
+        ("removed", |dir| fs::remove_dir(dir.join("up")).unwrap()),
+    ];
+    let absent = ["new", "dir/moved", "up"];
+    let was_open = File::open(here.join("dir/other")).unwrap();
+    for (round, (what, change)) in changes.into_iter().enumerate() {
+        let begun = Instant::now();
+        while begun.elapsed() < QUIET {
+            known(&here);
+            absent.iter().for_each(|name| drop(fs::metadata(here.join(name))));
+        }
+        change(&there);
+        assert_eq!(known(&here), known(&there), "{what}");
+        for name in absent {
+            assert_eq!(here.join(name).exists(), there.join(name).exists(), "{what}: {name}");
+        }
+        let text = format!("text{round:04}");
+        fs::write(there.join("dir/other"), &text).unwrap();
+        let mut seen = [0; 16];
+        let len = was_open.read_at(&mut seen, 0).unwrap();
+        assert_eq!(std::str::from_utf8(&seen[..len]), Ok(&*text), "{what}");
+    }
+}
+
+/// A program that maps a file, and answers each line with the first bytes of the mapping; a line
+/// with text is written there first.
+fn mapping(file: &Path) -> (Child, impl FnMut(&str) -> String + use<>) {
+    let program = "
+import mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR if sys.argv[2] == 'w' else os.O_RDONLY)
+m = mmap.mmap(f, 4, mmap.MAP_SHARED, mmap.PROT_READ | (mmap.PROT_WRITE if sys.argv[2] == 'w' else 0))
+if sys.argv[2] == 'r': os.close(f)
+for line in sys.stdin:
+    if line.strip(): m[:4] = line.strip().encode(); m.flush()
+    print(bytes(m[:4]).decode(), flush=True)
+";
+    let how = if file.ends_with("hers") { "w" } else { "r" };
+    let mut child = Command::new("python3")
+        .args(["-c", program])
+        .arg(file)
+        .arg(how)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    let mut from = BufReader::new(child.stdout.take().unwrap());
+    let ask = move |text: &str| {
+        writeln!(to, "{text}").unwrap();
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    };
+    (child, ask)
+}
+
+/// Shared mappings failed with `ENODEV`. Now one that is written reaches the other mounts like a
+/// write, and one that is read shows within a second what others have committed.
+#[test]
+fn shared_mappings_follow_what_others_write() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "one"), mount(&scratch, "two"));
+    let file = |mount: &Mount, name: &str| -> PathBuf { mount.point.join(name) };
+    fs::write(file(&hers, "hers"), "old.").unwrap();
+    fs::write(file(&hers, "read"), "old.").unwrap();
+    let (mut reader, mut read) = mapping(&file(&his, "read"));
+    let (mut writer, mut write) = mapping(&file(&hers, "hers"));
+    for text in ["one.", "two.", "thre"] {
+        assert_eq!(write(text), text);
+        assert_eq!(fs::read(file(&his, "hers")).unwrap(), text.as_bytes());
+        fs::write(file(&hers, "read"), text).unwrap();
+        wait_until("the mapping shows it", || read("") == text);
+    }
+    // Nobody else writes to a file that is mapped to be written.
+    let error = OpenOptions::new().write(true).open(file(&his, "hers")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+    drop(read);
+    drop(write);
+    assert!(reader.wait().unwrap().success() && writer.wait().unwrap().success());
+    fs::write(file(&his, "hers"), "his.").unwrap();
+    assert_eq!(fs::read(file(&hers, "hers")).unwrap(), b"his.");
+}
+
+/// Whoever holds the ciphertext may remove the file whose lock is the lease, or hold that lock.
+#[test]
+fn a_removed_or_foreign_lease_costs_only_time() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    fs::write(hers.point.join("file"), "0").unwrap();
+    for round in 1..=5 {
+        let begun = Instant::now();
+        while begun.elapsed() < QUIET {
+            fs::read(his.point.join("file")).unwrap();
+        }
+        let lease = scratch.vault().join("+lease");
+        wait_until("a daemon takes the lease again", || {
+            fs::read(his.point.join("file")).unwrap();
+            lease.exists()
+        });
+        fs::remove_file(&lease).unwrap();
+        fs::write(hers.point.join("file"), round.to_string()).unwrap();
+        wait_until("the other mount shows it", || {
+            fs::read(his.point.join("file")).unwrap() == round.to_string().as_bytes()
+        });
+    }
+    // A process that holds the lock, and is no daemon, gives no sign of life.
+    let held = File::open(scratch.vault().join("+lease")).unwrap();
+    wait_until("the lease is free for a moment", || held.try_lock().is_ok());
+    fs::write(hers.point.join("file"), "taken over").unwrap();
+    assert_eq!(fs::read(his.point.join("file")).unwrap(), b"taken over");
+}
