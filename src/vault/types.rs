@@ -183,14 +183,12 @@ pub const LEASED: Duration = Duration::from_secs(4);
 pub enum Forget {
     /// Its attributes: the kernel asks before the next write.
     Attributes,
-    /// Its pages, also dirty ones, and its attributes.
+    /// Its attributes, before the call returns.
+    Known,
+    /// Its attributes, before the call returns, and soon its pages, also dirty ones.
     Pages,
-    /// Its pages and attributes, because another daemon may change them.
-    Contents,
-    /// All names of the mount.
+    /// All names of the mount, before the call returns.
     Names,
-    /// Nothing: the sender gets a message once all that was to be dropped before is dropped.
-    Done(SyncSender<()>),
     /// A name in this directory.
     Name {
         /// The name.

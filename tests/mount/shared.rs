@@ -230,25 +230,32 @@ fn a_removed_or_foreign_lease_costs_only_time() {
     let scratch = Scratch::new(&[]);
     let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
     fs::write(hers.point.join("file"), "0").unwrap();
+    let lease = scratch.vault().join("+lease");
+    let read = || fs::read(his.point.join("file")).unwrap();
+    let wait_for_lease = || {
+        wait_until("a daemon takes the lease again", || {
+            read();
+            lease.exists()
+        });
+    };
     for round in 1..=5 {
         let begun = Instant::now();
         while begun.elapsed() < QUIET {
-            fs::read(his.point.join("file")).unwrap();
+            read();
         }
-        let lease = scratch.vault().join("+lease");
-        wait_until("a daemon takes the lease again", || {
-            fs::read(his.point.join("file")).unwrap();
-            lease.exists()
-        });
+        wait_for_lease();
         fs::remove_file(&lease).unwrap();
         fs::write(hers.point.join("file"), round.to_string()).unwrap();
-        wait_until("the other mount shows it", || {
-            fs::read(his.point.join("file")).unwrap() == round.to_string().as_bytes()
-        });
+        wait_until("the other mount shows it", || read() == round.to_string().as_bytes());
     }
     // A process that holds the lock, and is no daemon, gives no sign of life.
-    let held = File::open(scratch.vault().join("+lease")).unwrap();
-    wait_until("the lease is free for a moment", || held.try_lock().is_ok());
+    wait_for_lease();
+    let wants = OpenOptions::new().create(true).append(true).open(lease.with_file_name("+wanted"));
+    let wants = wants.unwrap();
+    wait_until("it says that it wants the lease", || wants.try_lock_shared().is_ok());
+    let held = File::open(&lease).unwrap();
+    wait_until("the daemons release the lease", || held.try_lock().is_ok());
+    drop(wants);
     fs::write(hers.point.join("file"), "taken over").unwrap();
     assert_eq!(fs::read(his.point.join("file")).unwrap(), b"taken over");
 }

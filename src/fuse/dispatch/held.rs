@@ -68,28 +68,32 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
         for (node, what) in told {
             let dropped = match &what {
                 Forget::Attributes => kernel.inval_inode(node, -1, 0),
-                Forget::Pages | Forget::Contents => kernel.inval_inode(node, 0, 0),
-                Forget::Names if names => kernel.forget_names(),
-                Forget::Names | Forget::Done(_) => Ok(()),
+                Forget::Pages => kernel.inval_inode(node, 0, 0),
+                Forget::Known | Forget::Names => Ok(()),
                 Forget::Name { name, .. } => kernel.inval_entry(node, name),
             };
             if let Err(error) = dropped {
                 tracing::debug!(%error, "the kernel does not forget");
             }
-            if let Forget::Name { done, .. } | Forget::Done(done) = what {
+            if let Forget::Name { done, .. } = what {
                 let _ = done.try_send(()); // the lookup may not wait any more
             }
         }
     };
     thread::Builder::new().name("kithfs-forget".into()).spawn(run)?;
     Ok(move |node, what| {
-        // Before the refusal is known: the next write sends GETATTR, whenever the pages are
-        // dropped. The file is open.
-        if matches!(what, Forget::Pages)
-            && let Err(error) = at_once.inval_inode(node, -1, 0)
-        {
-            tracing::debug!(%error, "the kernel does not forget attributes");
+        // Before a refusal is known: the next write sends GETATTR, whenever the pages are dropped.
+        // Before another daemon changes the file: so does the next read (AUTO_INVAL_DATA).
+        let dropped = match what {
+            Forget::Pages | Forget::Known => at_once.inval_inode(node, -1, 0),
+            Forget::Names if names => at_once.forget_names(),
+            _ => Ok(()),
+        };
+        if let Err(error) = dropped {
+            tracing::debug!(%error, "the kernel does not forget at once");
         }
-        let _ = tell.send((node, what));
+        if !matches!(what, Forget::Known | Forget::Names) {
+            let _ = tell.send((node, what));
+        }
     })
 }

@@ -4,8 +4,8 @@
 //! * A notification is not sent from a thread that serves requests, nor under a lock that an
 //!   operation takes. Before it returns, the kernel may wait for an operation in progress on the same
 //!   directory or inode. The exceptions are
-//!   * the attributes alone of an open inode, and all names at once: for these the kernel takes no
-//!     lock that an operation holds;
+//!   * the attributes alone of an open inode, or of any inode by a thread that serves no request, and
+//!     all names at once: for these the kernel takes no lock that an operation holds;
 //!   * pages of a file that no program has open (see `prefetch`);
 //!   * pages of a file for which GETATTR is being answered, on a thread that no other request waits
 //!     for (see `held`).

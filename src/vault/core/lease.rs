@@ -44,7 +44,7 @@ const VALID: Duration = Duration::from_secs(2);
 /// it over: longer than [`VALID`] and [`LEASED`] together.
 const SILENT: Duration = Duration::from_secs(7);
 /// Interval of the signs of life of a holder that cannot give the lease up at once.
-pub(crate) const SIGNS: Duration = Duration::from_millis(500);
+const SIGNS: Duration = Duration::from_millis(500);
 /// How long a change waits for the lease before it fails with `EBUSY`.
 const TAKES: Duration = Duration::from_secs(10);
 /// How long the lease counts as contended after it was last wanted by two daemons.
@@ -313,8 +313,8 @@ impl Lease {
     }
 
     /// Looks after the lease: gives it up if another daemon wants it, and gets one if the kernel
-    /// could use it. `forget` makes the kernel drop all that it has cached, and returns when that is
-    /// done; `freshen` the same for files that programs have open.
+    /// could use it. `forget` makes the kernel ask before it uses anything that it has cached;
+    /// `freshen` the same for files that programs have open.
     ///
     /// # Errors
     /// Those of the store.
@@ -416,8 +416,7 @@ impl Lease {
     }
 
     /// Makes the kernel drop what it has cached, waits for the changes in progress and releases the
-    /// lease. Changes may begin until the kernel has dropped everything: it may have to write pages
-    /// first. `contended`: another daemon wants it.
+    /// lease. `contended`: another daemon wants it.
     fn give_up(&self, forget: &mut impl FnMut(), contended: bool) {
         let mut state = self.state.lock();
         self.generation.store(0, Ordering::Release);
@@ -436,11 +435,6 @@ impl Lease {
             state.contended = Some(Instant::now());
         }
         self.turned.notify_all();
-    }
-
-    /// Called at each interval of [`SIGNS`] while the kernel drops what it has cached.
-    pub fn show_life(&self) {
-        self.state.lock().show_life();
     }
 
     /// Called when no thread looks any more, because the share is about to be closed.

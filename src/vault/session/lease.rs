@@ -1,20 +1,20 @@
 //! The thread that looks after the leases of the open shares.
 //!
 //! Rules that hold here
-//! * The kernel waits for requests in progress before it drops pages, and those may need any lock.
-//!   So this thread has none while it waits for the kernel.
+//! * This thread never waits for the kernel to drop pages. The kernel waits for requests in progress
+//!   first, and all threads that could answer them may be waiting for the lease. It is enough that
+//!   the attributes are dropped: the next read of cached pages asks for them, and drops the pages if
+//!   the file has changed. The pages are dropped soon afterwards, for mappings.
 //! * The pages of a file that is open for writing here stay: no other daemon can have committed to
-//!   it. The kernel may be writing them at this moment, in a request that waits for the lease.
+//!   it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::nested::Shares;
 use crate::vault::core::Core;
-use crate::vault::core::lease::SIGNS;
 use crate::vault::file::OpenFile;
 use crate::vault::types::{Forget, NodeId, ROOT};
 
@@ -65,36 +65,22 @@ fn open_files(core: &Core) -> Vec<(NodeId, Arc<OpenFile>, bool)> {
     files.iter().map(|(node, it)| (*node, it.file.clone(), it.writers > 0)).collect()
 }
 
-/// Makes the kernel drop all that it has cached of a share, and waits for that.
+/// Makes the kernel drop all that it has cached of a share.
 fn forget(core: &Core) {
     core.have_forgotten(ROOT, Forget::Names);
-    let written: HashSet<NodeId> = open_files(core)
-        .into_iter()
-        .filter(|(.., written)| *written)
-        .map(|(node, ..)| node)
-        .collect();
+    let open = open_files(core).into_iter();
+    let written: HashSet<NodeId> =
+        open.filter(|(.., written)| *written).map(|(node, ..)| node).collect();
     for node in core.nodes.looked_up() {
         let is_written = written.contains(&node);
-        core.have_forgotten(node, if is_written { Forget::Attributes } else { Forget::Contents });
+        core.have_forgotten(node, if is_written { Forget::Known } else { Forget::Pages });
     }
-    wait(core);
 }
 
-/// Makes the kernel drop what it has cached of files that programs have open, and waits for that.
+/// Makes the kernel drop what it has cached of files that programs have open.
 fn forget_open(core: &Core) {
     for (node, _, written) in open_files(core) {
-        core.have_forgotten(node, if written { Forget::Attributes } else { Forget::Contents });
-    }
-    wait(core);
-}
-
-/// Waits until the kernel has dropped what it was told to drop.
-fn wait(core: &Core) {
-    let (done, is_done) = sync_channel(1);
-    core.have_forgotten(ROOT, Forget::Done(done));
-    // Disconnected at once if there is no kernel.
-    while is_done.recv_timeout(SIGNS) == Err(RecvTimeoutError::Timeout) {
-        core.lease.show_life();
+        core.have_forgotten(node, if written { Forget::Known } else { Forget::Pages });
     }
 }
 
@@ -107,7 +93,7 @@ fn compare(core: &Core, known: &mut Known) {
         let Ok(hash) = core.header_in(&*file.file()) else { continue };
         // Also the first time: a page may have been read between the end of the lease and a commit.
         if known.insert(node, hash) != Some(hash) && !written {
-            core.have_forgotten(node, Forget::Contents);
+            core.have_forgotten(node, Forget::Pages);
         }
     }
 }
