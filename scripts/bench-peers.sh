@@ -8,8 +8,8 @@
 #   --runs N       medians of N runs (default 3); within each run the filesystems take turns
 #   --dir DIR      directory for the plain and the encrypted files (default: a directory in $TMPDIR or /tmp)
 #   --with LIST    filesystems, separated by commas: native, gocryptfs, securefs, encfs, cryfs, kithfs, kithfs-uring, kithfs-synced,
-#                  kithfs-shared, kithfs-shared-idle, kithfs-shared-busy,
-#                  kithfs-before (default: all that are installed, without the last two). kithfs-uring is kithfs over io_uring, which
+#                  kithfs-shared, kithfs-shared-idle, kithfs-shared-busy, kithfs-before (default: all that are installed, up to
+#                  kithfs-uring). kithfs-uring is kithfs over io_uring, which
 #                  the script switches on in the fuse module for the run, as root. kithfs-synced is a vault that is marked as synced.
 #                  kithfs-shared is a mount with --shared, and the two after it have a second mount of the same vault beside it.
 #                  kithfs-before is another build, the program $KITHFS_BEFORE; the ratios are to it then

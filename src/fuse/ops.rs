@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::store::{Seek, Space};
 pub use crate::vault::{
-    Attr, Caller, Entry, Fallocate, Handle, NodeId, OpenFlags, Opened, RenameMode, SetAttr,
+    ALONE, Attr, Caller, Entry, Fallocate, Handle, NodeId, OpenFlags, Opened, RenameMode, SetAttr,
     SetXattr, Sought,
 };
 
@@ -56,9 +56,6 @@ impl From<io::Error> for Errno {
         error.raw_os_error().map_or(Errno::EIO, Errno::new)
     }
 }
-
-/// What [`Operations::caching`] returns if the kernel may always cache.
-pub const ALONE: u64 = 1;
 
 /// Result of an operation.
 pub type Result<T> = std::result::Result<T, Errno>;

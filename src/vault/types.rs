@@ -178,6 +178,10 @@ pub struct Opened {
 /// is not told to drop it.
 pub const LEASED: Duration = Duration::from_secs(4);
 
+/// What [`Vault::caching`](crate::vault::Vault::caching) returns of a share that one daemon alone has
+/// open: its kernel may always cache.
+pub const ALONE: u64 = 1;
+
 /// What the kernel must drop of a node.
 #[derive(Clone, Debug)]
 pub enum Forget {

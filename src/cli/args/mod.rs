@@ -465,10 +465,10 @@ pub struct MountSettings {
     pub read_only: bool,
     /// Allow other machines or users to mount the vault for writing at the same time
     ///
-    /// All of them must do so. After `kithfs set --shared` nobody needs the option. Each operation
-    /// asks the store, nothing is cached, and only one mount writes to a file at a time. Each mount
-    /// must see the file locks of the others in the store: a local filesystem and NFS show them, a
-    /// sync tool does not.
+    /// All of them must do so. After `kithfs set --shared` nobody needs the option. Only one mount
+    /// writes to a file at a time, and nothing is cached while several of them work. Each mount must
+    /// see the file locks of the others in the store: a local filesystem and NFS show them, a sync
+    /// tool does not.
     #[arg(long)]
     pub shared: bool,
     /// Keep programs from writing to the mount point while nothing is mounted

@@ -381,7 +381,7 @@ impl<'a> Partial<'a> {
             Ok(()) => {}
             Err(error) if error.errno() == libc::ENOENT => {}
             // Report a failed write, as the user has not asked to remove anything. With concurrent
-            // writers a missing permission is found here, by the lock of names.
+            // writers a missing permission is found here, when the lease is taken.
             Err(vault::Error::Io { path, source, .. }) => {
                 return Err(vault::Error::Io { op: "write", path, source });
             }

@@ -4,16 +4,17 @@
 //! Rules that hold here
 //! * The lease is a lock on a constant file of the share ([`LEASE_FILE`]). The daemon that holds it
 //!   exclusively may change the share, and its kernel may cache. Daemons that hold it shared may
-//!   cache. A daemon without it reads, and its kernel asks each time. So whoever changes anything
-//!   knows that no other kernel caches.
-//! * Who needs the lease and finds it taken holds a shared lock on a second file
-//!   ([`WANTED_FILE`]) while waiting. Holders look for such a lock several times a second, make
+//!   cache. A daemon without it reads, and its kernel asks each time. So a daemon that changes
+//!   anything knows that no other kernel caches.
+//! * A daemon that needs the lease and finds it taken holds a shared lock on a second file
+//!   ([`WANTED_FILE`]) while it waits. Holders look for such a lock several times a second, make
 //!   their kernel drop what it has cached, and then release the lease.
 //! * For a second after that the lease is contended: it is held only during each change, and no
-//!   kernel caches. Two daemons that both work pay no more than a lock for each change then.
+//!   kernel caches. Two daemons that both work pay a lock for each change then, and once a second
+//!   the time until the other one looks.
 //! * A lease that its daemon has not looked after for [`VALID`] is worth nothing: nothing is cached
-//!   or changed under it before the next look. What the kernel was told before that it forgets by
-//!   itself [`LEASED`] later. So the lease of a daemon that is stopped, and shows no sign of life to
+//!   or changed under it before the next look. The kernel forgets by itself, after [`LEASED`], what
+//!   it was told until then. So the lease of a daemon that is stopped, and shows no sign of life to
 //!   those that want it, is taken over after [`SILENT`], by removing the file.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
 //!   they have cached for a few seconds, and each commit still checks what it builds on.
@@ -30,6 +31,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::store::{Access, Dir, File, Lock, SetTime};
 use crate::vault::core::lock_files::{is_there, lock_file, open_to_lock};
 use crate::vault::error::{Fault, Inner};
+use crate::vault::types::ALONE;
 #[cfg(doc)]
 use crate::vault::types::LEASED;
 
@@ -57,9 +59,6 @@ const UNUSED: Duration = Duration::from_secs(2);
 /// Intervals at which a waiting change tries again: the first, and the longest.
 const FIRST_LOOK: Duration = Duration::from_micros(50);
 const LOOKS: Duration = Duration::from_millis(2);
-/// The generation of every share that one daemon alone uses: its kernel may always cache.
-pub(crate) const ALONE: u64 = 1;
-
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 /// The next generation of any lease: a number is never used twice.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(ALONE + 1);

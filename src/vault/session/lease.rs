@@ -38,6 +38,7 @@ pub(super) fn run(shares: &Shares, stop: &AtomicBool) {
     loop {
         let cores = shares.cores();
         let mut pause = IDLE;
+        known.retain(|at, _| cores.iter().any(|core| Arc::as_ptr(core) as usize == *at));
         for core in cores.iter().filter(|core| core.lease.is_needed()) {
             let local = core.root.directory_locks_suffice();
             pause = pause.min(if local { LOOKS } else { LOOKS_REMOTE });

@@ -211,8 +211,8 @@ impl Vault {
 
     /// Returns a number that stays the same as long as the kernel may cache what it is told about a
     /// node, or `None` if it may not: another daemon may change it at any moment. An answer may be
-    /// cached only if the number was the same before its contents were read. It is 1 if no
-    /// other daemon has the node's share open.
+    /// cached only if the number was the same before its contents were read. It is [`ALONE`] if
+    /// no other daemon has the node's share open.
     pub fn caching(&self, node: NodeId) -> Option<u64> {
         self.shares().route(node).ok()?.core.lease.generation()
     }
