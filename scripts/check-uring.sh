@@ -55,5 +55,5 @@ if [ "${1:-}" = --stress ]; then
 fi
 
 export KITHFS_TRANSPORT=uring
-cargo test --locked --test mount -- uring:: fuse_adapter:: hostile:: end_to_end:: helper:: lock:: signed:: refused::
+cargo test --locked --test mount -- uring:: fuse_adapter:: hostile:: end_to_end:: helper:: lock:: program_locks:: signed:: refused::
 cargo test --locked --test project -- readme::

@@ -11,10 +11,10 @@
 use std::io;
 use std::ops::Range;
 
-use crate::store::{Seek, Space};
+use crate::store::{Lock, Seek, Space, Span};
 pub use crate::vault::{
-    ALONE, Attr, Caller, Entry, Fallocate, Handle, NodeId, OpenFlags, Opened, RenameMode, SetAttr,
-    SetXattr, Sought,
+    ALONE, Attr, Caller, Entry, Fallocate, Handle, LockRequest, NodeId, OpenFlags, Opened,
+    RenameMode, SetAttr, SetXattr, Sought,
 };
 
 /// The error of an operation: a positive `errno`.
@@ -244,6 +244,30 @@ pub trait Operations: Send + Sync + 'static {
     }
     /// Handles close(2) of one descriptor: the last chance to report an error of a write.
     fn flush(&self, handle: Handle) -> Result<()>;
+    /// Takes, changes or removes a lock of a program, without waiting; returns false if the lock of
+    /// another owner prevents it.
+    fn lock(&self, handle: Handle, request: &LockRequest) -> Result<bool> {
+        let _ = (handle, request);
+        Err(Errno::ENOSYS)
+    }
+    /// Returns the committed state of a file if the kernel may have pages of an earlier one.
+    fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]> {
+        let _ = handle;
+        None
+    }
+    /// Notes that the kernel has dropped all pages of a file that are older than this state.
+    fn pages_dropped(&self, handle: Handle, older: [u8; 32]) {
+        let _ = (handle, older);
+    }
+    /// Returns a lock that prevents the requested one.
+    fn find_lock(&self, handle: Handle, request: &LockRequest) -> Result<Option<(Lock, Span)>> {
+        let _ = (handle, request);
+        Err(Errno::ENOSYS)
+    }
+    /// Removes all `fcntl` locks that `owner` has on the file of a handle.
+    fn unlock_owner(&self, handle: Handle, owner: u64) {
+        let _ = (handle, owner);
+    }
     /// Closes a handle after its last descriptor and mapping are gone. No program sees the error.
     fn release(&self, handle: Handle) -> Result<()>;
     /// Makes contents (and, unless `data_only`, the inode) durable.

@@ -19,7 +19,7 @@ const SYNCED: Duration = Duration::from_secs(1);
 /// How requests arrive from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Over `/dev/fuse`, by `fuser`.
+    /// Over `/dev/fuse`.
     #[default]
     Dev,
     /// Over io_uring if the kernel offers it, otherwise over `/dev/fuse`.
@@ -54,6 +54,9 @@ pub struct ServeOptions {
     /// The kernel keeps no pages of files: each read and write of a program becomes a request.
     /// Shared mappings are then impossible.
     pub direct_io: bool,
+    /// Locks of programs (`fcntl`, `flock`) come to us; otherwise the kernel has them, for this mount
+    /// alone.
+    pub locks: bool,
     /// Whether the kernel or the daemon checks permissions.
     pub permissions: Permissions,
     /// Objects have POSIX ACLs.
@@ -82,6 +85,7 @@ impl Default for ServeOptions {
             negative_ttl: MISSING,
             writeback: true,
             direct_io: false,
+            locks: false,
             permissions: Permissions::default(),
             acls: true,
             max_write: 1 << 20,
@@ -113,6 +117,7 @@ impl ServeOptions {
             attr_ttl: self.attr_ttl.min(LEASED),
             negative_ttl: self.negative_ttl.min(names),
             writeback: false,
+            locks: true,
             ..self
         }
     }

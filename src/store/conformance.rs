@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Access, Allocate, Dir, File, Kind, Lock, RenameMode, Seek, SetTime, Timestamp};
+use super::{Access, Allocate, Dir, File, Kind, Lock, RenameMode, Seek, SetTime, Span, Timestamp};
 
 type Root = Arc<dyn Dir>;
 
@@ -17,7 +17,7 @@ macro_rules! conformance {
         $crate::store::conformance::conformance!(@each $name, $store;
             names, files, modes, directories, listings, many_entries, listing_while_entries_go, links, symlinks, special_files, renames,
             rename_replaces, rename_no_replace, rename_exchanges, rename_leaves_a_whiteout,
-            rename_into_itself, sparse, times, owners, xattrs, locks, directory_locks,
+            rename_into_itself, sparse, times, owners, xattrs, locks, locks_on_ranges, directory_locks,
             unlinked_but_open, spaces);
     };
     (@each $name:ident, $store:expr; $($check:ident),*) => {
@@ -592,6 +592,40 @@ pub(super) fn locks(root: Root) {
     assert!(!third.try_lock(Lock::Shared).unwrap());
     drop(first);
     assert!(third.try_lock(Lock::Exclusive).unwrap());
+}
+
+pub(super) fn locks_on_ranges(root: Root) {
+    let span = |first, last| Span { first, last };
+    let first = root.create_file(b"f", 0o644).unwrap();
+    let second = root.open_file(b"f", Access::ReadWrite).unwrap();
+    let (shared, exclusive) = (Some(Lock::Shared), Some(Lock::Exclusive));
+    assert!(first.try_lock_span(exclusive, span(10, 29)).unwrap());
+    assert!(!second.try_lock_span(shared, span(29, 29)).unwrap());
+    assert!(second.try_lock_span(exclusive, span(30, Span::END)).unwrap());
+    // A handle can split its lock, and change the kind of a part.
+    assert!(first.try_lock_span(None, span(15, 19)).unwrap());
+    assert!(first.try_lock_span(shared, span(20, 24)).unwrap());
+    assert!(second.try_lock_span(exclusive, span(15, 19)).unwrap());
+    assert!(second.try_lock_span(shared, span(20, 24)).unwrap());
+    let found = second.find_lock(Lock::Exclusive, span(20, 24)).unwrap();
+    assert_eq!(found, Some((Lock::Shared, span(20, 24))));
+    assert_eq!(second.find_lock(Lock::Shared, span(0, 9)).unwrap(), None);
+    let found = first.find_lock(Lock::Shared, span(100, 100)).unwrap();
+    assert_eq!(found, Some((Lock::Exclusive, span(30, Span::END))));
+    assert!(!first.try_lock_span(exclusive, span(20, 24)).unwrap(), "two have it shared");
+    assert!(!second.try_lock_span(shared, span(25, 25)).unwrap(), "nothing else has changed");
+    // A lock on the whole file is of another kind, and ends with its own handle only.
+    assert!(first.try_lock(Lock::Exclusive).unwrap());
+    root.unlink(b"f").unwrap();
+    let third = first.reopen(Access::ReadWrite).unwrap();
+    assert!(!third.try_lock_span(shared, span(10, 10)).unwrap());
+    drop(third);
+    assert!(!second.try_lock_span(shared, span(10, 10)).unwrap());
+    drop(first);
+    assert!(second.try_lock_span(exclusive, span(0, Span::END)).unwrap());
+    let reader = second.reopen(Access::Read).unwrap();
+    let refused = reader.try_lock_span(exclusive, span(0, 0)).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
 }
 
 pub(super) fn directory_locks(root: Root) {

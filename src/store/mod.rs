@@ -187,6 +187,30 @@ pub enum Lock {
     Exclusive,
 }
 
+/// A range of offsets to lock, both ends included. The file need not be that long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first offset.
+    pub first: u64,
+    /// The last offset; at most [`Span::END`].
+    pub last: u64,
+}
+
+impl Span {
+    /// The last offset that can be locked.
+    pub const END: u64 = i64::MAX as u64;
+
+    /// Returns the range of one offset.
+    pub const fn one(offset: u64) -> Span {
+        Span { first: offset, last: offset }
+    }
+
+    /// Returns whether two ranges have an offset in common.
+    pub fn overlaps(&self, other: &Span) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
 /// An open directory of the store. All names are single components relative to it.
 ///
 /// Errors are those of the named system call; implementations other than [`os`] return the same
@@ -328,6 +352,16 @@ pub trait File: Send + Sync {
     fn keep_access_time(&self) {}
     /// Tries to take an advisory lock; `Ok(false)` if another handle holds it.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
+    /// Opens this same file again, with locks of its own, whether it still has a name or not.
+    fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>>;
+    /// Sets the lock of this handle on a range of offsets: takes it, changes its kind, or with `None`
+    /// removes it. The locks of this handle on other offsets stay. Returns `Ok(false)`, and changes
+    /// nothing, if the lock of another handle prevents it. An exclusive lock needs a handle for
+    /// writing (`EBADF`). Such locks and those of [`File::try_lock`] ignore each other, except on
+    /// stores that make one kind of both, such as NFS.
+    fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool>;
+    /// Returns a lock of another handle that prevents this handle from locking the range.
+    fn find_lock(&self, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>>;
     /// For downcasts inside an implementation.
     fn as_any(&self) -> &dyn std::any::Any;
 }

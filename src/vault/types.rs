@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Kind, SetTime, Timestamp};
+use crate::store::{Kind, Lock, SetTime, Span, Timestamp};
 
 /// Number of a node of an open vault. The root is [`ROOT`]; a number is never reused while the
 /// vault is open.
@@ -217,6 +217,19 @@ pub enum Fallocate {
         /// The size does not change, even if the range goes beyond it.
         keep_size: bool,
     },
+}
+
+/// A request of a program for a lock on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// Owner of the lock, as the kernel names it. An owner's locks do not exclude each other.
+    pub owner: u64,
+    /// The lock to take; `None` removes what the owner has of the range.
+    pub lock: Option<Lock>,
+    /// The range of a lock of `fcntl`.
+    pub span: Span,
+    /// A lock of `flock`, which is on the whole file and of another kind.
+    pub whole: bool,
 }
 
 /// How `setxattr` treats an existing or a missing attribute.

@@ -14,6 +14,7 @@ mod idle;
 mod lock;
 mod lock_on;
 mod posix;
+mod program_locks;
 mod refused;
 mod shared;
 mod signed;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::mounted::{Mount, Scratch, can_mount, expect_code};
@@ -65,7 +66,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Returns whether the kernel knows the attributes of a file although the daemons are stopped. (An
 /// open always asks the daemon.)
-fn is_cached(daemons: &[Pid], path: &Path) -> bool {
+pub fn is_cached(daemons: &[Pid], path: &Path) -> bool {
     let signal = |signal| daemons.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
     signal(Signal::STOP);
     let mut limited = Command::new("timeout");
@@ -250,11 +251,18 @@ fn a_removed_or_foreign_lease_costs_only_time() {
     }
     // A process that holds the lock, and is no daemon, gives no sign of life.
     wait_for_lease();
-    let wants = OpenOptions::new().create(true).append(true).open(lease.with_file_name("+wanted"));
-    let wants = wants.unwrap();
-    wait_until("it says that it wants the lease", || wants.try_lock_shared().is_ok());
-    let held = File::open(&lease).unwrap();
-    wait_until("the daemons release the lease", || held.try_lock().is_ok());
+    // Locks of `fcntl`, as those of the daemons.
+    let lock = |file: &File, how| fcntl_lock(file, how).is_ok();
+    let mut wants = OpenOptions::new();
+    wants.create(true).read(true).append(true);
+    let wants = wants.open(lease.with_file_name("+wanted")).unwrap();
+    wait_until("it says that it wants the lease", || {
+        lock(&wants, FlockOperation::NonBlockingLockShared)
+    });
+    let held = OpenOptions::new().read(true).write(true).open(&lease).unwrap();
+    wait_until("the daemons release the lease", || {
+        lock(&held, FlockOperation::NonBlockingLockExclusive)
+    });
     drop(wants);
     fs::write(hers.point.join("file"), "taken over").unwrap();
     assert_eq!(fs::read(his.point.join("file")).unwrap(), b"taken over");

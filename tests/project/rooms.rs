@@ -57,7 +57,8 @@ const SUB_ROOMS: &[&str] = &[
 const ENTRIES_MAX: usize = 15;
 
 /// What `fuse` may use of `store`.
-const PLAIN: &[&str] = &["Kind", "RenameMode", "Seek", "SetTime", "Space", "Stat", "Timestamp"];
+const PLAIN: &[&str] =
+    &["Kind", "Lock", "RenameMode", "Seek", "SetTime", "Space", "Span", "Stat", "Timestamp"];
 
 const PURE: &[&str] = &["crypto", "format", "roster"];
 
@@ -131,7 +132,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ),
     (
         "store/os/sys.rs",
-        "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat, sync_file_range",
+        "system calls that neither std nor rustix has: fchmodat2, getxattrat, setxattrat, removexattrat, sync_file_range, fcntl for locks of an open file description",
     ),
     ("fuse/transport/serve.rs", "a descriptor that was lent to the transport is taken back"),
     (

@@ -7,6 +7,7 @@ pub mod counting;
 pub mod cuts;
 pub mod forger;
 pub mod holes;
+pub mod locker;
 pub mod members;
 pub mod memfs;
 pub mod mounted;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kithfs::roster::{Identity, Role};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::store::mem::MemStore;
-use kithfs::store::{Access, Call, Lock, RenameMode as StoreRename};
+use kithfs::store::{Access, Call, Lock, RenameMode as StoreRename, Span};
 use kithfs::vault::{CreateShare, Error, LockMode, OpenFlags, ROOT, RenameMode, Vault};
 
 use crate::support::members::{member, open_as, person, together, trusting, with_bob};
@@ -626,9 +626,11 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
     assert!(cuts > 100, "{cuts} cuts");
 }
 
-/// Returns whether a process holds a shared lock on a file in the root of a store.
-fn is_locked_shared(store: &MemStore, name: &[u8]) -> bool {
-    store.root().stat(name).is_ok_and(|stat| store.locks_on(stat.ino).contains(&Lock::Shared))
+/// Returns whether a process holds a lock on a file in the root of a store.
+fn is_locked(store: &MemStore, name: &[u8]) -> bool {
+    let all = Span { first: 0, last: Span::END };
+    let file = store.root().open_file(name, Access::Read);
+    file.is_ok_and(|file| file.find_lock(Lock::Exclusive, all).unwrap().is_some())
 }
 
 #[test]
@@ -650,7 +652,7 @@ fn removing_the_lock_file_admits_no_second_writer() {
     // No other opener arrives: the file is created again, and keeps others out again. It is there
     // a moment before it is locked. (Calls for locks were counted here, until the lease made others.)
     store.root().unlink(b"+lock").unwrap();
-    while !is_locked_shared(&store, b"+lock") {
+    while !is_locked(&store, b"+lock") {
         std::thread::yield_now();
     }
     assert!(matches!(alone(&ann_id), Err(Error::InUse { .. })));
@@ -813,7 +815,7 @@ fn a_file_opened_while_its_folder_becomes_a_share_is_refused() {
             let _ = opened.send(errno(result));
         });
         // He waits for the lease, to open the file for writing.
-        while !is_locked_shared(&watched, b"+wanted") {
+        while !is_locked(&watched, b"+wanted") {
             std::thread::yield_now();
         }
     }));

@@ -13,6 +13,7 @@ mod lock_model;
 mod model;
 mod names;
 mod naming_model;
+mod program_locks;
 mod rollback;
 mod shared_mark;
 mod sizes;

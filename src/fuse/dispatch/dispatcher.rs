@@ -19,6 +19,7 @@ use super::held::Held;
 use super::reply::{Answer, Patience, Undo};
 use crate::fuse::dispatch::prefetch::Prefetch;
 use crate::fuse::dispatch::seek::{Question, Said, Seeker};
+use crate::fuse::dispatch::waiters::{TryLock, Waiters};
 use crate::fuse::listing::Listing;
 use crate::fuse::ops::{
     self, Attr, DirCache, Errno, FileRange, NodeId, OpenRequest, Opened, OpenedDir, Operations,
@@ -31,8 +32,8 @@ use crate::fuse::protocol::notify::Notifier;
 use crate::fuse::protocol::request::{Call, Header, Range};
 use crate::fuse::protocol::wire::{self, Device};
 use crate::fuse::settings::ServeOptions;
-use crate::store::Space;
-use crate::vault::Handle;
+use crate::store::{Lock, Space};
+use crate::vault::{Handle, LockRequest};
 
 /// Maximum number of bytes that one copy_file_range copies. For more, the caller calls again.
 const COPY_AT_ONCE: u64 = 64 << 20;
@@ -50,10 +51,50 @@ pub struct Dispatcher {
     device: Device,
     seeker: Seeker,
     held: Held,
+    waiters: Waiters,
     /// Copies in progress, by the number of the request, and whether the caller was interrupted.
     copies: Mutex<HashMap<u64, bool>>,
     /// Bytes that are copied between two checks for an interrupt.
     copy_step: u64,
+}
+
+/// Arguments of SETLK and SETLKW.
+#[derive(Clone, Copy, Debug)]
+pub struct LockCall {
+    /// The handle of the program that locks.
+    pub handle: Handle,
+    /// The lock.
+    pub request: LockRequest,
+    /// SETLKW: the program waits for the lock.
+    pub wait: bool,
+}
+
+/// What [`Waiters`] ask for.
+struct Locks {
+    ops: Arc<dyn Operations>,
+    kernel: Notifier,
+}
+
+impl TryLock for Locks {
+    fn try_lock(&self, call: &LockCall) -> Result<bool> {
+        guarded(|| "SetLk".into(), || self.ops.lock(call.handle, &call.request))
+    }
+
+    fn drop_pages(&self, node: NodeId, handle: Handle) {
+        let run = || {
+            if let Some(older) = self.ops.pages_to_drop(handle) {
+                match self.kernel.inval_inode(node, 0, 0) {
+                    // The kernel does not know the file any more.
+                    Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
+                        tracing::debug!(%error, "the kernel does not drop pages");
+                    }
+                    _ => self.ops.pages_dropped(handle, older),
+                }
+            }
+            Ok(())
+        };
+        let _ = guarded(|| "SetLk".into(), run);
+    }
 }
 
 /// Runs an operation; a panic in it becomes `EIO`. `name` is evaluated only for that.
@@ -165,6 +206,10 @@ impl Dispatcher {
         let gate = Gate::new(ops.clone(), &options, Notifier::new(device.clone()));
         let prefetch = Prefetch::new(ops.clone(), &options, Notifier::new(device.clone()));
         let held = Held::new(ops.clone(), Notifier::new(device.clone()));
+        let waiters = Waiters::new(Box::new(Locks {
+            ops: ops.clone(),
+            kernel: Notifier::new(device.clone()),
+        }));
         Dispatcher {
             ops,
             gate,
@@ -173,6 +218,7 @@ impl Dispatcher {
             device,
             seeker,
             held,
+            waiters,
             copies: Mutex::default(),
             copy_step,
         }
@@ -203,6 +249,42 @@ impl Dispatcher {
     pub fn read(&self, range: Range, buf: &mut [u8]) -> Result<usize> {
         guarded(|| "Read".into(), || self.ops.read(range.handle, range.offset, buf))
             .map(|read| read.min(buf.len()))
+    }
+
+    /// Answers SETLK and SETLKW: calls `reply`, later and on another thread if another program has
+    /// the lock, or if the kernel first has to drop pages that are older than the lock.
+    pub fn lock_later(
+        &self,
+        header: &Header,
+        call: LockCall,
+        reply: impl FnOnce(Answer) + Send + 'static,
+    ) {
+        let LockCall { handle, request, wait } = call;
+        let reply = |result: Result<()>| {
+            reply(match result {
+                Ok(()) => Answer { error: None, undo: Undo::Nothing },
+                Err(error) => Answer::refusal(error),
+            })
+        };
+        match guarded(|| "SetLk".into(), || self.ops.lock(handle, &request)) {
+            Ok(true) => {
+                if request.lock != Some(Lock::Exclusive) {
+                    self.waiters.poke(); // an exclusive lock may have become a shared one
+                }
+                if request.lock.is_some() && self.ops.pages_to_drop(handle).is_some() {
+                    return self.waiters.wait(header.into(), call, true, Box::new(reply));
+                }
+                reply(Ok(()));
+            }
+            Ok(false) if wait => self.waiters.wait(header.into(), call, false, Box::new(reply)),
+            Ok(false) => reply(Err(Errno::new(libc::EAGAIN))),
+            Err(error) => reply(Err(error)),
+        }
+    }
+
+    /// Ends all waits for locks, because the session has ended.
+    pub fn end_waits(&self) {
+        self.waiters.end();
     }
 
     /// Sends an answer over the device, and undoes it if the kernel does not take it.
@@ -381,7 +463,11 @@ impl Dispatcher {
                 put_written(out, data.len() as u32); // the request states the length as a u32
             }
             Call::StatFs => put_statfs(out, &self.ops.statfs()?),
-            Call::Release { handle } => self.ops.release(handle)?,
+            Call::Release { handle } => {
+                let released = self.ops.release(handle);
+                self.waiters.poke();
+                released?;
+            }
             Call::Fsync { handle, data_only } => self.ops.fsync(handle, data_only)?,
             Call::SetXattr { name, value, flags } => {
                 let kill_sgid = privilege::kills_sgid(&*self.ops, node, name, by)?;
@@ -406,7 +492,23 @@ impl Dispatcher {
                 self.gate.changed_xattr(by, node, name);
                 outcome?;
             }
-            Call::Flush { handle } => self.ops.flush(handle)?,
+            Call::Flush { handle, owner } => {
+                let flushed = self.ops.flush(handle);
+                self.ops.unlock_owner(handle, owner);
+                self.waiters.poke();
+                flushed?;
+            }
+            Call::GetLk { handle, ref request } => {
+                wire::put_lock(out, self.ops.find_lock(handle, request)?);
+            }
+            Call::SetLk { handle, ref request, .. } => {
+                if request.lock.is_some() {
+                    // This thread must not wait; `lock_later` is for that.
+                    return Err(Errno::new(libc::ENOLCK));
+                }
+                self.ops.lock(handle, request)?;
+                self.waiters.poke();
+            }
             Call::OpenDir => {
                 let opened = self.ops.opendir(node)?;
                 put_opened_dir(out, opened, &self.options(node, before));
@@ -472,11 +574,10 @@ impl Dispatcher {
                     );
                 }
             }
-            Call::Interrupt { unique } => {
-                if let Some(interrupted) = self.copies.lock().get_mut(&unique) {
-                    *interrupted = true;
-                }
-            }
+            Call::Interrupt { unique } => match self.copies.lock().get_mut(&unique) {
+                Some(interrupted) => *interrupted = true,
+                None => self.waiters.interrupt(unique),
+            },
             Call::Destroy | Call::NotifyReply => {}
             Call::Unknown => return Err(Errno::ENOSYS),
         }

@@ -5,9 +5,11 @@
 //! * [`held`]: writes that the kernel has cached and that cannot be stored.
 //! * `prefetch`: the contents of small files, given to the kernel before it asks.
 //! * [`seek`]: holes in files of which the kernel has dirty pages.
+//! * `waiters`: programs that wait for a lock.
 
 pub mod dispatcher;
 pub mod held;
 pub(super) mod prefetch;
 pub mod reply;
 pub mod seek;
+mod waiters;

@@ -1,5 +1,5 @@
 //! The first request of a session, INIT, in which the kernel and the daemon agree on capabilities and
-//! limits. Used by the io_uring transport; `fuser` has its own.
+//! limits. Used by the transports other than `fuser`, which has its own.
 //!
 //! Rules that hold here
 //! * The kernel offers capabilities, and the daemon accepts those that it wants. A capability that
@@ -12,7 +12,6 @@ use crate::fuse::protocol::abi::{self, init_flag, init_in, init_out, put, u32_at
 use crate::fuse::settings::{Permissions, ServeOptions};
 
 /// Capabilities that are requested if the kernel has them. Not requested are:
-/// * POSIX and BSD locks, which the kernel then handles by itself;
 /// * `SETXATTR_EXT`, which is not needed;
 /// * `NO_OPENDIR_SUPPORT`, because listings need a handle;
 /// * `ASYNC_DIO`: under it the kernel (6.18) keeps pages that were read into its cache during an
@@ -87,6 +86,9 @@ pub fn answer(
         (init_flag::DONT_MASK, options.acls),
         (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
         (init_flag::OVER_IO_URING, uring),
+        // Otherwise the kernel handles locks by itself.
+        (init_flag::POSIX_LOCKS, options.locks),
+        (init_flag::FLOCK_LOCKS, options.locks),
     ] {
         if on {
             wanted |= flag;
@@ -175,7 +177,10 @@ mod tests {
             answer(&offer(42, u64::MAX), &ServeOptions::default().shared(), false).unwrap();
         let either = init_flag::WRITEBACK_CACHE | init_flag::AUTO_INVAL_DATA;
         assert_eq!(terms.flags & either, init_flag::AUTO_INVAL_DATA);
+        let locks = init_flag::POSIX_LOCKS | init_flag::FLOCK_LOCKS;
+        assert_eq!(terms.flags & locks, locks);
         let (terms, _) = answer(&offer(42, u64::MAX), &ServeOptions::default(), false).unwrap();
         assert_eq!(terms.flags & either, init_flag::WRITEBACK_CACHE);
+        assert_eq!(terms.flags & locks, 0);
     }
 }

@@ -9,8 +9,8 @@
 use crate::fuse::ops::{Caller, Errno, FileRange, NodeId, Result, SetAttr};
 use crate::fuse::permission::privilege::Requester;
 use crate::fuse::protocol::abi::{self, fattr, opcode, u32_at, u64_at};
-use crate::store::{SetTime, Timestamp};
-use crate::vault::Handle;
+use crate::store::{Lock, SetTime, Span, Timestamp};
+use crate::vault::{Handle, LockRequest};
 
 /// The fields that every request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +164,20 @@ pub enum Call<'a> {
     RemoveXattr {
         name: &'a [u8],
     },
+    /// `owner`: of the locks that the program loses by closing a descriptor.
     Flush {
         handle: Handle,
+        owner: u64,
+    },
+    GetLk {
+        handle: Handle,
+        request: LockRequest,
+    },
+    /// `wait`: until the lock is granted.
+    SetLk {
+        handle: Handle,
+        request: LockRequest,
+        wait: bool,
     },
     OpenDir,
     ReadDir {
@@ -224,6 +236,28 @@ fn range(fixed: &[u8]) -> Range {
         offset: u64_at(fixed, at::offset),
         size: u32_at(fixed, at::size) as usize,
     }
+}
+
+fn lock_request(fixed: &[u8]) -> Result<(Handle, LockRequest)> {
+    use abi::{file_lock, lk_in as at};
+    let field = |field| u64_at(fixed, at::lk + field);
+    let lock = match u32_at(fixed, at::lk + file_lock::r#type) as i32 {
+        libc::F_RDLCK => Some(Lock::Shared),
+        libc::F_WRLCK => Some(Lock::Exclusive),
+        libc::F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    let (first, last) = (field(file_lock::start), field(file_lock::end).min(Span::END));
+    if first > last {
+        return Err(Errno::EINVAL);
+    }
+    let request = LockRequest {
+        owner: u64_at(fixed, at::owner),
+        lock,
+        span: Span { first, last },
+        whole: u32_at(fixed, at::lk_flags) & abi::LK_FLOCK != 0,
+    };
+    Ok((u64_at(fixed, at::fh), request))
 }
 
 fn set_attr(fixed: &[u8]) -> Result<SetAttr> {
@@ -402,7 +436,17 @@ impl<'a> Call<'a> {
                 Call::ListXattr { size: u32_at(fixed, abi::getxattr_in::size) as usize }
             }
             opcode::REMOVEXATTR => Call::RemoveXattr { name: one()? },
-            opcode::FLUSH => Call::Flush { handle: u64_at(fixed, abi::flush_in::fh) },
+            opcode::FLUSH => Call::Flush {
+                handle: u64_at(fixed, abi::flush_in::fh),
+                owner: u64_at(fixed, abi::flush_in::lock_owner),
+            },
+            opcode::GETLK | opcode::SETLK | opcode::SETLKW => {
+                let (handle, request) = lock_request(fixed)?;
+                match operation {
+                    opcode::GETLK => Call::GetLk { handle, request },
+                    _ => Call::SetLk { handle, request, wait: operation == opcode::SETLKW },
+                }
+            }
             opcode::OPENDIR => Call::OpenDir,
             opcode::READDIR => Call::ReadDir { range: range(fixed), plus: false },
             opcode::READDIRPLUS => Call::ReadDir { range: range(fixed), plus: true },

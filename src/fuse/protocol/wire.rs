@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fuse::ops::{Attr, Errno};
-use crate::store::Kind;
+use crate::store::{Kind, Lock, Span};
 
 /// Length of `struct fuse_out_header`.
 pub const OUT_HEADER: usize = 16;
@@ -98,6 +98,20 @@ pub fn put_entry(out: &mut Vec<u8>, attr: &Attr, entry_ttl: Duration, attr_ttl: 
         out.extend_from_slice(&number.to_ne_bytes());
     }
     put_attr(out, attr);
+}
+
+/// Appends `struct fuse_lk_out`: the lock that is in the way, without the process that holds it,
+/// which may be one of another machine; `None` if there is none.
+pub fn put_lock(out: &mut Vec<u8>, found: Option<(Lock, Span)>) {
+    let (kind, span) = match found {
+        None => (libc::F_UNLCK, Span { first: 0, last: 0 }),
+        Some((Lock::Shared, span)) => (libc::F_RDLCK, span),
+        Some((Lock::Exclusive, span)) => (libc::F_WRLCK, span),
+    };
+    out.extend_from_slice(&span.first.to_ne_bytes());
+    out.extend_from_slice(&span.last.to_ne_bytes());
+    out.extend_from_slice(&(kind as u32).to_ne_bytes());
+    out.extend_from_slice(&[0; 4]);
 }
 
 /// Appends a `struct fuse_entry_out` with node 0. In a reply to LOOKUP it means that the name does

@@ -37,8 +37,8 @@ use crate::fuse::settings::{Permissions, ServeOptions};
 use crate::store::{SetTime, Timestamp};
 
 /// Capabilities that are requested if the kernel has them. Not among them: `SETXATTR_EXT`, which
-/// makes `fuser` 0.18 panic; POSIX and BSD locks, which the kernel then handles by itself;
-/// `ASYNC_DIO`, for the reason given in `init.rs`; `NO_OPENDIR_SUPPORT`, since listings need a
+/// makes `fuser` 0.18 panic; POSIX and BSD locks, which `fuser` does not tell apart, and whose waits
+/// cannot be interrupted with it (see `device.rs`); `ASYNC_DIO`, for the reason given in `init.rs`; `NO_OPENDIR_SUPPORT`, since listings need a
 /// handle.
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_BIG_WRITES)
@@ -410,10 +410,11 @@ impl ::fuser::Filesystem for Adapter {
         request: &Request,
         node: INodeNo,
         handle: FileHandle,
-        _owner: LockOwner,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.answer(request, node, &Call::Flush { handle: handle.0 }, reply);
+        let call = Call::Flush { handle: handle.0, owner: owner.0 };
+        self.answer(request, node, &call, reply);
     }
 
     fn release(

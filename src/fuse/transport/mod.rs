@@ -1,9 +1,11 @@
 //! How requests reach the daemon and replies reach the kernel.
 //!
 //! * [`mod@serve`]: starts a transport and waits for its end.
-//! * [`mod@fuser`]: `/dev/fuse`, by the library of that name; [`uring`]: io_uring.
+//! * [`mod@fuser`]: `/dev/fuse`, by the library of that name; `device`: the same by a loop of our own;
+//!   [`uring`]: io_uring.
 //! * `pool`: threads for requests that take long.
 
+mod device;
 pub mod fuser;
 mod pool;
 pub mod serve;

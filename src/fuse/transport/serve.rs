@@ -1,7 +1,8 @@
 //! Threads on the FUSE device or on io_uring, until the filesystem is unmounted.
 //!
 //! Rules that hold here
-//! * `fuser` is the transport unless io_uring was requested and is available.
+//! * `fuser` is the transport unless io_uring was requested and is available, or the locks of programs
+//!   come to the daemon.
 //! * `fuser` never mounts or unmounts: it gets the descriptor of a filesystem that is mounted
 //!   already.
 //! * All threads read from one descriptor. With clones (`FUSE_DEV_IOC_CLONE`) a reply would have to
@@ -19,6 +20,7 @@ use crate::fuse::ops::Operations;
 use crate::fuse::protocol::notify::Notifier;
 use crate::fuse::protocol::wire::Device;
 use crate::fuse::settings::{ServeOptions, Transport};
+use crate::fuse::transport::device;
 use crate::fuse::transport::fuser::Adapter;
 use crate::fuse::transport::uring;
 
@@ -37,6 +39,8 @@ enum Session {
         session: BackgroundSession,
         lent: RawFd,
     },
+    /// By threads of our own.
+    Own(device::Session),
     Uring(uring::Session),
 }
 
@@ -56,6 +60,11 @@ pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> i
     if over_io_uring {
         let device = Device::new(fd);
         let session = Session::Uring(uring::start(&device, ops, options, insist)?);
+        return Ok(Serving { session, device });
+    }
+    if options.locks {
+        let device = Device::new(fd);
+        let session = Session::Own(device::start(&device, ops, options)?);
         return Ok(Serving { session, device });
     }
     let duplicate = fd.try_clone()?;
@@ -93,6 +102,7 @@ impl Serving {
     /// dropped before it returns.
     pub fn join(self) -> io::Result<()> {
         match self.session {
+            Session::Own(session) => session.join(),
             Session::Uring(session) => session.join(),
             Session::Dev { session, lent } => {
                 let result = session.join();

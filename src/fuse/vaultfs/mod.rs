@@ -23,8 +23,8 @@ use crate::fuse::ops::{
     Operations, RenameMode, Result, SetAttr, SetXattr, Sought,
 };
 use crate::fuse::protocol::wire::kind_of_mode;
-use crate::store::{Kind, Seek, Space};
-use crate::vault::{Error, Handle, OpenFlags, Vault};
+use crate::store::{Kind, Lock, Seek, Space, Span};
+use crate::vault::{Error, Handle, LockRequest, OpenFlags, Vault};
 
 /// The attribute that SELinux keeps a file's label in.
 const SECURITY_LABEL: &[u8] = b"security.selinux";
@@ -303,6 +303,27 @@ impl Operations for VaultFs {
 
     fn flush(&self, handle: Handle) -> Result<()> {
         Ok(self.written().flush(handle)?)
+    }
+
+    fn lock(&self, handle: Handle, request: &LockRequest) -> Result<bool> {
+        let vault = if request.lock.is_some() { self.used()? } else { self.written() };
+        Ok(vault.lock(handle, request)?)
+    }
+
+    fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]> {
+        self.written().pages_to_drop(handle)
+    }
+
+    fn pages_dropped(&self, handle: Handle, older: [u8; 32]) {
+        self.written().pages_dropped(handle, older);
+    }
+
+    fn find_lock(&self, handle: Handle, request: &LockRequest) -> Result<Option<(Lock, Span)>> {
+        Ok(self.used()?.find_lock(handle, request)?)
+    }
+
+    fn unlock_owner(&self, handle: Handle, owner: u64) {
+        self.written().unlock_owner(handle, owner);
     }
 
     fn release(&self, handle: Handle) -> Result<()> {

@@ -38,7 +38,8 @@ use std::sync::Arc;
 pub use plan::{Calls, Fault, FaultPlan, Locks, When};
 
 use super::{
-    Access, Allocate, Call, Dir, DirEntry, File, Kind, Lock, RenameMode, Seek, SetTime, Space, Stat,
+    Access, Allocate, Call, Dir, DirEntry, File, Kind, Lock, RenameMode, Seek, SetTime, Space,
+    Span, Stat,
 };
 
 /// A store behind a plan.
@@ -392,7 +393,33 @@ impl File for FaultFile {
             Locks::ByAccess if lock == Lock::Exclusive && self.access == Access::Read => {
                 Err(io::Error::from_raw_os_error(libc::EBADF))
             }
-            _ => self.file.try_lock(lock),
+            // The server has locks on ranges only.
+            Locks::ByAccess => {
+                self.file.try_lock_span(Some(lock), Span { first: 0, last: Span::END })
+            }
+            Locks::Own => self.file.try_lock(lock),
+        }
+    }
+
+    fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>> {
+        self.plan.pass(Call::OpenFile)?;
+        let file = self.file.reopen(access)?;
+        Ok(Arc::new(FaultFile { file, plan: self.plan.clone(), access }))
+    }
+
+    fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool> {
+        self.plan.pass(Call::Lock)?;
+        match self.plan.locks() {
+            Locks::Everybody => Ok(true),
+            Locks::ByAccess | Locks::Own => self.file.try_lock_span(lock, span),
+        }
+    }
+
+    fn find_lock(&self, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>> {
+        self.plan.pass(Call::Lock)?;
+        match self.plan.locks() {
+            Locks::Everybody => Ok(None),
+            Locks::ByAccess | Locks::Own => self.file.find_lock(lock, span),
         }
     }
 

@@ -68,6 +68,7 @@ pub enum Locks {
     Everybody,
     /// As on NFS, with each opener on a machine of its own: a lock on a directory excludes no one,
     /// and an exclusive lock on a file needs a handle that is open for writing, otherwise `EBADF`.
+    /// A lock on a whole file is a lock on the range of all its offsets.
     ByAccess,
 }
 

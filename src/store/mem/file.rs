@@ -9,7 +9,7 @@ use rustix::io::{Errno, Result};
 use super::state::{HandleId, MAX_LEN, State};
 use super::tree::Ino;
 use super::{Call, Shared, attr};
-use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat};
+use crate::store::{Access, Allocate, File, Lock, Seek, SetTime, Span, Stat};
 
 pub(super) struct MemFile {
     shared: Arc<Shared>,
@@ -171,6 +171,23 @@ impl File for MemFile {
 
     fn try_lock(&self, lock: Lock) -> io::Result<bool> {
         Ok(self.shared.state.lock().try_lock(self.ino, self.handle, lock))
+    }
+
+    fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>> {
+        let handle = self.shared.state.lock().hold(self.ino);
+        let writable = access == Access::ReadWrite;
+        Ok(Arc::new(MemFile::new(&self.shared, self.ino, handle, writable)))
+    }
+
+    fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool> {
+        if lock == Some(Lock::Exclusive) && !self.writable {
+            return Err(Errno::BADF.into());
+        }
+        Ok(self.shared.state.lock().lock_span(self.ino, self.handle, lock, span))
+    }
+
+    fn find_lock(&self, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>> {
+        Ok(self.shared.state.lock().find_lock(self.ino, self.handle, lock, span))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -103,11 +103,6 @@ impl MemStore {
         self.shared.state.lock().capacity = bytes;
     }
 
-    /// Returns the locks that are held on a file or directory, given by its inode number.
-    pub fn locks_on(&self, ino: u64) -> Vec<super::Lock> {
-        self.shared.state.lock().locks(ino).collect()
-    }
-
     /// Models memory pressure: data that failed flushes have lost
     /// ([`FaultPlan::lose_what_is_not_flushed`](super::fault::FaultPlan::lose_what_is_not_flushed))
     /// is not visible any more.

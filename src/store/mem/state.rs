@@ -15,7 +15,7 @@ use rustix::io::{Errno, Result};
 use super::content::{BLOCK, Content};
 use super::data::Data;
 use super::tree::{Change, Ino, Inode, Op, ROOT, Tick, Tree, time};
-use crate::store::{Kind, Lock};
+use crate::store::{Kind, Lock, Span};
 
 /// Longest file: that of ext4 with blocks of 4 KiB.
 pub(super) const MAX_LEN: u64 = (1 << 44) - BLOCK;
@@ -37,6 +37,8 @@ pub(super) struct State {
     handles: BTreeMap<Ino, u64>,
     next_handle: HandleId,
     locks: BTreeMap<Ino, BTreeMap<HandleId, Lock>>,
+    /// Locks on ranges.
+    spans: BTreeMap<Ino, Vec<(HandleId, Lock, Span)>>,
 }
 
 impl State {
@@ -53,6 +55,7 @@ impl State {
             handles: BTreeMap::new(),
             next_handle: 0,
             locks: BTreeMap::new(),
+            spans: BTreeMap::new(),
         }
     }
 
@@ -70,6 +73,7 @@ impl State {
             handles: BTreeMap::new(),
             next_handle: 0,
             locks: BTreeMap::new(),
+            spans: BTreeMap::new(),
         };
         copy.live.prune(|_| false);
         copy.count_blocks();
@@ -108,6 +112,7 @@ impl State {
             handles: BTreeMap::new(),
             next_handle: 0,
             locks: BTreeMap::new(),
+            spans: BTreeMap::new(),
         };
         after.count_blocks();
         after
@@ -285,11 +290,15 @@ impl State {
         if let Some(locks) = self.locks.get_mut(&ino) {
             locks.remove(&handle);
         }
+        if let Some(spans) = self.spans.get_mut(&ino) {
+            spans.retain(|(holder, ..)| *holder != handle);
+        }
         if let Some(count) = self.handles.get_mut(&ino) {
             *count -= 1;
             if *count == 0 {
                 self.handles.remove(&ino);
                 self.locks.remove(&ino);
+                self.spans.remove(&ino);
                 self.forget(ino);
             }
         }
@@ -315,6 +324,50 @@ impl State {
     /// Returns the locks that are held on an inode.
     pub(super) fn locks(&self, ino: Ino) -> impl Iterator<Item = Lock> + '_ {
         self.locks.get(&ino).into_iter().flat_map(|locks| locks.values().copied())
+    }
+
+    /// Returns a lock of another handle that prevents a lock on a range.
+    pub(super) fn find_lock(
+        &self,
+        ino: Ino,
+        handle: HandleId,
+        lock: Lock,
+        span: Span,
+    ) -> Option<(Lock, Span)> {
+        let spans = self.spans.get(&ino)?;
+        let conflicts = |(holder, held, at): &&(HandleId, Lock, Span)| {
+            *holder != handle
+                && at.overlaps(&span)
+                && (lock == Lock::Exclusive || *held == Lock::Exclusive)
+        };
+        spans.iter().find(conflicts).map(|&(_, held, at)| (held, at))
+    }
+
+    /// Sets or removes the lock of a handle on a range; returns whether no other lock prevents it.
+    pub(super) fn lock_span(
+        &mut self,
+        ino: Ino,
+        handle: HandleId,
+        lock: Option<Lock>,
+        span: Span,
+    ) -> bool {
+        if lock.is_some_and(|lock| self.find_lock(ino, handle, lock, span).is_some()) {
+            return false;
+        }
+        let spans = self.spans.entry(ino).or_default();
+        let (own, mut rest): (Vec<_>, Vec<_>) =
+            spans.drain(..).partition(|(holder, _, at)| *holder == handle && at.overlaps(&span));
+        for (_, held, at) in own {
+            if at.first < span.first {
+                rest.push((handle, held, Span { first: at.first, last: span.first - 1 }));
+            }
+            if at.last > span.last {
+                rest.push((handle, held, Span { first: span.last + 1, last: at.last }));
+            }
+        }
+        rest.extend(lock.map(|lock| (handle, lock, span)));
+        *spans = rest;
+        true
     }
 
     // Bytes.

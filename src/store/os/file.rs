@@ -8,13 +8,14 @@
 use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{self, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::grant::{self, Grants};
 use super::{Quirks, attr, locks, sys};
-use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat};
+use crate::store::{Access, Allocate, File, Lock, Seek, SetTime, Span, Stat};
 
 /// Most buffers that one `pwritev` takes (`IOV_MAX` of Linux).
 const IOV_MAX: usize = 1024;
@@ -168,6 +169,26 @@ impl File for OsFile {
 
     fn try_lock(&self, lock: Lock) -> io::Result<bool> {
         locks::try_lock(self.fd.as_fd(), lock)
+    }
+
+    fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>> {
+        let (access, needed) = match access {
+            Access::Read => (OFlags::RDONLY, 0o400),
+            Access::ReadWrite => (OFlags::RDWR, 0o600),
+        };
+        // The file may have lost its name; a duplicate of the descriptor would share its locks.
+        let path = sys::proc_path(self.fd.as_fd());
+        let open = || fs::open(&*path, access | OFlags::CLOEXEC, Mode::empty());
+        let fd = self.attempt(needed, open)?;
+        Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
+    }
+
+    fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool> {
+        locks::try_lock_span(self.fd.as_fd(), lock, span)
+    }
+
+    fn find_lock(&self, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>> {
+        locks::find(self.fd.as_fd(), lock, span)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,9 +1,12 @@
-//! Advisory locks (`flock`), and their holders.
+//! Advisory locks (`flock`, and `fcntl` locks of an open file description), and their holders.
 //!
 //! Rules that hold here
 //! * The kernel keeps a lock on a directory to itself on nearly every filesystem, also where it
 //!   passes locks on files to a server or a driver (NFS, SMB, CephFS, FUSE). So such a lock is
 //!   enough only for filesystems that are known to belong to one machine.
+//! * Locks on ranges belong to the descriptor and its duplicates, not to the process as those of
+//!   POSIX do. So two descriptors of one process exclude each other, and a close of one leaves the
+//!   locks of the other.
 //! * `/proc/locks` names the holder of a lock. It lists the inode number and the device of the
 //!   mounted filesystem, which on Btrfs differs from the device that `stat` returns.
 
@@ -13,7 +16,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{self, FlockOperation};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::store::Lock;
+use super::sys;
+use crate::store::{Lock, Span};
 
 /// Filesystems (`statfs(2)`) that one machine's kernel runs alone and that have directories with
 /// stable inodes while they are open: ext2 to ext4, XFS, Btrfs, tmpfs, overlay, F2FS, ZFS,
@@ -49,6 +53,37 @@ pub(super) fn try_lock(fd: BorrowedFd<'_>, lock: Lock) -> io::Result<bool> {
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+fn kind(lock: Option<Lock>) -> libc::c_int {
+    match lock {
+        Some(Lock::Shared) => libc::F_RDLCK,
+        Some(Lock::Exclusive) => libc::F_WRLCK,
+        None => libc::F_UNLCK,
+    }
+}
+
+/// Sets or removes a lock on a range without waiting; returns false if another handle's lock
+/// prevents it.
+pub(super) fn try_lock_span(
+    fd: BorrowedFd<'_>,
+    lock: Option<Lock>,
+    span: Span,
+) -> io::Result<bool> {
+    match retry_on_intr(|| sys::set_lock(fd, kind(lock), span.first, span.last)) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns a lock that prevents such a lock.
+pub(super) fn find(fd: BorrowedFd<'_>, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>> {
+    let found = retry_on_intr(|| sys::get_lock(fd, kind(Some(lock)), span.first, span.last))?;
+    Ok(found.map(|(kind, first, last)| {
+        let lock = if kind == libc::F_RDLCK { Lock::Shared } else { Lock::Exclusive };
+        (lock, Span { first, last })
+    }))
 }
 
 /// Returns whether a lock on this directory excludes every process that can use its filesystem.

@@ -7,7 +7,7 @@
 //! * Only `ENOSYS` means that a call is missing. The result is cached, so a missing call is tried
 //!   once.
 
-use std::ffi::{CStr, c_long};
+use std::ffi::{CStr, c_int, c_long};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -94,6 +94,48 @@ fn chmod_by_proc(fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {
         return Err(Errno::OPNOTSUPP);
     }
     fs::chmodat(CWD, proc_path(fd), mode, AtFlags::empty())
+}
+
+/// Sets or removes the lock of an open file description on a range of offsets, without waiting.
+/// `kind` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+pub(super) fn set_lock(fd: BorrowedFd<'_>, kind: c_int, first: u64, last: u64) -> Result<()> {
+    lock_call(fd, libc::F_OFD_SETLK, &mut lock_of(kind, first, last))
+}
+
+/// Returns kind, first and last offset of a lock that prevents such a lock; `None` if none does.
+pub(super) fn get_lock(
+    fd: BorrowedFd<'_>,
+    kind: c_int,
+    first: u64,
+    last: u64,
+) -> Result<Option<(c_int, u64, u64)>> {
+    let mut lock = lock_of(kind, first, last);
+    lock_call(fd, libc::F_OFD_GETLK, &mut lock)?;
+    let first = lock.l_start as u64;
+    Ok(match c_int::from(lock.l_type) {
+        libc::F_UNLCK => None,
+        kind if lock.l_len == 0 => Some((kind, first, i64::MAX as u64)),
+        kind => Some((kind, first, first + lock.l_len as u64 - 1)),
+    })
+}
+
+fn lock_of(kind: c_int, first: u64, last: u64) -> libc::flock64 {
+    // SAFETY: the structure consists of numbers, for which zero is valid.
+    let mut lock: libc::flock64 = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    lock.l_start = first as _;
+    // 0 means: up to the last possible offset.
+    lock.l_len = if last >= i64::MAX as u64 { 0 } else { (last - first + 1) as _ };
+    lock
+}
+
+fn lock_call(fd: BorrowedFd<'_>, command: c_int, lock: &mut libc::flock64) -> Result<()> {
+    // SAFETY: the descriptor is open, and the kernel reads and writes one structure of this type.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) } {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the value of an extended attribute of an entry.

@@ -16,6 +16,8 @@
 //!   or changed under it before the next look. The kernel forgets by itself, after [`LEASED`], what
 //!   it was told until then. So the lease of a daemon that is stopped, and shows no sign of life to
 //!   those that want it, is taken over after [`SILENT`], by removing the file.
+//! * Both locks are `fcntl` locks of an open file description, on all offsets: `flock` would give a
+//!   shared lock up before it makes an exclusive one of it.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
 //!   they have cached for a few seconds, and each commit still checks what it builds on.
 //! * A change takes the lease before any lock of the daemon, and keeps it to its end. The thread
@@ -28,8 +30,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::store::{Access, Dir, File, Lock, SetTime};
-use crate::vault::core::lock_files::{is_there, lock_file, open_to_lock};
+use crate::store::{Access, Dir, File, Lock, SetTime, Span};
+use crate::vault::core::lock_files::{is_there, lock_file};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::ALONE;
 #[cfg(doc)]
@@ -240,7 +242,7 @@ impl Lease {
                     return Ok(true);
                 }
                 Some((Lock::Shared, file)) => {
-                    let alone = file.try_lock(Lock::Exclusive);
+                    let alone = try_lock(&*file, Lock::Exclusive);
                     let how =
                         if matches!(alone, Ok(true)) { Lock::Exclusive } else { Lock::Shared };
                     state.held = Some((how, file));
@@ -259,7 +261,7 @@ impl Lease {
         let (mut wanted, mut pause, mut seen) = (None, FIRST_LOOK, None);
         loop {
             let file = lock_file(root, LEASE_FILE, Lock::Exclusive)?;
-            if file.try_lock(Lock::Exclusive)? && is_there(root, LEASE_FILE, &*file)? {
+            if try_lock(&*file, Lock::Exclusive)? && is_there(root, LEASE_FILE, &*file)? {
                 let mut state = self.state.lock();
                 state.held = Some((Lock::Exclusive, file));
                 state.changing += 1;
@@ -277,7 +279,7 @@ impl Lease {
             drop(file);
             if wanted.is_none() && pause > FIRST_LOOK {
                 let file = lock_file(root, WANTED_FILE, Lock::Shared)?;
-                wanted = file.try_lock(Lock::Shared)?.then_some(file);
+                wanted = try_lock(&*file, Lock::Shared)?.then_some(file);
             }
             if Instant::now() >= deadline {
                 return Err(Fault::Os(libc::EBUSY));
@@ -386,13 +388,14 @@ impl Lease {
     /// writes nothing does not create the file.
     fn take_to_read(&self, root: &dyn Dir) -> Inner<bool> {
         let file = match self.read_only {
-            false => lock_file(root, LEASE_FILE, Lock::Shared)?,
+            // Opened so that the lock can become an exclusive one.
+            false => lock_file(root, LEASE_FILE, Lock::Exclusive)?,
             true => match root.open_file(LEASE_FILE, Access::Read) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
                 other => other?,
             },
         };
-        if !file.try_lock(Lock::Shared)? || !is_there(root, LEASE_FILE, &*file)? {
+        if !try_lock(&*file, Lock::Shared)? || !is_there(root, LEASE_FILE, &*file)? {
             return Ok(false);
         }
         let mut state = self.state.lock();
@@ -407,7 +410,7 @@ impl Lease {
     /// false if another daemon was faster.
     fn share(&self, mut state: MutexGuard<'_, State>) -> bool {
         let Some((how, file)) = &mut state.held else { return true };
-        let is_shared = matches!(file.try_lock(Lock::Shared), Ok(true));
+        let is_shared = matches!(try_lock(&**file, Lock::Shared), Ok(true));
         if is_shared {
             *how = Lock::Shared;
         }
@@ -460,10 +463,22 @@ fn awake() -> u64 {
 
 /// Returns whether a daemon waits for the lease.
 fn is_wanted(root: &dyn Dir) -> Inner<bool> {
-    match open_to_lock(root, WANTED_FILE) {
+    match root.open_file(WANTED_FILE, Access::Read) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
         Err(e) => Err(e.into()),
-        Ok(file) => Ok(!file.try_lock(Lock::Exclusive)?),
+        Ok(file) => Ok(file.find_lock(Lock::Exclusive, WHOLE)?.is_some()),
+    }
+}
+
+/// All offsets of a file.
+const WHOLE: Span = Span { first: 0, last: Span::END };
+
+/// Sets the lock of a handle in one step: if that fails, it has the former lock.
+fn try_lock(file: &dyn File, lock: Lock) -> Inner<bool> {
+    match file.try_lock_span(Some(lock), WHOLE) {
+        // The file cannot be opened for writing. As a lock that is never released, it is replaced.
+        Err(e) if e.raw_os_error() == Some(libc::EBADF) => Ok(false),
+        other => Ok(other?),
     }
 }
 
@@ -523,6 +538,23 @@ mod tests {
         one.state.lock().contended = None;
         one.look_after(|| {}, || {}).unwrap();
         assert!(one.generation().is_some() && one.generation() != before);
+    }
+
+    /// `flock` gives the shared lock up first. A daemon whose kernel cached had no lock then.
+    #[test]
+    fn a_lease_that_stays_shared_is_not_lost() {
+        let store = MemStore::new();
+        let [one, two] = [(); 2].map(|()| Lease::new(Some(store.root()), false));
+        for lease in [&one, &two] {
+            lease.look_after(|| {}, || {}).unwrap();
+            assert!(lease.state.lock().holds(Lock::Shared));
+        }
+        assert!(one.surrender(Instant::now()).is_err());
+        two.end();
+        let other = store.root().open_file(LEASE_FILE, Access::ReadWrite).unwrap();
+        assert!(!try_lock(&*other, Lock::Exclusive).unwrap());
+        one.give_up(&mut || {}, false);
+        assert!(try_lock(&*other, Lock::Exclusive).unwrap());
     }
 
     #[test]

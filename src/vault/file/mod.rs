@@ -12,6 +12,7 @@ pub(super) mod hash_tree;
 mod length;
 pub(super) mod mtime;
 pub(super) mod phase;
+pub(super) mod program_locks;
 mod read;
 pub(super) mod seal;
 mod write;
@@ -39,6 +40,7 @@ use crate::vault::file::cached::Cached;
 use crate::vault::file::hash_tree::{Root, Tree};
 use crate::vault::file::mtime::{Mtime, now};
 use crate::vault::file::phase::{Changes, Committed, KernelView, Pending, Phase, Tail, Unflushed};
+use crate::vault::file::program_locks::ProgramLocks;
 use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
 use crate::vault::types::NodeId;
 
@@ -168,6 +170,11 @@ pub(crate) struct OpenFile {
     pub astray: AtomicBool,
     /// With concurrent openers: the lock of the daemon that has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
+    /// With concurrent openers: shows other daemons that `guard` is taken on demand. Otherwise it is
+    /// taken from the first open for writing to the last close.
+    pub on_demand: Mutex<Option<Arc<dyn File>>>,
+    /// With concurrent openers: the locks of programs.
+    pub locks: Mutex<ProgramLocks>,
 }
 
 impl OpenFile {
@@ -216,6 +223,8 @@ impl OpenFile {
             inode_changed: AtomicBool::new(false),
             astray: AtomicBool::new(false),
             guard: Mutex::new(None),
+            locks: Mutex::default(),
+            on_demand: Mutex::default(),
         })
     }
 
@@ -295,7 +304,14 @@ impl OpenFile {
             inode_changed: AtomicBool::new(false),
             astray: AtomicBool::new(false),
             guard: Mutex::new(None),
+            locks: Mutex::default(),
+            on_demand: Mutex::default(),
         }))
+    }
+
+    /// Returns whether the guard is taken on demand.
+    pub fn is_on_demand(&self) -> bool {
+        self.on_demand.lock().is_some()
     }
 
     /// Returns the file in the store.

@@ -2,12 +2,13 @@
 //! [`LockMode::Shared`](crate::vault::LockMode::Shared).
 //!
 //! Rules that hold here
-//! * Locks are the store's (`flock`), so that the end of a process frees them, and on network
-//!   filesystems other machines see them.
+//! * Locks are the store's ([`locks`](super::locks)), so that the end of a process frees them, and
+//!   on network filesystems other machines see them.
 //! * A daemon that has a file open for writing holds the file's lock, by a handle of its own: the
-//!   *guard*. No other daemon opens it for writing meanwhile, so no committed bytes are overwritten
-//!   by a daemon that has not seen them. A commit still checks that the header is the one that it
-//!   builds on, as locks are advisory.
+//!   *guard*. (For files that programs lock see [`on_demand`](super::on_demand).) No other daemon
+//!   opens it for writing meanwhile, so no committed bytes are overwritten by a daemon that has not
+//!   seen them. A commit still checks that the header is the one that it builds on, as locks are
+//!   advisory.
 //! * Readers take no lock. The header shows whether the state in memory is that of the store. Data
 //!   that does not authenticate is read again if a daemon holds the guard or the header has
 //!   changed, because a commit may have been concurrent.
@@ -25,10 +26,11 @@ use std::time::{Duration, Instant};
 use crate::format::journal::header_hash;
 use crate::store::{Access, File, Lock};
 use crate::vault::core::Core;
-use crate::vault::core::lock_files::{ASKED, insist, open_to_lock};
+use crate::vault::core::lock_files::{ASKED, insist};
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::phase::Phase;
 use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::open_files::locks::{GUARD, open_for_locks};
 use crate::vault::types::NodeId;
 
 /// How long an open for writing waits for another daemon's lock before it fails with `EBUSY`: a
@@ -92,20 +94,16 @@ impl Core {
                     .open_file(&self.nodes.link(node)?.stored, Access::Read)?,
             )
         };
-        handle().is_ok_and(|file| file.try_lock(Lock::Shared).is_ok_and(|free| !free))
+        handle().is_ok_and(|file| matches!(file.find_lock(Lock::Shared, GUARD), Ok(Some(_))))
     }
 
     /// Takes the guard of an open file, or fails with `EBUSY`.
     pub fn guard(&self, open: &OpenFile) -> Inner<()> {
         let mut guard = open.guard.lock();
         if guard.is_none() {
-            let link = self.nodes.link(open.node)?;
-            let file = open_to_lock(&*self.dir(link.parent)?, &link.stored)?;
-            let stat = file.stat()?;
-            if (stat.dev, stat.ino) != open.inode() {
-                return Err(Fault::Os(libc::ESTALE));
-            }
-            if !file.try_lock(Lock::Exclusive)? {
+            let on_demand = open.on_demand.lock().clone();
+            let file = on_demand.map_or_else(|| open_for_locks(open), Ok)?;
+            if !file.try_lock_span(Some(Lock::Exclusive), GUARD)? {
                 return Err(Fault::Os(libc::EBUSY));
             }
             *guard = Some(file);
@@ -128,6 +126,7 @@ impl Core {
     /// Releases the guard of a file that is not open for writing here any more.
     pub fn unguard(&self, open: &OpenFile) {
         *open.guard.lock() = None;
+        *open.on_demand.lock() = None;
     }
 
     /// Like [`Core::guard`], for a file that was just created: another daemon may be probing the
@@ -158,19 +157,19 @@ impl Core {
 
     /// Adopts another daemon's commit to a file that is open here and has no changes.
     pub fn freshen(&self, open: &OpenFile) -> Inner<()> {
-        let is_stale = |state: &FileState, hash: &[u8; 32]| {
-            let committed = state.committed.as_ref();
-            state.changes.is_none() && committed.is_some_and(|committed| committed.hash != *hash)
-        };
         let hash = self.header_in_store(open)?;
         if !is_stale(&open.state.read(), &hash) {
             return Ok(());
         }
         // Checked again under the lock: the hash read before may be the one that this process's own
         // commit has just replaced.
-        let mut state = open.state.write();
-        if is_stale(&state, &self.header_in_store(open)?) {
-            self.reload(open, &mut state)
+        self.freshen_locked(open, &mut open.state.write())
+    }
+
+    /// Like [`Core::freshen`], for a file whose lock is held.
+    pub fn freshen_locked(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        if is_stale(state, &self.header_in_store(open)?) {
+            self.reload(open, state)
         } else {
             Ok(())
         }
@@ -213,6 +212,8 @@ impl Core {
             tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has committed to a file that is open for writing here");
             state.latched = Some(libc::ESTALE);
         }
+        let base = state.committed.as_ref().map(|committed| committed.hash);
+        open.locks.lock().begin_commit(base);
         Ok(())
     }
 
@@ -223,6 +224,7 @@ impl Core {
             state.phase = Phase::Durable;
             state.unflushed.inode = true;
         }
+        open.locks.lock().end_commit(state.committed.as_ref().map(|committed| committed.hash));
         self.journal.settle(Some(open.inode()))
     }
 
@@ -235,4 +237,10 @@ impl Core {
             components.into_iter().try_fold(self.root.clone(), |dir, name| dir.open_dir(name));
         dir.and_then(|dir| dir.stat(name)).is_ok_and(|stat| (stat.dev, stat.ino) == inode)
     }
+}
+
+/// Returns whether a state without changes is older than the header with this hash.
+fn is_stale(state: &FileState, hash: &[u8; 32]) -> bool {
+    let committed = state.committed.as_ref();
+    state.changes.is_none() && committed.is_some_and(|committed| committed.hash != *hash)
 }

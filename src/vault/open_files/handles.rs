@@ -65,12 +65,15 @@ impl Core {
                         .is_some_and(|(cached, now)| cached.has_pages_of(&now))
             } else {
                 // Pages from before the lease were dropped when it began.
-                self.lease.generation().is_some()
+                self.lease.generation().is_some() && !file.is_on_demand()
             };
         let (alone, void) = {
             let state = file.state.read();
             (alone.then_some(state.size), state.phase == Phase::Void)
         };
+        if file.is_on_demand() {
+            self.give_back(&file, &file.state.write());
+        }
         let direct = void || self.is_direct(flags);
         let handle = self.open.put_handle(Open::File { file, flags, direct });
         Ok(Opened { handle, keep_cache, alone, direct })
@@ -127,11 +130,7 @@ impl Core {
             return Err(Fault::Os(libc::EISDIR));
         };
         self.check_writable()?;
-        let _change = self.lease.change()?;
         self.open.writes.fetch_add(1, Ordering::Relaxed);
-        if kill_suid_sgid {
-            kill_suid_sgid_bits(&open)?;
-        }
         let context = self.context();
         // The offset of appended data is not known before the file is locked.
         let ahead = if flags.append { &[] } else { data };
@@ -140,7 +139,10 @@ impl Core {
         let mut ready =
             ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
         let low = self.is_low(); // locks the table of open files: not with a file locked
-        let mut state = open.state.write();
+        let mut state = self.mode.writers.state_to_change(self, &open)?;
+        if kill_suid_sgid {
+            kill_suid_sgid_bits(&open)?;
+        }
         let mut offset = if flags.append { state.size } else { offset };
         state.kernel.check_refused(offset.saturating_add(data.len() as u64))?;
         let size = state.size;
@@ -204,6 +206,7 @@ impl Core {
             let mut state = open.state.write();
             state.settle_mtime();
             self.commit_state(&open, &mut state, Durability::Ordered)?;
+            self.give_back(&open, &state);
             return state.kernel.check_refused(u64::MAX);
         }
         open.state.read().check_latched()
@@ -218,6 +221,7 @@ impl Core {
         let mut state = open.state.write();
         state.settle_mtime();
         self.commit_state(&open, &mut state, Durability::Synced)?;
+        self.give_back(&open, &state);
         state.kernel.check_refused(u64::MAX)
     }
 
@@ -228,6 +232,7 @@ impl Core {
                 if flags.write {
                     file.state.write().settle_mtime();
                 }
+                self.unlock_handle(&file, handle);
                 self.release(&file, flags)
             }
             Some(Open::Dir { node, .. }) => {
@@ -240,8 +245,7 @@ impl Core {
 
     /// Sets the size of an open file.
     pub fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
-        let _change = self.lease.change()?;
-        let mut state = open.state.write();
+        let mut state = self.mode.writers.state_to_change(self, open)?;
         let was = state.size;
         let truncated = self.truncate_state(open, &mut state, size);
         match &truncated {
@@ -372,8 +376,7 @@ impl Core {
         }
         let end =
             offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Fault::Os(libc::EFBIG))?;
-        let _change = self.lease.change()?;
-        let mut state = open.state.write();
+        let mut state = self.mode.writers.state_to_change(self, &open)?;
         state.check_latched()?;
         state.kernel.check_refused(u64::MAX)?;
         let context = self.context();

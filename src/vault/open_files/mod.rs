@@ -5,6 +5,8 @@ pub(super) mod concurrent;
 mod conflict;
 mod flush;
 pub(super) mod handles;
+mod locks;
+mod on_demand;
 mod replacement;
 pub(super) mod space;
 mod writers;
@@ -147,7 +149,7 @@ impl Core {
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let guard = self.mode.writers.guard_stored(&*dir, &link.stored, &stat, flags)?;
+        let guards = self.mode.writers.guard_stored(&*dir, &link.stored, &stat, flags)?;
         let mut waits = false;
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
@@ -177,7 +179,8 @@ impl Core {
         state.latched = latched;
         state.note_doubt(waits);
         drop(state);
-        *file.guard.lock() = guard;
+        *file.guard.lock() = guards.guard;
+        *file.on_demand.lock() = guards.on_demand;
         self.insert_open(&mut files, node, file.clone(), flags);
         Ok(file)
     }
@@ -349,14 +352,7 @@ impl Core {
             }
             shared.handles -= 1;
             shared.writers -= usize::from(flags.write);
-            if last_writer
-                && open
-                    .state
-                    .try_read()
-                    .is_some_and(|state| state.changes.is_none() || state.latched.is_some())
-            {
-                self.unguard(open);
-            }
+            self.end_guard(open, last_writer);
             if shared.handles == 0 {
                 if waits {
                     break; // stays in the table without a handle, until a later commit, with a head that can be opened, has written it
@@ -679,12 +675,16 @@ impl Core {
 
     /// Commits every open file that has been dirty for `age`.
     pub fn commit_due(&self, age: Duration) {
-        let is_due =
-            |s: &FileState| s.changes.is_some_and(|changes| changes.since.elapsed() >= age);
+        let is_due = |open: &OpenFile, s: &FileState| {
+            // Programs of other daemons may wait for the guard.
+            let is_wanted = || s.latched.is_none() && open.is_on_demand();
+            is_wanted() && open.guard.lock().is_some()
+                || s.changes.is_some_and(|changes| changes.since.elapsed() >= age)
+        };
         let mut busy = Vec::new();
         let files: Vec<_> = self.open.files.lock().values().map(|s| s.file.clone()).collect();
         for open in files {
-            match open.state.try_read().map(|state| is_due(&state)) {
+            match open.state.try_read().map(|state| is_due(&open, &state)) {
                 Some(true) => self.commit_deferred(&open),
                 Some(false) => {}
                 None => busy.push(open),
@@ -693,7 +693,7 @@ impl Core {
         // Files in use come last, and are waited for: otherwise a file that is never idle would
         // never be committed.
         for open in busy {
-            if open.state.try_read_for(TURN).is_some_and(|state| is_due(&state)) {
+            if open.state.try_read_for(TURN).is_some_and(|state| is_due(&open, &state)) {
                 self.commit_deferred(&open);
             }
         }
@@ -705,6 +705,7 @@ impl Core {
             // The error stays with the file: the next write, flush or close returns it.
             tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "deferred commit failed");
         }
+        self.leave_to_others(open);
         self.drop_unused(open);
     }
 

@@ -1,9 +1,7 @@
 //! What opens, reads and commits do for the sake of other daemons.
 
-use std::sync::Arc;
-
 use crate::format::name::is_control;
-use crate::store::{Access, Dir, File, Kind, Lock, Stat};
+use crate::store::{Access, Dir, Kind, Lock, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::lock_files::open_to_lock;
@@ -11,6 +9,8 @@ use crate::vault::durability::commit::Durability;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::{FileState, Load, OpenFile};
+use crate::vault::open_files::locks::GUARD;
+use crate::vault::open_files::on_demand::{Guards, is_written};
 use crate::vault::share::control_files::entries;
 use crate::vault::types::OpenFlags;
 
@@ -43,31 +43,32 @@ impl Writers {
     /// Guards a file that is open already, for an open with these flags.
     pub fn guard_again(self, core: &Core, open: &OpenFile, flags: OpenFlags) -> Inner<()> {
         match self {
-            Writers::Concurrent if flags.write => core.guard(open),
+            Writers::Concurrent if flags.write => core.guard_open(open),
             _ => Ok(()),
         }
     }
 
-    /// Returns the guard for an open of the file `stored`, which was found to be `stat`.
+    /// Returns the guards for an open of the file `stored`, which was found to be `stat`.
     pub fn guard_stored(
         self,
         dir: &dyn Dir,
         stored: &[u8],
         stat: &Stat,
         flags: OpenFlags,
-    ) -> Inner<Option<Arc<dyn File>>> {
+    ) -> Inner<Guards> {
         if self == Writers::Exclusive || !flags.write {
-            return Ok(None);
+            return Ok(Guards::default());
         }
         let handle = open_to_lock(dir, stored)?;
         let its = handle.stat()?;
         if (its.dev, its.ino) != (stat.dev, stat.ino) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        if !handle.try_lock(Lock::Exclusive)? {
+        let is_guarded = handle.try_lock_span(Some(Lock::Exclusive), GUARD)?;
+        if !is_guarded && flags.truncate {
             return Err(Fault::Os(libc::EBUSY));
         }
-        Ok(Some(handle))
+        Guards::new(handle, is_guarded)
     }
 
     /// Returns whether another daemon has a file at or below a directory of the store open for
@@ -82,12 +83,12 @@ impl Writers {
             if is_control(&entry.name) {
                 continue;
             }
-            let is_written = match dir.stat(&entry.name)?.kind {
+            let found = match dir.stat(&entry.name)?.kind {
                 Kind::Dir => self.others_write_below(&*dir.open_dir(&entry.name)?)?,
-                Kind::File => !dir.open_file(&entry.name, Access::Read)?.try_lock(Lock::Shared)?,
+                Kind::File => is_written(&*dir.open_file(&entry.name, Access::Read)?)?,
                 _ => false,
             };
-            if is_written {
+            if found {
                 return Ok(true);
             }
         }

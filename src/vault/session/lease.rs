@@ -6,7 +6,8 @@
 //!   the attributes are dropped: the next read of cached pages asks for them, and drops the pages if
 //!   the file has changed. The pages are dropped soon afterwards, for mappings.
 //! * The pages of a file that is open for writing here stay: no other daemon can have committed to
-//!   it.
+//!   it. That is not so for a file whose guard is taken on demand. A lock that is granted on such a
+//!   file waits by itself until the pages are dropped (`Waiters`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::nested::Shares;
 use crate::vault::core::Core;
+use crate::vault::core::open_table::Shared;
 use crate::vault::file::OpenFile;
 use crate::vault::types::{Forget, NodeId, ROOT};
 
@@ -60,10 +62,11 @@ pub(super) fn run(shares: &Shares, stop: &AtomicBool) {
     }
 }
 
-/// Returns the files that programs have open, and whether for writing.
+/// Returns the files that programs have open, and whether only this daemon can write to them.
 fn open_files(core: &Core) -> Vec<(NodeId, Arc<OpenFile>, bool)> {
     let files = core.open.files.lock();
-    files.iter().map(|(node, it)| (*node, it.file.clone(), it.writers > 0)).collect()
+    let is_ours = |it: &Shared| it.writers > 0 && !it.file.is_on_demand();
+    files.iter().map(|(node, it)| (*node, it.file.clone(), is_ours(it))).collect()
 }
 
 /// Makes the kernel drop all that it has cached of a share.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::format::name::NAME_MAX;
 use crate::format::signature::Authorship;
-use crate::store::{Dir, Kind, Seek, Space};
+use crate::store::{Dir, Kind, Lock, Seek, Space, Span};
+use crate::vault::core::Core;
 use crate::vault::core::open_table::Open;
 use crate::vault::error::{Error, Fault, Result};
 use crate::vault::session::nested::Shares;
@@ -227,6 +228,40 @@ impl Vault {
     /// opened.
     pub fn flush(&self, handle: Handle) -> Result<()> {
         self.on_handle("flush", handle, |core, handle| core.flush(handle))
+    }
+
+    /// Takes, changes or removes a lock of a program on a file, without waiting, in a vault with
+    /// concurrent writers. Returns false if the lock of another owner prevents it. What was written
+    /// to the file is committed before a lock is removed.
+    pub fn lock(&self, handle: Handle, request: &LockRequest) -> Result<bool> {
+        self.on_handle("lock", handle, |core, handle| core.lock(handle, request))
+    }
+
+    /// Returns the committed state of a file if the caller's cache may have pages of an earlier one.
+    /// Asked after a lock was granted.
+    pub fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]> {
+        self.shares().raw(handle).ok().and_then(|route| route.core.pages_to_drop(route.local))
+    }
+
+    /// Notes that the caller's cache has dropped all pages of a file that are older than `older`.
+    pub fn pages_dropped(&self, handle: Handle, older: [u8; 32]) {
+        if let Ok(route) = self.shares().raw(handle) {
+            route.core.pages_dropped(route.local, older);
+        }
+    }
+
+    /// Returns a lock that prevents the requested one.
+    pub fn find_lock(&self, handle: Handle, request: &LockRequest) -> Result<Option<(Lock, Span)>> {
+        self.on_handle("lock", handle, |core, handle| core.find_lock(handle, request))
+    }
+
+    /// Removes all locks of `fcntl` that `owner` has on the file of a handle.
+    pub fn unlock_owner(&self, handle: Handle, owner: u64) {
+        let unlock = |core: &Core, handle| {
+            core.unlock_owner(handle, owner);
+            Ok(())
+        };
+        let _ = self.on_handle("unlock", handle, unlock); // a handle that is gone has no locks
     }
 
     /// Makes contents and attributes durable.

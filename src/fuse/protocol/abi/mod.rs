@@ -133,6 +133,14 @@ layout!(
     interrupt_in, "fuse_interrupt_in", { unique: 8 }
 );
 layout!(
+    /// A lock on a range.
+    file_lock, "fuse_file_lock", { start: 8, end: 8, r#type: 4, pid: 4 }
+);
+layout!(
+    /// GETLK, SETLK and SETLKW; `lk` is a [`file_lock`].
+    lk_in, "fuse_lk_in", { fh: 8, owner: 8, lk: 24, lk_flags: 4, padding: 4 }
+);
+layout!(
     /// FALLOCATE.
     fallocate_in, "fuse_fallocate_in", { fh: 8, offset: 8, length: 8, mode: 4, padding: 4 }
 );
@@ -189,6 +197,9 @@ pub mod opcode {
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
     pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
@@ -206,9 +217,11 @@ pub mod opcode {
 #[allow(missing_docs, reason = "the names are the kernel's")]
 pub mod init_flag {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -245,6 +258,8 @@ pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In `write_in.write_flags`: pages that the kernel held back.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// In `lk_in.lk_flags`: a lock of flock(2).
+pub const LK_FLOCK: u32 = 1 << 0;
 /// In `getattr_in.getattr_flags`: asked through a descriptor.
 pub const GETATTR_FH: u32 = 1 << 0;
 /// In `fsync_in.fsync_flags`: contents only.
@@ -288,6 +303,7 @@ pub fn fixed_len(operation: u32) -> usize {
         opcode::GETXATTR | opcode::LISTXATTR => getxattr_in::LEN,
         opcode::ACCESS => access_in::LEN,
         opcode::INTERRUPT => interrupt_in::LEN,
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => lk_in::LEN,
         opcode::FALLOCATE => fallocate_in::LEN,
         opcode::LSEEK => lseek_in::LEN,
         opcode::COPY_FILE_RANGE => copy_in::LEN,

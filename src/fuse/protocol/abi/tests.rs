@@ -31,6 +31,8 @@ const TABLES: &[Table] = &[
     getxattr_in::TABLE,
     access_in::TABLE,
     interrupt_in::TABLE,
+    file_lock::TABLE,
+    lk_in::TABLE,
     fallocate_in::TABLE,
     lseek_in::TABLE,
     copy_in::TABLE,
@@ -68,6 +70,9 @@ const OPERATIONS: &[(&str, u32)] = &[
     ("FUSE_READDIR", opcode::READDIR),
     ("FUSE_RELEASEDIR", opcode::RELEASEDIR),
     ("FUSE_FSYNCDIR", opcode::FSYNCDIR),
+    ("FUSE_GETLK", opcode::GETLK),
+    ("FUSE_SETLK", opcode::SETLK),
+    ("FUSE_SETLKW", opcode::SETLKW),
     ("FUSE_ACCESS", opcode::ACCESS),
     ("FUSE_CREATE", opcode::CREATE),
     ("FUSE_INTERRUPT", opcode::INTERRUPT),
@@ -84,6 +89,9 @@ const OPERATIONS: &[(&str, u32)] = &[
 /// Flags by their names in the header.
 const FLAGS: &[(&str, u64)] = &[
     ("FUSE_ASYNC_READ", init_flag::ASYNC_READ),
+    ("FUSE_POSIX_LOCKS", init_flag::POSIX_LOCKS),
+    ("FUSE_FLOCK_LOCKS", init_flag::FLOCK_LOCKS),
+    ("FUSE_LK_FLOCK", LK_FLOCK as u64),
     ("FUSE_ATOMIC_O_TRUNC", init_flag::ATOMIC_O_TRUNC),
     ("FUSE_BIG_WRITES", init_flag::BIG_WRITES),
     ("FUSE_DONT_MASK", init_flag::DONT_MASK),
@@ -145,6 +153,7 @@ fn structures(header: &str) -> HashMap<&str, Vec<(String, usize)>> {
                 "uint64_t" | "int64_t" => 8,
                 "uint32_t" | "int32_t" => 4,
                 "uint16_t" => 2,
+                "struct fuse_file_lock" => 24,
                 _ => return None,
             };
             let (field, times) = match field.split_once('[') {
@@ -183,7 +192,7 @@ fn structures_are_those_of_the_kernel() {
         // A header of an older kernel lacks the newest structures.
         let Some(theirs) = known.get(name) else { continue };
         let ours: Vec<(String, usize)> =
-            fields.iter().map(|(field, len)| ((*field).to_owned(), *len)).collect();
+            fields.iter().map(|(field, len)| (field.replace("r#", ""), *len)).collect();
         assert_eq!(&ours, theirs, "{name}");
         compared += 1;
     }

@@ -4,14 +4,13 @@
 //! * There is one queue for each possible processor, and one thread for each queue ([`queue`]).
 //!   Once all queues are registered, the kernel sends a request to the queue of the processor that
 //!   it comes from. Until then, and always for FORGET and INTERRUPT, it uses the device
-//!   ([`device`]).
+//!   (`device`).
 //! * Every step that can fail is tried before the kernel is asked for io_uring: afterwards requests
 //!   wait for the queues. If the kernel still refuses a queue, it continues over the device, and so
 //!   does the daemon.
 //! * Only [`memory`] and [`ring`] contain unsafe code.
 
 pub mod cpus;
-pub mod device;
 pub mod memory;
 pub mod queue;
 pub mod ring;
@@ -28,6 +27,7 @@ use crate::fuse::dispatch::dispatcher::Dispatcher;
 use crate::fuse::ops::Operations;
 use crate::fuse::protocol::wire::Device;
 use crate::fuse::settings::ServeOptions;
+use crate::fuse::transport::device;
 use crate::fuse::transport::pool::Pool;
 
 /// The kernel's module parameter, which root sets.
@@ -189,9 +189,6 @@ impl Session {
     /// # Errors
     /// The first error that ended a thread.
     pub fn join(self) -> io::Result<()> {
-        let panicked = |_| Err(io::Error::other("a thread that served requests has panicked"));
-        let ended: Vec<io::Result<()>> =
-            self.threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect();
-        ended.into_iter().collect()
+        device::join(self.threads)
     }
 }

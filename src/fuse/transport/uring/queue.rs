@@ -11,6 +11,9 @@
 //! * LSEEK may have to wait until the kernel has written back pages, over this queue or another. So
 //!   it has threads of its own and at most half of the entries; beyond that the kernel is told to
 //!   answer by itself.
+//! * A program that waits for a lock keeps an entry, too, and no thread. Beyond half of the entries
+//!   it gets `ENOLCK` in place of the wait: the unlock that it waits for needs an entry. A lock that
+//!   is not waited for may keep any entry but one.
 //! * The reply to a request is submitted before the next request is processed.
 
 use std::cell::RefCell;
@@ -24,9 +27,9 @@ use parking_lot::Mutex;
 
 use super::memory::{self, Slot};
 use super::ring::{Event, Ring};
-use crate::fuse::dispatch::dispatcher::Dispatcher;
+use crate::fuse::dispatch::dispatcher::{Dispatcher, LockCall};
 use crate::fuse::dispatch::reply::{Answer, Patience, Undo};
-use crate::fuse::ops::Errno;
+use crate::fuse::ops::{Errno, Result};
 use crate::fuse::protocol::abi::{self, URING_HEADER, opcode, put, ring_in_out, u32_at};
 use crate::fuse::protocol::request::{Call, Header};
 use crate::fuse::protocol::wire::{Device, OUT_HEADER};
@@ -229,6 +232,15 @@ impl Queue {
 
     fn request(&mut self, mut slot: Slot) -> io::Result<()> {
         let (operation, size) = kind(&mut slot);
+        let locks_max = match operation {
+            opcode::SETLKW => self.patient_max,
+            opcode::SETLK => self.patient_max * 2 - 1,
+            _ => 0,
+        };
+        if self.patient < locks_max {
+            self.lock(slot);
+            return Ok(());
+        }
         let may_wait = matches!(operation, opcode::LSEEK | opcode::GETATTR) && size > 0;
         let patient = may_wait && self.patient < self.patient_max;
         if patient || !may_wait && self.goes_to_pool(operation, size) {
@@ -260,6 +272,22 @@ impl Queue {
             self.be_wary(operation);
         }
         self.commit(slot, undo)
+    }
+
+    /// Serves SETLK or SETLKW in a slot that is kept until the lock can be answered for.
+    fn lock(&mut self, mut slot: Slot) {
+        let (header, call) = lock_in(&mut slot);
+        let done = self.done.clone();
+        self.patient += 1;
+        let reply = move |answer: Answer| {
+            let undo = put_answer(&mut slot, &header, answer, 0);
+            let operation = opcode::SETLKW; // not used: the slot was kept
+            done.hand_over(Answered { slot, undo, operation, patient: true, slow: false });
+        };
+        match call {
+            Ok(call) => self.common.dispatcher.lock_later(&header, call, reply),
+            Err(error) => reply(Answer::refusal(error)),
+        }
     }
 
     fn be_wary(&mut self, operation: u32) {
@@ -368,6 +396,27 @@ fn answer(dispatcher: &Dispatcher, slot: &mut Slot, patience: Patience) -> Undo 
         }
         Err(error) => (Answer::refusal(error), 0),
     };
+    put_answer(slot, &header, answer, body_len)
+}
+
+/// Returns header and arguments of the SETLK or SETLKW in `slot`.
+fn lock_in(slot: &mut Slot) -> (Header, Result<LockCall>) {
+    let (headers, _) = slot.parts();
+    let header = Header::read(headers).expect("the area is longer than a header");
+    let own = &headers[URING_HEADER..][..abi::fixed_len(header.opcode)];
+    let call = match Call::decode(header.opcode, own, &[]) {
+        Ok(Call::SetLk { handle, request, wait }) => Ok(LockCall { handle, request, wait }),
+        Ok(_) => Err(Errno::EIO),
+        Err(error) => Err(error),
+    };
+    (header, call)
+}
+
+/// Replaces the request in `slot` by its reply, whose body is in place.
+fn put_answer(slot: &mut Slot, header: &Header, answer: Answer, body_len: usize) -> Undo {
+    let (headers, _) = slot.parts();
+    let (common, rest) = headers.split_at_mut(URING_HEADER);
+    let ring = &mut rest[URING_HEADER..];
     let len = (OUT_HEADER + body_len) as u32; // no payload is longer than a few MiB
     put(common, 0, &len.to_ne_bytes());
     put(common, 4, &(-answer.error.map_or(0, Errno::get)).to_ne_bytes());

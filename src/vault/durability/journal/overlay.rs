@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::store::{Allocate, File, Lock, Seek, SetTime, Stat, Timestamp};
+use crate::store::{Access, Allocate, File, Lock, Seek, SetTime, Span, Stat, Timestamp};
 
 struct Changes {
     /// Non-overlapping pieces by their offsets.
@@ -159,6 +159,18 @@ impl File for OverlayFile {
 
     fn try_lock(&self, lock: Lock) -> io::Result<bool> {
         self.below.try_lock(lock)
+    }
+
+    fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>> {
+        self.below.reopen(access)
+    }
+
+    fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool> {
+        self.below.try_lock_span(lock, span)
+    }
+
+    fn find_lock(&self, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>> {
+        self.below.find_lock(lock, span)
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

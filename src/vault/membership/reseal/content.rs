@@ -197,7 +197,7 @@ impl Pass<'_> {
         let context = core.context();
         let target = {
             let _step = self.step()?;
-            let mut state = open.state.write();
+            let mut state = core.mode.writers.state_to_change(core, open)?;
             state.check_latched()?;
             if !core.has_name(open) {
                 return Ok(0);
@@ -210,7 +210,7 @@ impl Pass<'_> {
         let (mut k, mut bytes) = (0, 0);
         loop {
             let step = self.step()?;
-            let mut state = open.state.write();
+            let mut state = core.mode.writers.state_to_change(core, open)?;
             state.mtime.hold(&*open.file())?; // the contents do not change
             let chunks =
                 if self.work == Work::Eager { state.chunks(&context.keys.layout) } else { 0 };

@@ -1,11 +1,19 @@
-//! The loop on `/dev/fuse` beside the rings. It receives what the kernel never sends over io_uring
-//! (FORGET, INTERRUPT), and every request if the kernel does not accept the rings.
+//! kithfs's own loop on `/dev/fuse`.
+//!
+//! Rules that hold here
+//! * Beside the rings it receives what the kernel never sends over io_uring (FORGET, INTERRUPT), and
+//!   every request if the kernel does not accept the rings.
+//! * Without rings it serves mounts whose locks come to the daemon, in place of `fuser`. `fuser` 0.18
+//!   does not tell locks of `flock` from those of `fcntl`, and answers INTERRUPT so that the kernel
+//!   sends no more of them: a program that waits for a lock could not even be killed.
 
 use std::io;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
-use crate::fuse::dispatch::dispatcher::Dispatcher;
+use crate::fuse::dispatch::dispatcher::{Dispatcher, LockCall};
 use crate::fuse::dispatch::reply::{Answer, Patience};
+use crate::fuse::ops::Operations;
 use crate::fuse::protocol::abi::{in_header, opcode};
 use crate::fuse::protocol::init::{self, Terms};
 use crate::fuse::protocol::request::{Call, Header};
@@ -71,11 +79,70 @@ pub fn shake_hands(device: &Device, options: &ServeOptions, uring: bool) -> io::
     }
 }
 
+/// A session without rings that is being served.
+#[derive(Debug)]
+pub struct Session {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// Serves `ops` on `device` with threads of our own.
+///
+/// # Errors
+/// Those of [`shake_hands`]; a thread cannot be started.
+pub fn start(
+    device: &Device,
+    ops: Arc<dyn Operations>,
+    options: &ServeOptions,
+) -> io::Result<Session> {
+    let dispatcher = Arc::new(Dispatcher::new(ops, *options, device.clone(), true));
+    let patient = Arc::new(Pool::patient()?);
+    let terms = shake_hands(device, options, false)?;
+    let mut session = Session { threads: Vec::new() };
+    for _ in 0..options.threads.max(2) {
+        let (device, dispatcher, patient) = (device.clone(), dispatcher.clone(), patient.clone());
+        let run = move || serve(&device, &dispatcher, &patient, terms.max_write);
+        session.threads.push(thread::Builder::new().name("kithfs-device".into()).spawn(run)?);
+    }
+    Ok(session)
+}
+
+impl Session {
+    /// Waits until the filesystem is unmounted and all threads have ended.
+    ///
+    /// # Errors
+    /// The first error that ended a thread.
+    pub fn join(self) -> io::Result<()> {
+        join(self.threads)
+    }
+}
+
+/// Waits for the threads of a session.
+///
+/// # Errors
+/// The first error that ended a thread.
+pub fn join(threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<()> {
+    let panicked = |_| Err(io::Error::other("a thread that served requests has panicked"));
+    let ended: Vec<io::Result<()>> =
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect();
+    ended.into_iter().collect()
+}
+
 /// Serves requests from the device until the filesystem is unmounted.
 ///
 /// # Errors
 /// Those of the device.
 pub fn serve(
+    device: &Device,
+    dispatcher: &Arc<Dispatcher>,
+    patient: &Pool,
+    max_write: u32,
+) -> io::Result<()> {
+    let served = serve_all(device, dispatcher, patient, max_write);
+    dispatcher.end_waits();
+    served
+}
+
+fn serve_all(
     device: &Device,
     dispatcher: &Arc<Dispatcher>,
     patient: &Pool,
@@ -97,6 +164,18 @@ pub fn serve(
                         &mut out,
                     );
                     dispatcher.send(&header, answer, &out);
+                });
+            }
+            // It may have to wait for another program, or for other requests.
+            Ok(Call::SetLk { handle, request, wait }) => {
+                let device = device.clone();
+                let call = LockCall { handle, request, wait };
+                dispatcher.lock_later(&header, call, move |answer| {
+                    // A refused answer leaves nothing to undo: its program has no handle any more.
+                    let _ = match answer.error {
+                        None => device.reply(header.unique, &[]),
+                        Some(error) => device.refuse(header.unique, error),
+                    };
                 });
             }
             Ok(call) => {

@@ -1,0 +1,65 @@
+//! The locks of programs on one open file, for vaults with concurrent writers.
+//!
+//! Rules that hold here
+//! * Each owner has a handle of the stored file for its locks alone, so the store decides which
+//!   owners exclude each other, merges and splits ranges, and drops the locks of a daemon that
+//!   died.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::store::File;
+use crate::vault::types::{Handle, LockRequest};
+
+/// An owner as the kernel names it, and whether it is one of `flock`.
+pub(crate) type OwnerKey = (u64, bool);
+
+/// Returns the owner of a request.
+pub(crate) fn owner_of(request: &LockRequest) -> OwnerKey {
+    (request.owner, request.whole)
+}
+
+/// An owner of locks.
+pub(crate) struct Owner {
+    /// Has the locks.
+    pub file: Arc<dyn File>,
+    /// The handles through which locks were taken. The kernel does not report the end of every
+    /// owner, but that of every handle.
+    pub through: HashSet<Handle>,
+}
+
+/// The locks on one file.
+#[derive(Default)]
+pub(crate) struct ProgramLocks {
+    pub owners: HashMap<OwnerKey, Owner>,
+    /// Hash of the header of the earliest committed state of which the kernel may have pages, if
+    /// that is known. Commits of this daemon change the pages, too, so it follows them.
+    pub pages: Option<[u8; 32]>,
+    /// A commit builds on the state of `pages`.
+    follows: bool,
+}
+
+impl ProgramLocks {
+    /// Called before a commit that builds on `base`.
+    pub fn begin_commit(&mut self, base: Option<[u8; 32]>) {
+        self.follows = base.is_some() && base == self.pages;
+    }
+
+    /// Called after a commit.
+    pub fn end_commit(&mut self, committed: Option<[u8; 32]>) {
+        if std::mem::take(&mut self.follows) {
+            self.pages = committed;
+        }
+    }
+
+    /// Removes a handle that is being closed, and returns the owners that have no handle any more.
+    pub fn close(&mut self, handle: Handle) -> Vec<Owner> {
+        for owner in self.owners.values_mut() {
+            owner.through.remove(&handle);
+        }
+        self.owners
+            .extract_if(|_, owner| owner.through.is_empty())
+            .map(|(_, owner)| owner)
+            .collect()
+    }
+}

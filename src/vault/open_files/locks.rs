@@ -1,0 +1,189 @@
+//! Locks on stored files, for vaults with concurrent writers: those of this program and those that
+//! it passes on for programs.
+//!
+//! Rules that hold here
+//! * All of them are locks on ranges of offsets, which lie beyond the end of every file. So they
+//!   never meet by accident, also on NFS, where the server has locks on ranges only. On stores whose
+//!   locks are mandatory (SMB) they keep nobody from reading and writing contents.
+//! * The ranges are part of the format: SPEC.md, section 2.
+//! * A lock of a program is a point of coherence. What programs of this daemon have written is
+//!   committed before the lock is given back, and a read returns what is committed in the store. So
+//!   the next owner sees it, in whichever mount.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::store::{Access, File, Lock, Span};
+use crate::vault::core::Core;
+use crate::vault::durability::writers::Writers;
+use crate::vault::error::{Fault, Inner, is_no_descriptor};
+use crate::vault::file::OpenFile;
+use crate::vault::file::program_locks::{Owner, owner_of};
+use crate::vault::types::{Handle, LockRequest};
+
+/// Offsets from here on are for locks of kithfs.
+const OWN: u64 = (1 << 63) - (1 << 16);
+/// Locked exclusively by a daemon that has changes of the file, or accepts some at any time.
+pub(super) const GUARD: Span = Span::one(OWN);
+/// The locks that programs take with `flock`.
+const WHOLE: Span = Span::one(OWN + 1);
+/// Locked shared by a daemon that has the file open for writing and takes the guard on demand.
+pub(super) const ON_DEMAND: Span = Span::one(OWN + 2);
+/// The locks that programs take with `fcntl` are shifted by this. Offsets that would be at `OWN` or
+/// beyond count as the last offset before.
+const SHIFT: u64 = 1 << 62;
+
+/// Returns the range in the store for the range of a request.
+fn span_of(request: &LockRequest) -> Span {
+    if request.whole {
+        return WHOLE;
+    }
+    let shifted = |offset: u64| offset.saturating_add(SHIFT).min(OWN - 1);
+    Span { first: shifted(request.span.first), last: shifted(request.span.last) }
+}
+
+/// Returns the range of a program for a range in the store.
+fn shown(span: Span) -> Span {
+    let first = span.first.saturating_sub(SHIFT);
+    let last = if span.last >= OWN - 1 { Span::END } else { span.last - SHIFT };
+    Span { first, last }
+}
+
+/// Opens a file again for locks: for writing, because an exclusive lock requires that; if it is not
+/// allowed, for reading, which is enough for shared locks.
+pub(super) fn open_for_locks(open: &OpenFile) -> Inner<Arc<dyn File>> {
+    let file = open.file();
+    let opened = match file.reopen(Access::ReadWrite) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
+            file.reopen(Access::Read)
+        }
+        other => other,
+    };
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(errno) if is_no_descriptor(errno) => Fault::Os(libc::ENOLCK),
+        _ => error.into(),
+    })
+}
+
+impl Core {
+    /// Takes, changes or removes a lock of a program, without waiting. Returns false if the lock of
+    /// another owner prevents it, here or in another mount.
+    pub fn lock(&self, handle: Handle, request: &LockRequest) -> Inner<bool> {
+        let (open, _) = self.open.file_handle(handle)?;
+        if self.mode.writers == Writers::Exclusive {
+            return Err(Fault::Os(libc::ENOLCK)); // the kernel has these locks
+        }
+        let Some(lock) = request.lock else {
+            self.publish(&open);
+            self.unlock(&open, request)?;
+            return Ok(true);
+        };
+        let key = owner_of(request);
+        // Of what the owner has, this may give a part to others: an exclusive lock becomes a shared
+        // one, and flock(2) gives the former lock back first.
+        let gives = request.whole || lock == Lock::Shared;
+        if gives && open.locks.lock().owners.contains_key(&key) {
+            self.publish(&open);
+        }
+        let mut locks = open.locks.lock();
+        let span = span_of(request);
+        if let Some(owner) = locks.owners.get_mut(&key) {
+            let granted = owner.file.try_lock_span(Some(lock), span)?;
+            if granted {
+                owner.through.insert(handle);
+            } else if request.whole {
+                locks.owners.remove(&key); // flock(2): the former lock is lost
+            }
+            return Ok(granted);
+        }
+        let file = open_for_locks(&open)?;
+        if !file.try_lock_span(Some(lock), span)? {
+            return Ok(false);
+        }
+        locks.owners.insert(key, Owner { file, through: HashSet::from([handle]) });
+        Ok(true)
+    }
+
+    fn unlock(&self, open: &OpenFile, request: &LockRequest) -> Inner<()> {
+        let mut locks = open.locks.lock();
+        let everything = request.whole || request.span == Span { first: 0, last: Span::END };
+        if everything {
+            locks.owners.remove(&owner_of(request));
+        } else if let Some(owner) = locks.owners.get(&owner_of(request)) {
+            owner.file.try_lock_span(None, span_of(request))?;
+        }
+        Ok(())
+    }
+
+    /// Returns a lock that keeps a program from getting the requested one.
+    pub fn find_lock(&self, handle: Handle, request: &LockRequest) -> Inner<Option<(Lock, Span)>> {
+        let (open, _) = self.open.file_handle(handle)?;
+        let Some(lock) = request.lock else { return Err(Fault::Os(libc::EINVAL)) };
+        let own = open.locks.lock().owners.get(&owner_of(request)).map(|owner| owner.file.clone());
+        let file = own.map_or_else(|| open_for_locks(&open), Ok)?;
+        let found = file.find_lock(lock, span_of(request))?;
+        Ok(found.map(|(lock, span)| (lock, shown(span))))
+    }
+
+    /// Returns the committed state of a file, as the hash of its header, if the kernel may have pages
+    /// of an earlier one. The kernel drops such pages by itself if size or time of the file differ,
+    /// which a program can prevent by setting the time.
+    pub fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]> {
+        if self.mode.writers == Writers::Exclusive {
+            return None;
+        }
+        let (open, _) = self.open.file_handle(handle).ok()?;
+        let unknown = [0; 32]; // of no header
+        let now = self.header_in(&*open.file()).unwrap_or(unknown);
+        (open.locks.lock().pages != Some(now)).then_some(now)
+    }
+
+    /// Notes that the kernel has dropped the pages of states before `older`.
+    pub fn pages_dropped(&self, handle: Handle, older: [u8; 32]) {
+        if let Ok((open, _)) = self.open.file_handle(handle) {
+            open.locks.lock().pages = Some(older).filter(|older| *older != [0; 32]);
+        }
+    }
+
+    /// Drops the `fcntl` locks of an owner on the file of a handle: a program that closes any
+    /// descriptor of a file loses them.
+    pub fn unlock_owner(&self, handle: Handle, owner: u64) {
+        let Ok((open, _)) = self.open.file_handle(handle) else { return };
+        if open.locks.lock().owners.contains_key(&(owner, false)) {
+            self.publish(&open);
+            open.locks.lock().owners.remove(&(owner, false));
+        }
+    }
+
+    /// Drops the locks that were taken through a handle, which is being closed.
+    pub fn unlock_handle(&self, open: &OpenFile, handle: Handle) {
+        let ended = open.locks.lock().close(handle);
+        if !ended.is_empty() {
+            self.publish(open);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_programs_are_beyond_contents() {
+        let request = |first, last, whole| LockRequest {
+            owner: 1,
+            lock: Some(Lock::Shared),
+            span: Span { first, last },
+            whole,
+        };
+        for (first, last) in [(0, 0), (5, 1 << 40), (7, Span::END), (1 << 61, 1 << 61)] {
+            let span = span_of(&request(first, last, false));
+            assert!(span.first >= SHIFT && span.last < OWN && span.first <= span.last);
+            assert_eq!(shown(span), Span { first, last });
+        }
+        let far = span_of(&request(Span::END - 1, Span::END, false));
+        assert_eq!(far, Span::one(OWN - 1));
+        assert!(!far.overlaps(&GUARD) && !far.overlaps(&WHOLE));
+        assert_eq!(span_of(&request(0, Span::END, true)), WHOLE);
+    }
+}
