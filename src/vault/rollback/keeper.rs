@@ -353,11 +353,10 @@ mod tests {
     use crate::store::fault::{Calls, FaultPlan, FaultStore};
     use crate::store::mem::MemStore;
     use crate::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, Vault};
+    use std::sync::atomic::AtomicUsize;
 
-    #[test]
-    fn changes_during_a_comparison_are_recorded_in_time() {
-        // Nothing was recorded until the comparison had ended, which takes hours on a slow disk,
-        // while an unlimited number of names was held.
+    /// Returns a vault in memory, and the plan that counts the calls to its store.
+    fn vault_with_plan() -> (Vault, Arc<FaultPlan>) {
         let (store, owner, plan) =
             (MemStore::new(), Identity::generate(&OsRandom), FaultPlan::new());
         Vault::create(
@@ -372,16 +371,61 @@ mod tests {
             OpenOptions::default(),
         )
         .expect("open");
-        let caller = Caller { uid: 0, gid: 0, umask: 0 };
-        let flags =
-            OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+        (vault, plan)
+    }
+
+    const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+    const FLAGS: OpenFlags =
+        OpenFlags { read: true, write: true, truncate: false, append: false, sync: false };
+
+    /// While a mount ends, its comparison went on for up to 5 ms, and then read all rows of the
+    /// directory that it was in: for one with a million files that took most of a second.
+    #[test]
+    fn a_comparison_stops_before_the_next_entry() {
+        let (files, last) = (200, 20);
+        let (vault, plan) = vault_with_plan();
+        for n in 0..files {
+            let name = format!("file {n}");
+            let (_, opened) =
+                vault.create_file(&CALLER, ROOT, name.as_bytes(), 0o644, FLAGS).expect("create");
+            vault.release(opened.handle).expect("release");
+        }
+        let (folder, core) =
+            (tempfile::tempdir().expect("a directory"), vault.shares().root.clone());
+        let memory = Arc::new(Memory::new(&core, folder.path().join("memory")));
+        let db = Db::open(&memory.path).expect("a database");
+        let options = SurveyOptions::default();
+        let survey = || Survey::new(&core, &memory, &db, &options, None).expect("a comparison");
+        plan.reset();
+        assert!(survey().run().expect("compare").is_some());
+        assert!(plan.count(Calls::Of(Call::Stat)) >= files);
+
+        plan.reset();
+        let (stopped, seen) = (memory.clone(), AtomicUsize::new(0));
+        plan.before(Call::Stat, move || {
+            if seen.fetch_add(1, Ordering::Relaxed) == last {
+                stopped.stop.store(true, Ordering::Release);
+            }
+        });
+        assert!(survey().in_background().run().expect("compare").is_none());
+        let calls = plan.count(Calls::Of(Call::Stat));
+        assert!(calls <= last as u64 + 4, "{calls} calls until it had stopped");
+        drop(db);
+        vault.close().expect("close");
+    }
+
+    #[test]
+    fn changes_during_a_comparison_are_recorded_in_time() {
+        // Nothing was recorded until the comparison had ended, which takes hours on a slow disk,
+        // while an unlimited number of names was held.
+        let (vault, plan) = vault_with_plan();
         let directories = 100;
         for n in 0..directories {
             let made = vault
-                .mkdir(&caller, ROOT, format!("directory {n}").as_bytes(), 0o755)
+                .mkdir(&CALLER, ROOT, format!("directory {n}").as_bytes(), 0o755)
                 .expect("mkdir");
             let (_, opened) =
-                vault.create_file(&caller, made.node, b"file", 0o644, flags).expect("create");
+                vault.create_file(&CALLER, made.node, b"file", 0o644, FLAGS).expect("create");
             vault.release(opened.handle).expect("release");
         }
         let folder = tempfile::tempdir().expect("a directory");
@@ -391,7 +435,7 @@ mod tests {
         let (mut keeper, _) =
             Keeper::start(&core, folder.path().join("memory"), true).expect("remember");
         for n in 0..2 * HELD_MAX {
-            vault.mkdir(&caller, ROOT, format!("more {n}").as_bytes(), 0o755).expect("mkdir");
+            vault.mkdir(&CALLER, ROOT, format!("more {n}").as_bytes(), 0o755).expect("mkdir");
         }
         while !keeper.memory.held.lock().touched.is_empty() {
             assert!(

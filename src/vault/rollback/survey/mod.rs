@@ -237,16 +237,15 @@ impl<'a> Survey<'a> {
     /// # Errors
     /// `ECANCELED` if the thread is stopped.
     fn give_way(&mut self) -> Inner<()> {
-        if let Some(since) = self.busy
-            && since.elapsed() >= STRETCH
-        {
+        let Some(since) = self.busy else { return Ok(()) };
+        if since.elapsed() >= STRETCH {
             self.memory.wait(since.elapsed());
-            if self.memory.is_stopped() {
-                return Err(Fault::Os(libc::ECANCELED));
-            }
             self.busy = Some(Instant::now());
         }
-        Ok(())
+        match self.memory.is_stopped() {
+            true => Err(Fault::Os(libc::ECANCELED)),
+            false => Ok(()),
+        }
     }
 
     /// Walks the whole vault. Returns `None` if it was stopped.
@@ -945,6 +944,9 @@ impl<'a> Survey<'a> {
         plain: Vec<u8>,
     ) -> Inner<()> {
         let Err(fault) = looked else { return Ok(()) };
+        if self.memory.is_stopped() {
+            return Ok(()); // nothing is judged any more, and the rows may be many
+        }
         tracing::debug!(errno = fault.errno(), "rollback database: a directory cannot be read");
         if self.options.accepts(&plain) || self.rows(place)?.is_empty() {
             return Ok(());
