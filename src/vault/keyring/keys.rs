@@ -15,12 +15,12 @@ use crate::crypto::{
     RecordsKey, Suite, Tag, directory_key, directory_tag, file_key, long_directory_tag,
     moved_place, moved_record, place_hash, root_tag,
 };
-use crate::format::header::{Header, HeaderContext, PublicHeader};
+use crate::format::header::{Header, HeaderContext, PublicHeader, UnsealedParts};
 use crate::format::layout::Layout;
 use crate::format::moved::{self, Moved};
 use crate::format::name::NameCipher;
 use crate::format::record::{self, RecordContext, RecordKind};
-use crate::format::signature::{Authorship, Sign};
+use crate::format::signature::{Authorship, Claim, Sign};
 use crate::roster::{EpochKey, FolderKeys};
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::signing::Signing;
@@ -184,6 +184,13 @@ impl ShareKeys {
 
     /// Opens the header at the beginning of `bytes`, which must contain any small data completely.
     pub fn open_header(&self, bytes: &[u8]) -> Inner<OpenedHeader> {
+        let (header, data, claim) = self.unseal_header(bytes)?;
+        let by = claim.map(|claim| self.vouched_for(&claim, bytes)).transpose()?;
+        Ok(OpenedHeader { header, data, by })
+    }
+
+    /// Opens a header under the epoch that it names, and verifies no signature.
+    fn unseal_header(&self, bytes: &[u8]) -> Inner<UnsealedParts> {
         let public = PublicHeader::decode(&self.layout, bytes)?;
         if public.suite != self.suite {
             return Err(Fault::Corrupt(Corruption::Other(
@@ -193,12 +200,21 @@ impl ShareKeys {
         let Some(epoch) = self.named(&public) else {
             return Err(Fault::Corrupt(Corruption::UnknownKey));
         };
-        let (header, data, claim) = Header::unseal(&self.header_context(epoch), bytes)?;
-        let by = claim.map(|claim| self.signing.verify(&claim)).transpose()?;
-        if let Some(by) = &by {
-            self.signing.check(by, &bytes[..self.layout.header()])?;
-        }
-        Ok(OpenedHeader { header, data, by })
+        Ok(Header::unseal(&self.header_context(epoch), bytes)?)
+    }
+
+    /// Returns whether a header opens and one of these members has signed it, with a signature that
+    /// counts. Other signatures are not verified.
+    pub fn is_header_of(&self, bytes: &[u8], signers: &[[u8; 32]]) -> bool {
+        let Ok((.., Some(claim))) = self.unseal_header(bytes) else { return false };
+        signers.contains(&claim.said().signer) && self.vouched_for(&claim, bytes).is_ok()
+    }
+
+    /// Verifies the signature of a header and that it counts.
+    fn vouched_for(&self, claim: &Claim, bytes: &[u8]) -> Inner<Authorship> {
+        let by = self.signing.verify(claim)?;
+        self.signing.check(&by, &bytes[..self.layout.header()])?;
+        Ok(by)
     }
 
     /// Returns whether the header, which names this file, cannot be opened under a known epoch,

@@ -197,10 +197,28 @@ impl Share {
             removed = self.remove_within(&admins, progress, left)?;
         }
         if !present.is_empty() {
-            let taken = self.take_inventory(&present, Vec::new(), progress)?;
-            removed = Some(
-                self.change(|head, acting| head.roster.remove_members(acting, &present, taken))?,
-            );
+            let writers = |head: &Head| -> Vec<[u8; 32]> {
+                let is_writer = |sign: &&[u8; 32]| {
+                    head.members.get(sign).is_some_and(|member| member.role.may_write())
+                };
+                present.iter().filter(is_writer).copied().collect()
+            };
+            let before = writers(head);
+            // What a reader signed while they could write is in an inventory since they lost that
+            // right.
+            let taken = match before.is_empty() {
+                true => None,
+                false => self.take_inventory(&before, Vec::new(), progress)?,
+            };
+            removed = Some(self.change(|head, acting| {
+                // A reader who was made a writer meanwhile may have signed entries that belong in an
+                // inventory.
+                if writers(head).iter().all(|sign| before.contains(sign)) {
+                    head.roster.remove_members(acting, &present, taken)
+                } else {
+                    Err(RosterError::Overtaken)
+                }
+            })?);
         }
         Ok(removed)
     }
@@ -212,7 +230,7 @@ impl Share {
         progress: &mut dyn FnMut(&ShareProgress),
         left: &mut Vec<(PathBuf, String)>,
     ) -> Result<Option<Pin>> {
-        let Walked { nested, mut expected, .. } = self.walk(admins, progress)?;
+        let Walked { nested, mut expected, .. } = self.walk(admins, &HashSet::new(), progress)?;
         let mut removed = None;
         for place in nested {
             let outside = self.vault.shares().outside(self.number, place);
@@ -276,7 +294,7 @@ impl Share {
     /// # Errors
     /// As [`Share::remove`].
     pub fn missing_within(&self, signs: &[[u8; 32]]) -> Result<Vec<PathBuf>> {
-        let Walked { nested, mut expected, .. } = self.walk(signs, &mut |_| {})?;
+        let Walked { nested, mut expected, .. } = self.walk(signs, &HashSet::new(), &mut |_| {})?;
         for place in nested {
             if let Ok(Some(junction)) = self.core.junction_at(place) {
                 expected.remove(&junction.share);
@@ -409,11 +427,18 @@ impl Share {
         }
     }
 
-    /// Walks through the share once; junctions of nested shares are counted once.
-    fn walk(&self, signs: &[[u8; 32]], progress: &mut dyn FnMut(&ShareProgress)) -> Result<Walked> {
+    /// Walks through the share once; junctions of nested shares are counted once. Headers with a
+    /// hash in `known` are left out.
+    fn walk(
+        &self,
+        signs: &[[u8; 32]],
+        known: &HashSet<[u8; 32]>,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> Result<Walked> {
         let mut walk = Walk {
             core: &self.core,
             of: signs,
+            known,
             found: Walked::default(),
             done: ShareProgress::default(),
             progress,
@@ -440,7 +465,7 @@ impl Share {
         // verified. Otherwise members could prevent their removal by continuing to write.
         let mut all: HashSet<[u8; 32]> = more.into_iter().collect();
         for round in 1..=ROUNDS {
-            let found = self.walk(signs, progress)?;
+            let found = self.walk(signs, &all, progress)?;
             found.forget_nested(&self.core);
             let known = all.len();
             all.extend(found.hashes);

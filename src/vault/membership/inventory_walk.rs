@@ -50,6 +50,8 @@ impl Walked {
 pub(crate) struct Walk<'a> {
     pub core: &'a Core,
     pub of: &'a [[u8; 32]],
+    /// Hashes of headers that an earlier walk has noted. They are not verified again.
+    pub known: &'a HashSet<[u8; 32]>,
     pub found: Walked,
     pub done: ShareProgress,
     pub progress: &'a mut dyn FnMut(&ShareProgress),
@@ -230,10 +232,11 @@ impl Walk<'_> {
                 let mut bytes = vec![0; header + SMALL_MAX as usize];
                 let read = file.read_at(&mut bytes, 0)?;
                 bytes.truncate(read);
-                if let Ok(opened) = self.core.keys.open_header(&bytes)
-                    && opened.by.is_some_and(|by| self.of.contains(&by.signer))
+                if let Some(hash) = bytes.get(..header).map(header_hash)
+                    && !self.known.contains(&hash)
+                    && self.core.keys.is_header_of(&bytes, self.of)
                 {
-                    self.found.hashes.insert(header_hash(&bytes[..header]));
+                    self.found.hashes.insert(hash);
                 }
                 self.done.files += 1;
                 (self.progress)(&self.done);

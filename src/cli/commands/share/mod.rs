@@ -269,9 +269,9 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
         ));
     }
     if !args.eager {
+        let share = word(path.as_os_str().as_bytes());
         note(format_args!(
-            "what was written before stays under the old key until it is sealed again: kithfs share rekey --eager {}",
-            word(path.as_os_str().as_bytes())
+            "what was written before stays under the old key until it is sealed again: kithfs share rekey --eager {share} (how much that is: kithfs share rekey --status {share})"
         ));
     }
     let left = if args.eager { Some(reseal::pass(&connection, true)?) } else { None };
