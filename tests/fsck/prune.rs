@@ -219,3 +219,26 @@ fn lists_without_any_attributes_are_explained() {
     expect_code(&mut fsck(&scratch, &prune), 0);
     assert!(added(&scratch.vault()).is_empty());
 }
+
+/// Each change of the members left the slot block of the former list for ever. `share log` needs it,
+/// so the command says what its removal costs.
+#[test]
+fn former_lists_of_members_are_removed_and_the_log_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let blocks = || shell(&scratch.vault(), "ls -A | grep -c '^+slots-'").trim().to_owned();
+    for _ in 0..2 {
+        expect_code(scratch.kithfs("share").arg("rekey").arg(scratch.vault()), 0);
+    }
+    assert_eq!(blocks(), "3");
+    let output =
+        expect_code(&mut fsck(&scratch, &["--prune", "--unused-for", "0", "--yes", "--json"]), 0);
+    assert!(said(&output).contains("`kithfs share log` does not show"), "{output:?}");
+    assert_eq!(blocks(), "1");
+    expect_code(fsck(&scratch, &[]).stdout(Stdio::piped()), 0);
+    let mount = scratch.mount(&[]);
+    fs::write(scratch.point().join("file"), "text").unwrap();
+    mount.unmount();
+}

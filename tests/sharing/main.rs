@@ -6,6 +6,7 @@ mod support;
 
 mod attacks;
 mod conversion;
+mod growth;
 mod membership;
 mod nested;
 mod rekey;

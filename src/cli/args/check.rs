@@ -28,9 +28,9 @@ pub struct Fsck {
     pub repair: bool,
     /// Remove control files to which nothing refers, with one question
     ///
-    /// Lists of attributes, targets of links, long names and records of renames are files of their
-    /// own in the vault, which are only ever added: a sync tool may still deliver an entry that
-    /// needs one. This removes those that this machine has found unused for some time (see
+    /// Lists of attributes, targets of links, long names, records of renames and lists of members
+    /// are files of their own in the vault, which are only ever added: a sync tool may still deliver
+    /// an entry that needs one. This removes those that this machine has found unused for some time (see
     /// --unused-for), by its own record and clock. They are kept in the state directory, and the
     /// command that puts them back is printed. Nothing is removed if the check finds a fault, or if
     /// entries are missing that this machine has seen. Sync all copies first, and use a complete

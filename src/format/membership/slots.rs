@@ -26,6 +26,11 @@ pub const MAGIC: [u8; 8] = *b"kithslot";
 /// The version that this program writes and reads.
 pub const VERSION: u16 = 1;
 
+/// Prefix of the names of files with blocks.
+const PREFIX: &str = "+slots-";
+/// Letters of the hash in such a name.
+const HASH_LETTERS: usize = 32;
+
 const SUITE_AT: usize = MAGIC.len() + 2;
 const EPOCH_AT: usize = SUITE_AT + 2;
 const SHARE_AT: usize = EPOCH_AT + 4;
@@ -367,7 +372,14 @@ pub fn check(bytes: &[u8]) -> Result<SlotHeader, FormatError> {
 /// Returns the name of the control file of the block with this root: `+slots-` and 32 hexadecimal
 /// digits.
 pub fn file_name(root: &[u8; 32]) -> String {
-    format!("+slots-{}", super::manifest::short_hex(root))
+    format!("{PREFIX}{}", super::manifest::short_hex(root))
+}
+
+/// Returns whether a block may have this file name.
+pub fn is_file_name(name: &[u8]) -> bool {
+    let is_hex = |b: &u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    name.strip_prefix(PREFIX.as_bytes())
+        .is_some_and(|hex| hex.len() == HASH_LETTERS && hex.iter().all(is_hex))
 }
 
 #[cfg(test)]

@@ -2,22 +2,23 @@
 //!
 //! Rules that hold here
 //! * Only files that are only ever added can be removed: lists of attributes, targets of links, long
-//!   names, and evidence of renames.
+//!   names, evidence of renames, and slot blocks.
 //! * A file is removed once the caller has its bytes in another place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::format::moved;
 use crate::format::name::{LONG_DIRECTORY, long_hash};
+use crate::format::{moved, slots};
 use crate::store::Dir;
 use crate::vault::core::Core;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::namespace::{symlink, xattr};
 use crate::vault::share::control_files::read_control;
 
-/// Longest control file that is removed, in bytes: a list of attributes.
-const LONGEST: usize = 2 << 20;
+/// Longest control file that is removed, in bytes: a slot block for 65,536 members with the longest
+/// names has 13 MiB.
+const LONGEST: usize = 16 << 20;
 
 /// Takes the bytes of a control file before it is removed.
 pub(crate) type Keep<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> std::io::Result<()>;
@@ -30,6 +31,7 @@ fn place(path: &[u8]) -> Option<(Option<Group<'_>>, &[u8])> {
     match path.split(|b| *b == b'/').collect::<Vec<_>>()[..] {
         [file] if xattr::overflow_reference(file).is_some() => Some((None, file)),
         [file] if symlink::overflow_reference(file).is_some() => Some((None, file)),
+        [file] if slots::is_file_name(file) => Some((None, file)),
         [LONG_DIRECTORY, group, file] if long_hash(group, file).is_some() => {
             Some((Some((LONG_DIRECTORY, group)), file))
         }
@@ -93,7 +95,11 @@ mod tests {
     fn only_what_is_only_ever_added_can_be_removed() {
         let hash = crate::format::name::long_path(&[7; 32]);
         let long = [LONG_DIRECTORY, b"/", &hash.0, b"/", &hash.1].concat();
-        let can = ["+attr-00112233445566778899aabbccddeeff", "+moved/abc/def"];
+        let can = [
+            "+attr-00112233445566778899aabbccddeeff",
+            "+slots-00112233445566778899aabbccddeeff",
+            "+moved/abc/def",
+        ];
         assert!(can.iter().all(|path| place(path.as_bytes()).is_some()) && place(&long).is_some());
         for path in [
             "",
@@ -104,6 +110,12 @@ mod tests {
             "+identity",
             "+attr-",
             "+attr-00/x",
+            "+slots-",
+            "+slots-0011",
+            "+slots-00112233445566778899AABBCCDDEEFF",
+            "+slots-00112233445566778899aabbccddeeff/x",
+            "+manifest-1-00112233445566778899aabbccddeeff",
+            "+inventory-00112233445566778899aabbccddeeff",
             "+long",
             "+long/aa/bb",
             "+moved",

@@ -25,6 +25,7 @@ use crate::cli::secrets::identity;
 use crate::cli::terminal::ask;
 use crate::cli::user::{directories, rollback_memory};
 use crate::cli::vaults::open::Open;
+use crate::format::slots::is_file_name as is_block;
 use crate::vault::{CheckReport, NoticeKind, SurveyOptions, UNUSED_MAX};
 
 const DAY: i64 = 86_400;
@@ -186,6 +187,11 @@ pub(super) fn run(
     record.write()?;
     if due.is_empty() {
         return Ok(None);
+    }
+    if due.iter().any(|file| is_block(file)) {
+        note(
+            "among them are former lists of members: without them `kithfs share log` does not show who was added and removed",
+        );
     }
     let question = format!(
         "remove {} to which nothing in this copy of the vault refers? Each copy has to be complete, and everything synced",

@@ -1,6 +1,6 @@
 //! Control files to which nothing refers: lists of attributes and targets of links that were
-//! replaced or removed, long names of entries that are gone, and evidence of renames of such
-//! directories.
+//! replaced or removed, long names of entries that are gone, evidence of renames of such
+//! directories, and slot blocks of former lists of members.
 //!
 //! Rules that hold here
 //! * They are counted and listed. A sync tool may deliver the referring entry later, another copy of
@@ -8,14 +8,17 @@
 //!   them, see `prune`.
 //! * The count is known only if everything was read: each entry's attributes, without a fault
 //!   anywhere, not even in `lost+found`.
+//! * A slot block counts as unused only if a manifest names it whose successor is here too. One that
+//!   no manifest names may have arrived before its manifest, or the storage host hides that.
 //! * If there are lists and no entry has any attributes, the copy may have been made without
 //!   extended attributes: then the count is unknown.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::crypto::Tag;
-use crate::format::moved;
+use crate::format::manifest::Manifest;
 use crate::format::name::{LONG_DIRECTORY, long_hash};
+use crate::format::{moved, slots};
 use crate::store::Dir;
 use crate::vault::core::Core;
 use crate::vault::core::overflow::Reference;
@@ -23,6 +26,8 @@ use crate::vault::error::Inner;
 use crate::vault::fsck::report::{UNUSED_MAX, Unused};
 use crate::vault::namespace::{symlink, xattr};
 use crate::vault::share::control_files::entries;
+use crate::vault::share::enter;
+use crate::vault::types::ROOT;
 
 /// References that the walk found.
 #[derive(Default)]
@@ -86,7 +91,39 @@ impl Core {
         }
         self.unused_long_names(used, &mut unused)?;
         self.unused_evidence(used, &mut unused)?;
+        self.superseded_blocks(&mut unused)?;
         Ok(Some(unused))
+    }
+
+    /// Finds the slot blocks that a manifest in the chain of a head names, and no head.
+    fn superseded_blocks(&self, unused: &mut Found) -> Inner<()> {
+        let (root, shown) = (&*self.root, self.shown_path(ROOT));
+        let pin = self.membership.seen.lock().head;
+        let heads = enter::descriptor(root, &shown).and_then(|descriptor| {
+            Ok(enter::standing(root, &descriptor, pin.as_ref(), &shown)?.heads)
+        });
+        let heads = match heads {
+            Ok(heads) => heads,
+            Err(error) => {
+                tracing::warn!(
+                    "slot blocks of former lists of members are not looked for: {error}"
+                );
+                return Ok(());
+            }
+        };
+        let blocks = |manifest: &Manifest| -> Vec<String> {
+            manifest.blocks.iter().map(|block| slots::file_name(&block.root)).collect()
+        };
+        let current: HashSet<String> =
+            heads.iter().flat_map(|head| blocks(head.manifest())).collect();
+        let all: BTreeSet<String> = heads
+            .iter()
+            .flat_map(|head| head.history().flat_map(|(manifest, _)| blocks(manifest)))
+            .collect();
+        for name in all.iter().filter(|name| !current.contains(*name)) {
+            unused.add(root, &[], name.as_bytes())?;
+        }
+        Ok(())
     }
 
     fn unused_long_names(&self, used: &Used, unused: &mut Found) -> Inner<()> {
