@@ -3,10 +3,27 @@
 # handle, that the daemon stays alive, and that its memory stays within a limit.
 #
 #     scripts/stress.sh [SECONDS [STRESSOR...]]       default: 60 seconds for each stressor of stress-ng's class filesystem
+#     scripts/stress.sh --random SECONDS [--seed N] [--transport dev|uring] [PRESSURE...]
 #
 # Stressors that cannot run in a mount are left out; scripts/stress-excluded.txt lists them with their reasons.
+#
+# --random does random work in rounds of 20 to 60 seconds, compares it with a model (scripts/stress/model.py), and needs root. It goes over
+# io_uring where the kernel offers that. A PRESSURE is
+#
+#   memory    most rounds run in a control group whose limit on memory is little more than what the daemon needs
+#   kill      some rounds end with kill -9 of the daemon
+#   unmount   some rounds end with an unmount, which fails, and a lazy one, while the clients go on
+#   clients   some rounds have 64 clients instead of 6
+#   hotplug   in some rounds a processor goes offline for a fifth of a second, again and again
+#
+# The default is all of them. The same seed chooses the same rounds and the same work; where a kill meets it differs.
 set -euo pipefail
 . "$(dirname -- "$0")/scratch.sh"
+
+if [ "${1-}" = --random ]; then
+    . "$here/scripts/stress/random.sh"
+    exit 0
+fi
 need stress-ng
 seconds=${1:-60}
 [ $# -eq 0 ] || shift

@@ -29,5 +29,6 @@ pub use ops::{Errno, Operations};
 pub use protocol::notify::Notifier;
 pub use protocol::wire;
 pub use settings::{Permissions, ServeOptions, Transport};
+pub use transport::advice;
 pub use transport::serve::{Serving, serve};
 pub use transport::uring;

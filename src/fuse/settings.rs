@@ -22,8 +22,8 @@ pub enum Transport {
     /// Over `/dev/fuse`.
     #[default]
     Dev,
-    /// Over io_uring if the kernel offers it, otherwise over `/dev/fuse`.
-    PreferUring,
+    /// Over io_uring if the kernel offers it and root has enabled it, otherwise over `/dev/fuse`.
+    Auto,
     /// Over io_uring; it is an error if the kernel does not offer it.
     Uring,
 }

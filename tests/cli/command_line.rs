@@ -448,7 +448,11 @@ fn what_json_prints_is_what_its_page_says() {
         &run("passphrase list", 0),
         &["slot", "kind", "created", "memory_kib", "passes", "lanes"],
     );
-    compare("kithfs info", &run("info", 0), &["share_id", "in_use_by", "shared_by", "mounted_on"]);
+    compare(
+        "kithfs info",
+        &run("info", 0),
+        &["share_id", "in_use_by", "shared_by", "mounted_on", "over_io_uring", "advice"],
+    );
     let file = scratch.path().join("file");
     fs::write(&file, vec![1; 600_000]).unwrap();
     expect_code(scratch.kithfs("put").arg(&vault).arg("file").arg(&file), 0);
@@ -538,7 +542,7 @@ fn what_json_prints_is_what_its_page_says() {
         compare(
             "kithfs mounts",
             &mounts,
-            &["vault", "mountpoint", "pid", "start_ticks", "since", "read_only"],
+            &["vault", "mountpoint", "pid", "start_ticks", "since", "read_only", "io_uring"],
         );
         compare("kithfs info", &run("info", 0), &["host", "pid", "since"]);
         mount.unmount();
@@ -548,7 +552,7 @@ fn what_json_prints_is_what_its_page_says() {
     compare(
         "kithfs bench",
         &serde_json::from_slice(&bench.stdout).unwrap(),
-        &["ciphers", "names", "files", "ratio", "not_mounted"],
+        &["ciphers", "names", "files", "ratio", "not_mounted", "io_uring", "advice"],
     );
 }
 

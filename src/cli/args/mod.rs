@@ -480,8 +480,10 @@ pub struct MountSettings {
     #[arg(long)]
     pub guard: bool,
     /// Transport of requests from the kernel
-    #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum, default_value_t = Transport::Auto)]
-    pub transport: Transport,
+    ///
+    /// Default: `dev`, and `auto` with `-o uring`.
+    #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum)]
+    pub transport: Option<Transport>,
 }
 
 /// An event that locks a vault.
@@ -521,7 +523,7 @@ impl FromStr for Idle {
 /// Transport of requests from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Transport {
-    /// /dev/fuse; with `-o uring`, io_uring if the kernel supports it
+    /// io_uring where the kernel offers it and root has enabled it, otherwise /dev/fuse
     Auto,
     /// io_uring (experimental, Linux 6.14 and later); fails if it is not available
     Uring,

@@ -9,6 +9,7 @@ use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::open::{self, Found};
+use crate::fuse::advice::{Advice, advice};
 use crate::vault::{Kept, LockHolder};
 
 /// The public facts of a vault. The names of the fields are stable.
@@ -28,6 +29,8 @@ struct Report {
     in_use_by: Option<Holder>,
     shared_by: Vec<Holder>,
     mounted_on: Vec<JsonPath>,
+    over_io_uring: Vec<JsonPath>,
+    advice: Vec<Advice>,
     kept_journals: Vec<Journals>,
 }
 
@@ -75,6 +78,11 @@ impl Report {
     fn of(found: Found) -> Report {
         let Found { dir, description, .. } = found;
         let mounts = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
+        let (mut mounted_on, mut over_io_uring) = (Vec::new(), Vec::new());
+        for entry in mounts.into_iter().filter(|entry| entry.vault.0 == dir) {
+            over_io_uring.extend(entry.io_uring.then(|| entry.mountpoint.clone()));
+            mounted_on.push(entry.mountpoint);
+        }
         let kept = open::kept_journals(&dir, &description.share_id);
         Report {
             synced: description.synced,
@@ -90,11 +98,9 @@ impl Report {
             own_identity: description.has_identity,
             in_use_by: description.locked_by.map(Holder::from),
             shared_by: description.shared_by.into_iter().map(Holder::from).collect(),
-            mounted_on: mounts
-                .into_iter()
-                .filter(|entry| entry.vault.0 == dir)
-                .map(|entry| entry.mountpoint)
-                .collect(),
+            advice: advice(!over_io_uring.is_empty()),
+            mounted_on,
+            over_io_uring,
             vault: JsonPath(dir),
         }
     }
@@ -127,7 +133,9 @@ impl Report {
             line(name, &format_args!("by process {pid} on {host} since {}", utc(*since)))?;
         }
         for place in &self.mounted_on {
-            line("mounted on", &shown(&place.0))?;
+            let is_over = self.over_io_uring.iter().any(|other| other.0 == place.0);
+            let transport = if is_over { "io_uring" } else { "/dev/fuse" };
+            line("mounted on", &format_args!("{}, over {transport}", shown(&place.0)))?;
         }
         for Journals { folder, copy, refused, waiting } in &self.kept_journals {
             let folder = shown(&folder.0);
@@ -140,6 +148,9 @@ impl Report {
                 let text = format_args!("{waiting} of the copy that was at {copy}, in {folder}");
                 line("journals", &text)?;
             }
+        }
+        for Advice { what, command } in &self.advice {
+            line("would speed up", &format_args!("{what}: {command}"))?;
         }
         Ok(())
     }

@@ -38,6 +38,9 @@ pub struct Entry {
     pub since: i64,
     /// Whether the mount is read-only.
     pub read_only: bool,
+    /// Whether requests come over io_uring, not over /dev/fuse.
+    #[serde(default)]
+    pub io_uring: bool,
 }
 
 /// Length limit of an entry, in bytes: two paths of maximal length in hexadecimal, and some
@@ -265,6 +268,7 @@ mod tests {
             process,
             since: 5,
             read_only: false,
+            io_uring: false,
         }
     }
 

@@ -88,9 +88,10 @@ pub struct MountOptions {
     pub view: View,
     /// Largest READ in bytes.
     pub max_read: u32,
-    /// Requests come over io_uring if the kernel offers it.
-    pub uring: bool,
-    /// With `uring`: the limit on memory for requests in progress, in MiB.
+    /// Whether requests come over io_uring if the kernel offers it; `None` without `uring` and
+    /// `nouring`.
+    pub uring: Option<bool>,
+    /// Over io_uring: the limit on memory for requests in progress, in MiB.
     pub uring_memory: Option<u32>,
     /// How long the mount may be unused before it is unmounted.
     pub idle: Option<Duration>,
@@ -116,7 +117,7 @@ impl Default for MountOptions {
             shared: false,
             view: View::default(),
             max_read: 1 << 20,
-            uring: false,
+            uring: None,
             uring_memory: None,
             idle: None,
         }
@@ -248,8 +249,8 @@ impl MountOptions {
             "diratime" => self.nodiratime = false,
             "nonempty" => self.nonempty = true,
             "shared" => self.shared = true,
-            "uring" => self.uring = true,
-            "nouring" => self.uring = false,
+            "uring" => self.uring = Some(true),
+            "nouring" => self.uring = Some(false),
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -398,12 +399,12 @@ mod tests {
     #[test]
     fn io_uring_options_are_not_passed_to_the_kernel() {
         let options = parsed("uring,uring_memory=16").unwrap();
-        assert!(options.uring && options.uring_memory == Some(16));
+        assert_eq!((options.uring, options.uring_memory), (Some(true), Some(16)));
         assert!(
             !options.for_fusermount().contains("uring")
                 && !options.data(3, 0o40000, 0, 0).contains("uring")
         );
-        assert!(!parsed("uring,nouring").unwrap().uring);
+        assert_eq!(parsed("uring,nouring").unwrap().uring, Some(false));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Threads on the FUSE device or on io_uring, until the filesystem is unmounted.
 //!
 //! Rules that hold here
-//! * `fuser` is the transport unless io_uring was requested and is available, or the locks of programs
-//!   come to the daemon.
+//! * With [`Transport::Auto`] io_uring is used if it is available, and otherwise, without a message,
+//!   the device: by `fuser`, or by our own loop if the locks of programs come to the daemon.
 //! * `fuser` never mounts or unmounts: it gets the descriptor of a filesystem that is mounted
 //!   already.
 //! * All threads read from one descriptor. With clones (`FUSE_DEV_IOC_CLONE`) a reply would have to
@@ -47,29 +47,24 @@ enum Session {
 /// Serves `ops` on the descriptor that [`mount`](crate::fuse::mount::mounted::mount) has returned.
 /// Returns once kernel and daemon have agreed on the terms of the session: the mount is then usable.
 pub fn serve(fd: OwnedFd, ops: Arc<dyn Operations>, options: &ServeOptions) -> io::Result<Serving> {
+    let duplicate = fd.try_clone()?;
+    let device = Device::new(fd);
     let insist = options.transport == Transport::Uring;
-    let over_io_uring = options.transport != Transport::Dev
-        && match uring::why_not() {
-            None => true,
-            Some(why) if insist => return Err(io::Error::other(why)),
-            Some(why) => {
-                tracing::debug!(why, "requests come over the device");
-                false
+    if insist || options.transport == Transport::Auto {
+        match uring::prepare(&device, ops.clone(), options) {
+            Ok(ready) => {
+                let session = Session::Uring(ready.start(insist)?);
+                return Ok(Serving { session, device });
             }
-        };
-    if over_io_uring {
-        let device = Device::new(fd);
-        let session = Session::Uring(uring::start(&device, ops, options, insist)?);
-        return Ok(Serving { session, device });
+            Err(error) if insist => return Err(error),
+            Err(error) => tracing::debug!(%error, "requests come over the device"),
+        }
     }
     if options.locks {
-        let device = Device::new(fd);
         let session = Session::Own(device::start(&device, ops, options)?);
         return Ok(Serving { session, device });
     }
-    let duplicate = fd.try_clone()?;
     let lent = duplicate.as_raw_fd();
-    let device = Device::new(fd);
     let mut config = Config::default();
     config.n_threads = Some(options.threads.max(2));
     // The kernel decides which users may access the mount at all (allow_other), so fuser's own

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Pair;
+use crate::cli::daemon::registry::Registry;
 use crate::cli::daemon::signals::Signals;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
@@ -73,11 +74,15 @@ struct Mount {
     up: bool,
 }
 
-/// Measures both directories; returns the pairs, or why nothing could be mounted.
+/// Measures both directories; returns the pairs and whether the vault was mounted over io_uring, or
+/// why nothing could be mounted.
 ///
 /// # Errors
 /// The directory cannot be used, or a measurement failed.
-pub fn measure(directory: &Path, quick: bool) -> Result<Result<Vec<Pair>, String>, Failure> {
+pub fn measure(
+    directory: &Path,
+    quick: bool,
+) -> Result<Result<(Vec<Pair>, bool), String>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let signals = Signals::block().map_err(|source| Error::Os { op: "block signals", source })?;
     let flag = interrupted.clone();
@@ -110,8 +115,12 @@ pub fn measure(directory: &Path, quick: bool) -> Result<Result<Vec<Pair>, String
     };
     let measured = match mount.make().and_then(|()| mount.mount()) {
         Err(why) => Ok(Err(why)),
-        Ok(()) => pairs(&at("plain"), &mut mount, if quick { &QUICK } else { &FULL }, &interrupted)
-            .map(Ok),
+        Ok(()) => {
+            let io_uring = mount.is_over_io_uring();
+            let sizes = if quick { &QUICK } else { &FULL };
+            let pairs = pairs(&at("plain"), &mut mount, sizes, &interrupted);
+            pairs.map(|pairs| Ok((pairs, io_uring)))
+        }
     };
     if let Err(why) = mount.unmount() {
         // Mounted files must not be removed through the mount.
@@ -303,6 +312,12 @@ impl Mount {
         self.program("mount", true, &[&self.store, &self.point])?;
         self.up = true;
         Ok(())
+    }
+
+    /// Returns whether requests come over io_uring, as the daemon has registered.
+    fn is_over_io_uring(&self) -> bool {
+        let entry = Registry::open().and_then(|registry| registry.serving(&self.point));
+        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.io_uring))
     }
 
     fn unmount(&mut self) -> Result<(), String> {

@@ -19,6 +19,7 @@ use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
+use crate::fuse::advice::{Advice, advice};
 
 /// Cells of the longest bar.
 const BAR: usize = 30;
@@ -37,6 +38,9 @@ struct Report {
     files: Vec<Pair>,
     /// The reason if nothing was mounted.
     not_mounted: Option<String>,
+    /// Whether the requests of the vault came over io_uring, not over /dev/fuse.
+    io_uring: bool,
+    advice: Vec<Advice>,
 }
 
 /// One result.
@@ -65,9 +69,9 @@ pub fn run(args: &Bench) -> Result<Exit, Failure> {
         path: args.dir.clone(),
         source,
     })?;
-    let (files, not_mounted) = match files::measure(&directory, args.quick)? {
-        Ok(pairs) => (pairs, None),
-        Err(why) => (Vec::new(), Some(why)),
+    let (files, io_uring, not_mounted) = match files::measure(&directory, args.quick)? {
+        Ok((pairs, io_uring)) => (pairs, io_uring, None),
+        Err(why) => (Vec::new(), false, Some(why)),
     };
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -80,6 +84,8 @@ pub fn run(args: &Bench) -> Result<Exit, Failure> {
         names: cipher::names(args.quick),
         files,
         not_mounted,
+        io_uring,
+        advice: advice(io_uring),
     };
     let mut out = Out::stdout();
     if args.json {
@@ -126,6 +132,11 @@ impl Report {
                 "  {name:<34}{plain:>10}{vault:>10} {unit:<8} {ratio:>6.2} {}\n",
                 bar(*ratio)
             ))?;
+        }
+        let transport = if self.io_uring { "io_uring" } else { "/dev/fuse" };
+        out.text(format_args!("\nthe vault was mounted over {transport}\n"))?;
+        for Advice { what, command } in &self.advice {
+            out.text(format_args!("would speed up {what}: {command}\n"))?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use nix::unistd::{Uid, User, initgroups, setgid, setuid};
 use rustix::mount::MountFlags;
 
 use crate::cli::display::{Line, Shown, word};
-use crate::fuse::mounts;
+use crate::fuse::{mounts, uring};
 
 /// The names under which the program is this helper.
 const NAMES: [&str; 2] = ["mount.kithfs", "mount.fuse.kithfs"];
@@ -33,9 +33,6 @@ const MOUNT_FAILED: u8 = 32;
 /// Searched for `fusermount3` and by the vault's own commands: mount(8) and systemd may start a
 /// helper with a nearly empty PATH.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// The kernel's switch for FUSE over io_uring, which only root can set.
-const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Options that mount(8), fstab and systemd use themselves.
 const OF_MOUNT: &[&str] = &[
@@ -265,7 +262,7 @@ impl Asked {
             });
         }
         if call.uring {
-            enable_uring(Path::new(URING_SWITCH));
+            enable_uring(Path::new(uring::SWITCH));
         }
         // A process of its own: a failure of any kind is one exit code of mount(8).
         let mut command = Command::new("/proc/self/exe");

@@ -44,6 +44,10 @@ use crate::store::Stat;
 use crate::store::os::clear_umask;
 use crate::vault::{Event, Events, Vault};
 
+/// The transport if neither `--transport` nor `-o uring` or `nouring` is given. It becomes `Auto`
+/// once docs/conformance.md counts six hours of random work over io_uring.
+const DEFAULT_TRANSPORT: Transport = Transport::Dev;
+
 /// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
 const READAHEAD_KIB: u32 = 1024;
 
@@ -190,16 +194,17 @@ fn may_allow_other(configuration: &Path) -> bool {
 /// Returns how the mount is served. Fails before the passphrase prompt if io_uring was requested
 /// and is not available.
 fn serve_options(
-    transport: args::Transport,
+    transport: Option<args::Transport>,
     options: &MountOptions,
 ) -> Result<ServeOptions, Error> {
-    let transport = match transport {
-        args::Transport::Uring => match uring::why_not() {
+    let transport = match (transport, options.uring) {
+        (Some(args::Transport::Uring), _) => match uring::why_not() {
             None => Transport::Uring,
             Some(why) => return Err(Error::NoUring(why)),
         },
-        args::Transport::Auto if options.uring => Transport::PreferUring,
-        args::Transport::Auto | args::Transport::Dev => Transport::Dev,
+        (Some(args::Transport::Auto), _) | (None, Some(true)) => Transport::Auto,
+        (Some(args::Transport::Dev), _) | (None, Some(false)) => Transport::Dev,
+        (None, None) => DEFAULT_TRANSPORT,
     };
     let permissions = options.permissions();
     let acls = options.view.is_plain();
@@ -373,10 +378,11 @@ impl Service {
             tell_kernel(&serving, &open.vault);
         }
         if serving.over_io_uring() {
-            tracing::info!("io_uring is in use, which is experimental");
+            tracing::info!("requests come over io_uring, which is experimental");
         }
         set_readahead(&mounted);
-        let registered = register(&open.dir, &mounted, options.read_only);
+        let is_over = serving.over_io_uring();
+        let registered = register(&open.dir, &mounted, options.read_only, is_over);
         let socket = registered.as_ref().map(Registered::socket);
         let mounted = Arc::new(mounted);
         let collects = serve.writeback && !options.read_only;
@@ -494,7 +500,12 @@ impl Service {
 }
 
 /// Registers the mount for `mounts` and `umount`. The mount works without it.
-fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Registered> {
+fn register(
+    vault: &Path,
+    mounted: &Mounted,
+    read_only: bool,
+    io_uring: bool,
+) -> Option<Registered> {
     let add = || {
         let registry = Registry::open()?;
         registry.add(&Entry {
@@ -503,6 +514,7 @@ fn register(vault: &Path, mounted: &Mounted, read_only: bool) -> Option<Register
             process: ProcessId::current()?,
             since: identity::now(),
             read_only,
+            io_uring,
         })
     };
     add()

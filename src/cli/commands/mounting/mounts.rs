@@ -26,10 +26,11 @@ pub fn run(args: &Mounts) -> Result<Exit, Failure> {
     } else {
         for entry in &entries {
             let since = utc(entry.since);
-            let how = if entry.read_only { ", read-only" } else { "" };
+            let read_only = if entry.read_only { ", read-only" } else { "" };
+            let over = if entry.io_uring { ", over io_uring" } else { "" };
             let (vault, mountpoint) = (shown(&entry.vault.0), shown(&entry.mountpoint.0));
             out.text(format_args!(
-                "{vault} on {mountpoint} since {since} (process {}{how})\n",
+                "{vault} on {mountpoint} since {since} (process {}{read_only}{over})\n",
                 entry.process.pid
             ))?;
         }

@@ -31,7 +31,7 @@ use crate::fuse::transport::device;
 use crate::fuse::transport::pool::Pool;
 
 /// The kernel's module parameter, which root sets.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Returns the reason why io_uring cannot be used here; `None` if the kernel offers it.
 pub fn why_not() -> Option<String> {
@@ -86,7 +86,15 @@ impl Prepared {
             prepared.go.push(go);
         }
         drop(tell);
-        prepared.heard().map(|()| prepared)
+        match prepared.heard() {
+            Ok(()) => Ok(prepared),
+            Err(error) => {
+                // The threads that are ready give up as well.
+                prepared.go.clear();
+                prepared.threads.into_iter().for_each(|thread| drop(thread.join()));
+                Err(error)
+            }
+        }
     }
 
     /// Waits until all threads have reported on their last step, and returns the first error.
@@ -107,17 +115,30 @@ impl Prepared {
     }
 }
 
-/// Serves `ops` on `device`, over io_uring if possible. With `insist` it is an error if that is not
-/// possible; otherwise the device is used.
+/// A session whose rings, memory and threads are there. The kernel has not been asked yet, so the
+/// device can still be served in another way.
+pub struct Ready {
+    device: Device,
+    dispatcher: Arc<Dispatcher>,
+    patient: Arc<Pool>,
+    options: ServeOptions,
+    plan: cpus::Plan,
+    prepared: Prepared,
+}
+
+/// Prepares to serve `ops` on `device` over io_uring.
 ///
 /// # Errors
-/// With `insist`, the reason why io_uring cannot be used; those of the device.
-pub fn start(
+/// io_uring cannot be used here: the system forbids it, or there is too little memory for the
+/// number of processors.
+pub fn prepare(
     device: &Device,
     ops: Arc<dyn Operations>,
     options: &ServeOptions,
-    insist: bool,
-) -> io::Result<Session> {
+) -> io::Result<Ready> {
+    if let Some(why) = why_not() {
+        return Err(io::Error::other(why));
+    }
     let plan = Cpus::read()?.plan(options.uring_memory, options.max_write).ok_or_else(|| {
         io::Error::other("uring_memory is too small for the number of processors")
     })?;
@@ -133,49 +154,56 @@ pub fn start(
         device: device.clone(),
     };
     let prepared = Prepared::make(Arc::new(common), &plan)?;
+    Ok(Ready { device: device.clone(), dispatcher, patient, options, plan, prepared })
+}
 
-    let terms = device::shake_hands(device, &options, true)?;
-    let mut threads = Vec::new();
-    let read_device = |threads: &mut Vec<Thread>| {
-        let (device, dispatcher, patient) = (device.clone(), dispatcher.clone(), patient.clone());
-        threads.push(spawn("kithfs-device".into(), move || {
-            device::serve(&device, &dispatcher, &patient, terms.max_write)
-        })?);
-        io::Result::Ok(())
-    };
-    // Before the queues are registered: they may wait for requests that come over the device.
-    read_device(&mut threads)?;
-    let registered = if terms.over_io_uring() {
-        prepared.register()
-    } else {
-        Err(io::Error::other("the kernel did not offer FUSE over io_uring"))
-    };
-    let over_io_uring = registered.is_ok();
-    match registered {
-        Ok(()) => {
-            let memory: usize = plan
-                .queues
-                .iter()
-                .filter(|(_, online)| *online)
-                .map(|(entries, _)| entries * plan.payload as usize)
-                .sum();
-            tracing::debug!(
-                minor = terms.minor,
-                queues = plan.queues.len(),
-                memory,
-                "requests come over io_uring"
-            );
-        }
-        Err(error) if insist => return Err(error),
-        Err(error) => {
-            tracing::debug!(%error, "requests come over the device");
-            for _ in 1..options.threads.max(2) {
-                read_device(&mut threads)?;
+impl Ready {
+    /// Answers INIT and starts to serve. If the kernel refuses io_uring now, with `insist` it is an
+    /// error; otherwise the device is used.
+    ///
+    /// # Errors
+    /// With `insist`, the reason why io_uring cannot be used; those of the device.
+    pub fn start(self, insist: bool) -> io::Result<Session> {
+        let terms = device::shake_hands(&self.device, &self.options, true)?;
+        let mut threads = Vec::new();
+        // Before the queues are registered: they may wait for requests that come over the device.
+        threads.push(self.read_device(terms.max_write)?);
+        let registered = if terms.over_io_uring() {
+            self.prepared.register()
+        } else {
+            Err(io::Error::other("the kernel did not offer FUSE over io_uring"))
+        };
+        let over_io_uring = registered.is_ok();
+        match registered {
+            Ok(()) => {
+                let online = self.plan.queues.iter().filter(|(_, online)| *online);
+                let entries: usize = online.map(|(entries, _)| entries).sum();
+                tracing::debug!(
+                    minor = terms.minor,
+                    queues = self.plan.queues.len(),
+                    memory = entries * self.plan.payload as usize,
+                    "requests come over io_uring"
+                );
+            }
+            Err(error) if insist => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "requests come over the device");
+                for _ in 1..self.options.threads.max(2) {
+                    threads.push(self.read_device(terms.max_write)?);
+                }
             }
         }
+        threads.extend(self.prepared.threads);
+        Ok(Session { threads, over_io_uring })
     }
-    threads.extend(prepared.threads);
-    Ok(Session { threads, over_io_uring })
+
+    fn read_device(&self, max_write: u32) -> io::Result<Thread> {
+        let (device, dispatcher, patient) =
+            (self.device.clone(), self.dispatcher.clone(), self.patient.clone());
+        spawn("kithfs-device".into(), move || {
+            device::serve(&device, &dispatcher, &patient, max_write)
+        })
+    }
 }
 
 impl Session {

@@ -3,7 +3,9 @@
 //!
 //! Rules that hold here
 //! * The thread is pinned to the processor that its requests come from. The whole gain comes from
-//!   this: the caller and the thread need not wake each other across processors.
+//!   this: the caller and the thread need not wake each other across processors. The kernel takes
+//!   the pin away when the processor goes offline, so a thread that finds itself elsewhere pins
+//!   itself again.
 //! * Operations that always wait for the disk go to the pool, also because the kernel may need this
 //!   queue for the writeback that they wait for. An exception is a flush while recent flushes took
 //!   no time, as on a store in memory or with a protected cache. Operations that only may wait run
@@ -121,6 +123,8 @@ pub struct Queue {
     undo: Vec<Undo>,
     /// By kind of operation: how many of the next ones go to the pool.
     wary: [u8; KINDS],
+    /// Number of the queue and of its processor.
+    number: u16,
 }
 
 /// Pins this thread to a processor. If that fails (it is offline or not permitted), its requests
@@ -162,6 +166,7 @@ impl Queue {
             patient_max: live / 2,
             undo,
             wary: [0; KINDS],
+            number: assignment.number,
         };
         [opcode::FSYNC, opcode::FSYNCDIR].into_iter().for_each(|flush| queue.be_wary(flush));
         Ok(queue)
@@ -231,6 +236,9 @@ impl Queue {
     }
 
     fn request(&mut self, mut slot: Slot) -> io::Result<()> {
+        if rustix::thread::sched_getcpu() != usize::from(self.number) {
+            pin(self.number);
+        }
         let (operation, size) = kind(&mut slot);
         let locks_max = match operation {
             opcode::SETLKW => self.patient_max,
