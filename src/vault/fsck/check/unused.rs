@@ -6,8 +6,8 @@
 //! * They are counted and listed. A sync tool may deliver the referring entry later, another copy of
 //!   the vault may have it, or an entry may be moved during the walk; so only `fsck --prune` removes
 //!   them, see `prune`.
-//! * The count is known only if everything was read: each entry's attributes, without a fault
-//!   anywhere, not even in `lost+found`.
+//! * The count is known only if everything was read: the manifests and each entry's attributes,
+//!   without a fault anywhere, not even in `lost+found`.
 //! * A slot block counts as unused only if a manifest names it whose successor is here too. One that
 //!   no manifest names may have arrived before its manifest, or the storage host hides that.
 //! * If there are lists and no entry has any attributes, the copy may have been made without
@@ -91,12 +91,12 @@ impl Core {
         }
         self.unused_long_names(used, &mut unused)?;
         self.unused_evidence(used, &mut unused)?;
-        self.superseded_blocks(&mut unused)?;
-        Ok(Some(unused))
+        Ok(self.superseded_blocks(&mut unused)?.then_some(unused))
     }
 
-    /// Finds the slot blocks that a manifest in the chain of a head names, and no head.
-    fn superseded_blocks(&self, unused: &mut Found) -> Inner<()> {
+    /// Finds the slot blocks that a manifest in the chain of a head names, and no head. Returns false
+    /// if the manifests cannot be read or verified.
+    fn superseded_blocks(&self, unused: &mut Found) -> Inner<bool> {
         let (root, shown) = (&*self.root, self.shown_path(ROOT));
         let pin = self.membership.seen.lock().head;
         let heads = enter::descriptor(root, &shown).and_then(|descriptor| {
@@ -108,7 +108,7 @@ impl Core {
                 tracing::warn!(
                     "slot blocks of former lists of members are not looked for: {error}"
                 );
-                return Ok(());
+                return Ok(false);
             }
         };
         let blocks = |manifest: &Manifest| -> Vec<String> {
@@ -123,7 +123,7 @@ impl Core {
         for name in all.iter().filter(|name| !current.contains(*name)) {
             unused.add(root, &[], name.as_bytes())?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn unused_long_names(&self, used: &Used, unused: &mut Found) -> Inner<()> {
