@@ -599,6 +599,24 @@ scenarios! {
         1 sync torn 0 page x.db 1 6 fsync
         1 rename x.db y.db
     "
+    /// Another machine changed the folder key. The tool renamed a directory under the new key and
+    /// delivered the key, and a program wrote into the directory before the daemon had looked for
+    /// new keys. The daemon had no name for the directory, did not find the new file in it, and the
+    /// program's fsync failed with EIO. The Nextcloud client renames the directory in the store.
+    a_file_is_created_in_a_directory_of_a_new_key "
+        members
+        0 mkdir a
+        0 append a/f 3 fsync
+        0 sync
+        1 sync
+        1 sees a/f 3
+        0 rekey
+        0 sync
+        1 sync live
+        1 append a/new 19 fsync
+        1 keeps 3
+        1 keeps 19
+    "
 }
 
 /// Traces in which a tool copies the file `f` while its machine writes to it, and does not copy it

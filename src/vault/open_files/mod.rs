@@ -552,7 +552,17 @@ impl Core {
     /// Searches the vault for a name that leads to an open file, and records it: a hard link
     /// without a lookup, or a name that another program gave the file in the store. Store names
     /// that are not valid in the vault do not count.
+    ///
+    /// In a synced share new keys are looked for first: a sync tool may just have renamed a
+    /// directory under a key that it has delivered with it. Without the key that directory has no
+    /// name, and the file in it would not be found.
     fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
+        if self.mode.synced
+            && self.keys.signed()
+            && let Err(error) = self.refresh(&self.membership.trust)
+        {
+            tracing::warn!("cannot look for new keys before the search for a file: {error}");
+        }
         let now = open.file().stat_but_times()?;
         let mut left = vec![ROOT];
         let mut found = None;
