@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::mounted::{Mount, Scratch, can_mount, expect_code};
+use crate::support::locker::Locker;
+use crate::support::mounted::{Mount, Scratch, can_mount, expect_code, shell};
 
 /// Longer than the time for which a lease counts as contended, and shorter than the time after
 /// which kernels forget by themselves.
@@ -266,4 +267,63 @@ fn a_removed_or_foreign_lease_costs_only_time() {
     drop(wants);
     fs::write(hers.point.join("file"), "taken over").unwrap();
     assert_eq!(fs::read(his.point.join("file")).unwrap(), b"taken over");
+}
+
+/// What programs do through a descriptor whose file the other mount has renamed, replaced or removed.
+/// `ftruncate` failed with `ESTALE`: a change of the size opened the file once more by its old name.
+#[test]
+fn descriptors_outlive_the_names_that_others_change() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    fs::create_dir(hers.point.join("dir")).unwrap();
+    let changes: [(&str, u32, &str); 6] = [
+        ("renamed", 1, "mv file other"),
+        ("moved", 1, "mv file dir/other"),
+        ("renamed, and its name used again", 1, "mv file other; echo new >file"),
+        ("in a directory that was renamed", 1, "mv file dir; mv dir dir2; mkdir dir"),
+        ("replaced", 0, "echo new >new; mv new file"),
+        ("removed", 0, "rm file"),
+    ];
+    for (what, links, change) in changes {
+        for (flags, locks) in [("rw", false), ("rw", true), ("r", false)] {
+            fs::write(hers.point.join("file"), "12345678").unwrap();
+            let mut program = Locker::start(&hers.point);
+            program.done(&format!("open f file {flags}"));
+            if locks {
+                program.done("lock f ex 0 0");
+                program.done("lock f un 0 0");
+            }
+            shell(&his.point, change);
+            let what = format!("{what}, {flags}, {locks}");
+            let mut size = 8;
+            if flags == "rw" {
+                for (command, len) in [
+                    ("truncate f 5", 5),
+                    ("write f 5 678", 8),
+                    ("truncate f 7", 7),
+                    ("allocate f 0 20", 20),
+                    ("truncate f 0", 0),
+                    ("sync f", 0),
+                    ("write f 0 12345678", 8),
+                    ("sync f", 8),
+                ] {
+                    assert_eq!(program.run(command), "ok", "{what}: {command}");
+                    size = len;
+                }
+            }
+            for command in ["mode f 640", "time f 1000000000"] {
+                assert_eq!(program.run(command), "ok", "{what}: {command}");
+            }
+            assert_eq!(program.run("stat f"), format!("640 {links} {size} 1000000000"), "{what}");
+            assert_eq!(program.run("attribute f user.a b"), "b", "{what}");
+            assert_eq!(program.run("read f 0 99"), "12345678", "{what}");
+            program.done("close f");
+            drop(program);
+            shell(&his.point, "rm -rf file other new dir dir2; mkdir dir");
+        }
+    }
+    assert_eq!(known(&hers.point), known(&his.point));
 }

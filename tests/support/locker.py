@@ -43,6 +43,18 @@ def run(command, name, *rest):
         return os.pread(files[name], int(rest[1]), int(rest[0])).decode()
     elif command == "time":  # seconds
         os.utime(files[name], (int(rest[0]), int(rest[0])))
+    elif command == "truncate":  # length
+        os.ftruncate(files[name], int(rest[0]))
+    elif command == "allocate":  # first offset, length
+        os.posix_fallocate(files[name], int(rest[0]), int(rest[1]))
+    elif command == "mode":  # octal
+        os.fchmod(files[name], int(rest[0], 8))
+    elif command == "attribute":  # name, value
+        os.setxattr(files[name], rest[0], rest[1].encode())
+        return os.getxattr(files[name], rest[0]).decode()
+    elif command == "stat":  # permission bits, links, size, seconds
+        stat = os.fstat(files[name])
+        return "%o %d %d %d" % (stat.st_mode & 0o7777, stat.st_nlink, stat.st_size, stat.st_mtime)
     elif command == "map":  # length
         maps[name] = mmap.mmap(files[name], int(rest[0]))
     elif command == "put":

@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Changes the size of a file, which is opened for that.
+    /// Changes the size of a file, which is opened for that unless programs can write to it.
     fn set_size_of(
         &self,
         node: NodeId,
@@ -103,7 +103,10 @@ impl Core {
             _ => return Err(Fault::Os(libc::EINVAL)),
         }
         let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
-        let open = self.acquire(node, flags)?;
+        let open = match self.mode.writers.through_descriptor(self, node) {
+            Some(open) => open,
+            None => self.acquire(node, flags)?,
+        };
         let before = open.state.read().size;
         let result = self.truncate(&open, size);
         *was = result.is_ok().then_some(before);

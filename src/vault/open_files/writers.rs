@@ -1,5 +1,7 @@
 //! What opens, reads and commits do for the sake of other daemons.
 
+use std::sync::Arc;
+
 use crate::format::name::is_control;
 use crate::store::{Access, Dir, Kind, Lock, Stat};
 use crate::vault::core::Core;
@@ -12,7 +14,7 @@ use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::open_files::locks::GUARD;
 use crate::vault::open_files::on_demand::{Guards, is_written};
 use crate::vault::share::control_files::entries;
-use crate::vault::types::OpenFlags;
+use crate::vault::types::{NodeId, OpenFlags};
 
 /// How often a commit keeps the changes elsewhere, if another program removes each result at once.
 const KEEP_MAX: usize = 4;
@@ -25,6 +27,20 @@ impl Writers {
             Writers::Exclusive => flags,
             Writers::Concurrent => OpenFlags { write: flags.write || flags.truncate, ..flags },
         }
+    }
+
+    /// Returns the open file of a node with one more handle that writes, if programs have it open for
+    /// writing: it stays the file of their descriptors when another daemon renames, replaces or
+    /// removes it. `None` if the caller has to open the file by its name.
+    pub fn through_descriptor(self, core: &Core, node: NodeId) -> Option<Arc<OpenFile>> {
+        if self == Writers::Exclusive {
+            return None; // renames are known, and a file that was replaced in the store must be noticed
+        }
+        let mut files = core.open.files.lock();
+        let shared = files.get_mut(&node).filter(|shared| shared.writers > 0)?;
+        shared.handles += 1;
+        shared.writers += 1;
+        Some(shared.file.clone())
     }
 
     /// Checks a file that was just opened, or was open already, against the store.
