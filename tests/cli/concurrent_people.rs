@@ -167,6 +167,38 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     assert!(!Path::new(place).join("+lock").exists(), "a local store needs no lock file");
 }
 
+/// Members who opened their folder on its own excluded each other, until somebody used an option or
+/// set the mark.
+#[test]
+fn members_mount_their_folder_without_a_mark() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, cem, place) = three();
+    let place = place.to_str().unwrap();
+    let (_hers, _his, _cems) = (
+        Mounted::at(&ann, &[], place),
+        Mounted::at(&bob, &[], place),
+        Mounted::at(&cem, &[], place),
+    );
+    assert!(ann.shell("umask 0; echo hers > plain/file").0);
+    assert!(bob.shell("cat plain/file; echo his >> plain/file").1 == "hers\n");
+    for person in [&ann, &cem] {
+        holds(person, "file", "hers\nhis\n");
+    }
+    // The same person once more; and the vault around it, which its owner has alone by default.
+    bob.shell("mkdir second");
+    bob.ok(&["mount", place, "second"]);
+    assert!(bob.shell("echo again >> second/file").0);
+    holds(&ann, "file", "hers\nhis\nagain\n");
+    bob.ok(&["umount", "second"]);
+    ann.shell("mkdir around");
+    ann.ok(&["mount", "vault", "around"]);
+    let (entered, why) = ann.shell("ls around/projects");
+    assert!(!entered, "{why}");
+    ann.ok(&["umount", "around"]);
+}
+
 #[test]
 fn a_refused_member_is_told_the_command_that_helps() {
     if !can_run() {

@@ -1,11 +1,13 @@
-//! The mark `+shared`: openers that name no locking mode share a marked vault, and the mark alone
-//! never admits a second kind of writer.
+//! The mark `+shared`: openers that name no locking mode share a marked vault, and a share with other
+//! members also without the mark. The mark alone never admits a second kind of writer.
 
 use kithfs::roster::Identity;
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{Contention, CreateShare, Error, LockMode, OpenOptions, Vault};
 
-use crate::support::members::{open_as, quiet, together, trusting, with_bob};
+use crate::support::members::{
+    founded, key, open_as, person, quiet, root_share, together, trusting, with_bob,
+};
 use crate::support::raw;
 use crate::support::vaults::{faults, get, mkdir, put};
 
@@ -29,45 +31,84 @@ fn refused(opened: Result<Vault, Error>) -> Contention {
 
 #[test]
 fn a_marked_vault_is_shared_without_an_option() {
-    let (store, ann, bob) = with_bob();
+    let (store, ann) = founded(Vec::new());
     assert!(Vault::set_shared(&store.root(), true).unwrap());
     assert!(!Vault::set_shared(&store.root(), true).unwrap(), "it is set once");
     assert_eq!(raw::read(&*store.root(), b"+shared"), b"kithfs shared\n");
     assert!(Vault::describe(&store.root()).unwrap().shared);
-    let (hers, his) = (plainly(&store, &ann).unwrap(), plainly(&store, &bob).unwrap());
-    assert!(hers.is_shared() && his.is_shared());
-    put(&hers, b"file", b"hers").unwrap();
-    put(&his, b"file", b"his").unwrap();
-    assert_eq!(get(&hers, b"file").unwrap(), b"his");
-    assert_eq!(faults(&hers), [""; 0], "the mark is no fault");
+    let (one, other) = (plainly(&store, &ann).unwrap(), plainly(&store, &ann).unwrap());
+    assert!(one.is_shared() && other.is_shared());
+    put(&one, b"file", b"one").unwrap();
+    put(&other, b"file", b"other").unwrap();
+    assert_eq!(get(&one, b"file").unwrap(), b"other");
+    assert_eq!(faults(&one), [""; 0], "the mark is no fault");
     assert_eq!(refused(open_as(&store, &ann)), Contention::Alone);
-    hers.close().unwrap();
-    his.close().unwrap();
+    one.close().unwrap();
+    other.close().unwrap();
 
     assert!(Vault::set_shared(&store.root(), false).unwrap());
     assert!(!Vault::set_shared(&store.root(), false).unwrap());
+    let one = plainly(&store, &ann).unwrap();
+    assert!(!one.is_shared());
+    assert_eq!(refused(plainly(&store, &ann)), Contention::Unshared);
+}
+
+/// Members of a share had to know of an option, or of the mark: the second one was refused.
+#[test]
+fn a_share_with_members_is_shared_without_a_mark() {
+    let (store, ann, bob) = with_bob();
+    let (hers, his) = (plainly(&store, &ann).unwrap(), plainly(&store, &bob).unwrap());
+    assert!(hers.is_shared() && his.is_shared());
+    assert!(!Vault::describe(&store.root()).unwrap().shared, "no mark is needed");
+    put(&hers, b"file", b"hers").unwrap();
+    put(&his, b"file", b"his").unwrap();
+    assert_eq!(get(&hers, b"file").unwrap(), b"his");
+    his.close().unwrap();
+    root_share(&hers).remove(&[key(&bob)], &mut quiet()).unwrap();
+    hers.close().unwrap();
+
     let hers = plainly(&store, &ann).unwrap();
-    assert!(!hers.is_shared());
-    assert_eq!(refused(plainly(&store, &bob)), Contention::Unshared);
+    assert!(!hers.is_shared(), "nobody else is left");
+}
+
+/// A mount of a vault decides for the shares in it, and a member may be refused meanwhile.
+#[test]
+fn a_share_in_a_vault_that_one_has_alone_is_refused() {
+    let (store, ann) = founded(Vec::new());
+    let bob = person(2);
+    let hers = plainly(&store, &ann).unwrap();
+    mkdir(&hers, b"early").unwrap();
+    hers.create_share(b"early", &with(&bob), &mut quiet()).unwrap();
+    put(&hers, b"early/file", b"hers").unwrap();
+    let early = hers.cipher_path(b"early").unwrap();
+    let open = || {
+        let place = store.root().open_dir(&early).unwrap();
+        Vault::open(place, &bob, as_marked())
+    };
+    assert_eq!(refused(open()), Contention::Unshared);
+    hers.close().unwrap();
+    let his = open().unwrap();
+    assert!(his.is_shared());
+    assert_eq!(get(&his, b"file").unwrap(), b"hers");
 }
 
 /// The storage host can add and remove the mark at any time. The lock decides all the same: there
 /// are writers that share the vault, or one that has it alone.
 #[test]
 fn a_mark_set_or_removed_beneath_an_opener_only_refuses() {
-    let (store, ann, bob) = with_bob();
-    let hers = plainly(&store, &ann).unwrap();
+    let (store, ann) = founded(Vec::new());
+    let one = plainly(&store, &ann).unwrap();
     Vault::set_shared(&store.root(), true).unwrap();
-    assert_eq!(refused(plainly(&store, &bob)), Contention::Holder);
-    put(&hers, b"file", b"hers").unwrap();
-    hers.close().unwrap();
+    assert_eq!(refused(plainly(&store, &ann)), Contention::Holder);
+    put(&one, b"file", b"one").unwrap();
+    one.close().unwrap();
 
-    let hers = plainly(&store, &ann).unwrap();
+    let one = plainly(&store, &ann).unwrap();
     store.root().unlink(b"+shared").unwrap();
-    assert_eq!(refused(plainly(&store, &bob)), Contention::Opener);
-    let his = together(&store, &bob).unwrap();
-    put(&his, b"file", b"his").unwrap();
-    assert_eq!(get(&hers, b"file").unwrap(), b"his");
+    assert_eq!(refused(plainly(&store, &ann)), Contention::Opener);
+    let other = together(&store, &ann).unwrap();
+    put(&other, b"file", b"other").unwrap();
+    assert_eq!(get(&one, b"file").unwrap(), b"other");
 }
 
 #[test]

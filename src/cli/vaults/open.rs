@@ -104,9 +104,11 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
 }
 
 impl Found {
-    /// Returns whether several daemons may have the vault open for writing, by its mark.
+    /// Returns whether several daemons may have the vault open for writing, by its mark, or because
+    /// one has opened it so. That it has members is known only when it is unlocked.
     pub fn is_shared(&self) -> bool {
-        self.description.shared && !self.description.synced
+        let is_open_so = !self.description.shared_by.is_empty();
+        (self.description.shared || is_open_so) && !self.description.synced
     }
 
     /// Refuses a vault that this user has mounted. The message names the mount point; the vault

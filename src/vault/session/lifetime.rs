@@ -40,7 +40,8 @@ pub(in crate::vault) fn open_core(
         || store.is_read_only().map_err(|e| at(e.into()))?;
     let within_synced = parent.is_some_and(|parent| parent.mode.synced);
     let synced = synced_by(&*store, &keys.share, options, within_synced).map_err(at)?;
-    let writers = writers(&*store, options.lock, synced.is_some(), parent).map_err(at)?;
+    let (is_synced, has_members) = (synced.is_some(), entered.has_other_members());
+    let writers = writers(&*store, options.lock, is_synced, has_members, parent).map_err(at)?;
     let lock = lock(&store, options.lock, writers, read_only, shown)?;
     let random: Arc<dyn Random> = Arc::new(OsRandom);
     if lock.is_some() {
@@ -117,7 +118,10 @@ fn lock(
     match taken.map_err(|fault| fault.at("open", || shown.to_path_buf()))? {
         Attempt::Held(lock) => Ok(Some(lock)),
         Attempt::Taken(holder, held) => {
+            let is_marked = shared::is_set(&**store)
+                .map_err(|fault| fault.at("open", || shown.to_path_buf()))?;
             let between = match (mode, writers.vault_lock(), held) {
+                (LockMode::AsMarked, Lock::Shared, _) if !is_marked => Contention::Unshared,
                 (_, Lock::Shared, _) => Contention::Holder,
                 (LockMode::AsMarked, Lock::Exclusive, Lock::Exclusive) => Contention::Unshared,
                 (LockMode::AsMarked, Lock::Exclusive, Lock::Shared) => Contention::Opener,
@@ -177,11 +181,13 @@ fn synced_by(
     })
 }
 
-/// Decides which daemons may write to a share at the same time. A nested share follows its vault.
+/// Decides which daemons may write to a share at the same time. A nested share follows its vault. One
+/// that is opened on its own and has other members needs no mark: they use it at any time.
 fn writers(
     store: &dyn Dir,
     mode: LockMode,
     is_synced: bool,
+    has_other_members: bool,
     parent: Option<&Core>,
 ) -> Inner<Writers> {
     let is_shared = match (mode, parent) {
@@ -189,7 +195,7 @@ fn writers(
         (LockMode::Shared, _) => true,
         (LockMode::AsMarked, _) if is_synced => false,
         (LockMode::AsMarked, Some(parent)) => parent.mode.writers == Writers::Concurrent,
-        (LockMode::AsMarked, None) => shared::is_set(store)?,
+        (LockMode::AsMarked, None) => has_other_members || shared::is_set(store)?,
     };
     Ok(if is_shared { Writers::Concurrent } else { Writers::Exclusive })
 }

@@ -21,7 +21,8 @@ impl Random for OsRandom {
 /// Locking mode: which other openers are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// As the vault says: shared if it is marked so and is not synced, otherwise exclusive.
+    /// As the vault says: shared if it is not synced, and is marked so or has other members;
+    /// otherwise exclusive.
     AsMarked,
     /// No other opener.
     Exclusive,

@@ -237,6 +237,11 @@ impl Entered {
         (!self.forked).then(|| self.heads[0].roster.head())
     }
 
+    /// Returns whether the share has members besides this identity.
+    pub fn has_other_members(&self) -> bool {
+        self.heads.iter().any(|head| head.members.all().len() > 1)
+    }
+
     /// Returns the rights of signers.
     pub fn rights(&self) -> Rights {
         Rights::new(
