@@ -15,6 +15,7 @@ mod lock;
 mod lock_on;
 mod posix;
 mod program_locks;
+mod random_shared;
 mod refused;
 mod shared;
 mod signed;

@@ -1,22 +1,96 @@
 """Takes locks and uses files as it is told, one command a line; answers each with one line."""
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import signal
+import stat
 import struct
 import sys
+import zlib
 
 KINDS = {"sh": fcntl.LOCK_SH, "ex": fcntl.LOCK_EX, "un": fcntl.LOCK_UN}
 FLAGS = {"r": os.O_RDONLY, "rw": os.O_RDWR | os.O_CREAT, "new": os.O_RDWR | os.O_CREAT | os.O_EXCL}
+FLAGS |= {"old": os.O_RDWR, "app": os.O_RDWR | os.O_APPEND, "trunc": os.O_RDWR | os.O_TRUNC}
 FLOCK = "hhqqi4x"
 files = {}
 maps = {}
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def interrupted(*_):
     raise InterruptedError(errno.EINTR, "interrupted")
+
+
+def text(length, seed):
+    return (seed.encode() * (int(length) // len(seed) + 1))[: int(length)]
+
+
+def digest(fd):
+    data = os.pread(fd, 1 << 24, 0)
+    return "%d:%08x" % (len(data), zlib.crc32(data))
+
+
+def tree(top):
+    """Returns path, kind, permission bits, links, inode, time, size, and contents of each entry."""
+    found = []
+    for at in sorted(os.listdir(top)):
+        path = os.path.join(top, at)
+        entry = os.lstat(path)
+        kind, contents = "dir", ""
+        if stat.S_ISLNK(entry.st_mode):
+            kind, contents = "link", os.readlink(path)
+        elif stat.S_ISREG(entry.st_mode):
+            fd = os.open(path, os.O_RDONLY)
+            entry, kind = os.fstat(fd), "file"
+            try:
+                contents = digest(fd)
+            except OSError as error:
+                contents = errno.errorcode[error.errno]
+            os.close(fd)
+        values = os.path.relpath(path), kind, entry.st_mode & 0o7777, entry.st_nlink, entry.st_ino
+        found.append("%s|%s|%o|%d|%d|" % values + "%d|%d|" % (entry.st_mtime_ns, entry.st_size) + contents)
+        if kind == "dir":
+            found += tree(path)
+    return found
+
+
+def run_on_names(command, first, *rest):
+    """Runs a command about names; returns `None` if it is none of those."""
+    if command == "mkdir":
+        os.mkdir(first)
+    elif command == "rmdir":
+        os.rmdir(first)
+    elif command == "unlink":
+        os.unlink(first)
+    elif command == "rename":
+        os.rename(first, rest[0])
+    elif command == "swap":  # RENAME_EXCHANGE
+        if libc.renameat2(-100, first.encode(), -100, rest[0].encode(), 2):
+            raise OSError(ctypes.get_errno(), "renameat2")
+    elif command == "link":
+        os.link(first, rest[0])
+    elif command == "symlink":
+        os.symlink(rest[0], first)
+    elif command == "chmod":
+        os.chmod(first, int(rest[0], 8), follow_symlinks=True)
+    elif command == "touch":  # seconds
+        os.utime(first, (int(rest[0]), int(rest[0])))
+    elif command == "cut":  # length
+        os.truncate(first, int(rest[0]))
+    elif command == "store":  # flags, offset, length, text
+        fd = os.open(first, FLAGS[rest[0]], 0o600)
+        try:
+            os.pwrite(fd, text(*rest[2:]), int(rest[1]))
+        finally:
+            os.close(fd)
+    elif command == "tree":
+        return " ".join(tree(first)) or "empty"
+    else:
+        return None
+    return "ok"
 
 
 def run(command, name, *rest):
@@ -53,8 +127,9 @@ def run(command, name, *rest):
         os.setxattr(files[name], rest[0], rest[1].encode())
         return os.getxattr(files[name], rest[0]).decode()
     elif command == "stat":  # permission bits, links, size, seconds
-        stat = os.fstat(files[name])
-        return "%o %d %d %d" % (stat.st_mode & 0o7777, stat.st_nlink, stat.st_size, stat.st_mtime)
+        entry = os.fstat(files[name])
+        mode = stat.S_IMODE(entry.st_mode)
+        return "%o %d %d %d" % (mode, entry.st_nlink, entry.st_size, entry.st_mtime)
     elif command == "map":  # length
         maps[name] = mmap.mmap(files[name], int(rest[0]))
     elif command == "put":
@@ -62,6 +137,17 @@ def run(command, name, *rest):
         maps[name].flush()
     elif command == "peek":  # length
         return maps[name][: int(rest[0])].decode()
+    elif command == "unmap":
+        maps.pop(name).close()
+    elif command == "fill":  # offset, length, text
+        os.pwrite(files[name], text(*rest[1:]), int(rest[0]))
+    elif command == "punch":  # first offset, length
+        if libc.fallocate(files[name], 3, ctypes.c_long(int(rest[0])), ctypes.c_long(int(rest[1]))):
+            raise OSError(ctypes.get_errno(), "fallocate")
+    elif command == "digest":
+        return digest(files[name])
+    elif command == "inode":
+        return str(os.fstat(files[name]).st_ino)
     elif command == "sync":
         os.fsync(files[name])
     elif command == "close":
@@ -76,7 +162,7 @@ def run(command, name, *rest):
 signal.signal(signal.SIGUSR1, interrupted)
 for line in sys.stdin:
     try:
-        answer = run(*line.split())
+        answer = run_on_names(*line.split()) or run(*line.split())
     except OSError as error:
         answer = errno.errorcode[error.errno]
     print(answer, flush=True)

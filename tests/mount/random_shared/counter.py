@@ -1,0 +1,64 @@
+"""Counts in files that programs in other mounts count in, too.
+
+Each round locks a file, adds one to its number, and appends a line to the log beside it. The line is
+printed once the lock is given back: from then on it must not get lost. Arguments: the program's
+name, a seed, the number of files."""
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+import sys
+import time
+
+program, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+random.seed(seed)
+
+
+def lock(fd, how, kind):
+    if how == "flock":
+        fcntl.flock(fd, kind)
+    else:
+        fcntl.lockf(fd, kind, 0, 0)
+
+
+def add(fd, how):
+    if how == "mapped":
+        numbers = mmap.mmap(fd, 8)
+        value = int(numbers[:8]) + 1
+        numbers[:8] = b"%08d" % value
+        numbers.flush()
+        numbers.close()
+    else:
+        value = int(os.pread(fd, 8, 0)) + 1
+        os.pwrite(fd, b"%08d" % value, 0)
+    return value
+
+
+def count_once(number, round):
+    # All programs lock a file in one way.
+    how = ["flock", "fcntl", "mapped"][number % 3]
+    fd = os.open("n%d" % number, os.O_RDWR)
+    log = -1
+    try:
+        lock(fd, how, fcntl.LOCK_EX)
+        value = add(fd, how)
+        log = os.open("log%d" % number, os.O_WRONLY | os.O_APPEND)
+        os.write(log, b"%s.%d\n" % (program.encode(), round))
+        os.close(log)
+        log = -1
+        lock(fd, how, fcntl.LOCK_UN)
+        print("counted", number, value, "%s.%d" % (program, round), flush=True)
+    finally:
+        if log >= 0:
+            os.close(log)
+        os.close(fd)
+
+
+for round in range(1 << 30):
+    try:
+        count_once(random.randrange(count), round)
+    except OSError as error:
+        print("failed", errno.errorcode[error.errno], "%s.%d" % (program, round), flush=True)
+        time.sleep(0.05)

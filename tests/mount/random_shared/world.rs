@@ -1,0 +1,217 @@
+//! The mounts of one store, the programs that use them, and the twin: a plain directory in which a
+//! twin of each program does the same.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::locker::Locker;
+use crate::support::mounted::{Mount, Scratch, Stopped, expect_code, shell};
+
+/// Long enough for everything that is promised within a second, on a loaded machine.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// One mount. Without a daemon between the kill and the next mount.
+struct Mounted {
+    point: PathBuf,
+    /// Lists the mount. It has no locks: a close would drop them.
+    watcher: Option<Locker>,
+    up: Option<(Mount, Pid)>,
+}
+
+/// A program in a mount, and its twin.
+struct Program {
+    mount: usize,
+    pair: Option<(Locker, Locker)>,
+}
+
+/// Everything that runs. The fields are dropped in this order: a stopped daemon is resumed first.
+pub struct World {
+    stopped: Option<(usize, Stopped)>,
+    programs: Vec<Program>,
+    mounts: Vec<Mounted>,
+    watcher: Locker,
+    pub scratch: Scratch,
+}
+
+impl World {
+    /// Mounts a new vault `mounts` times, and starts `programs` programs, in turn in each mount.
+    pub fn new(mounts: usize, programs: usize) -> World {
+        let scratch = Scratch::new(&["--shared"]);
+        let twin = scratch.path().join("twin");
+        fs::create_dir(&twin).unwrap();
+        let watcher = Locker::start(&twin);
+        let mut world =
+            World { stopped: None, programs: Vec::new(), mounts: Vec::new(), watcher, scratch };
+        for number in 0..mounts {
+            let point = world.scratch.path().join(format!("mount{number}"));
+            fs::create_dir(&point).unwrap();
+            world.mounts.push(Mounted { point, watcher: None, up: None });
+        }
+        let places = (0..programs).map(|program| program % mounts);
+        world.programs = places.map(|mount| Program { mount, pair: None }).collect();
+        (0..mounts).for_each(|mount| world.mount(mount));
+        world
+    }
+
+    pub fn point(&self, mount: usize) -> &Path {
+        &self.mounts[mount].point
+    }
+
+    pub fn twin(&self) -> PathBuf {
+        self.scratch.path().join("twin")
+    }
+
+    /// Mounts, and starts the programs of the mount.
+    pub fn mount(&mut self, mount: usize) {
+        let point = self.mounts[mount].point.clone();
+        expect_code(self.scratch.kithfs("mount").arg(self.scratch.vault()).arg(&point), 0);
+        let daemon = self.daemon_at(&point);
+        self.mounts[mount].up = Some((Mount::at(point.clone()), daemon));
+        self.mounts[mount].watcher = Some(Locker::start(&point));
+        let twin = self.twin();
+        for program in self.programs.iter_mut().filter(|it| it.mount == mount) {
+            program.pair = Some((Locker::start(&point), Locker::start(&twin)));
+        }
+    }
+
+    fn daemon_at(&self, point: &Path) -> Pid {
+        let list = expect_code(self.scratch.kithfs("mounts").arg("--json"), 0);
+        let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+        let all = list.as_array().unwrap();
+        let found = all.iter().find(|it| it["mountpoint"].as_str() == point.to_str()).unwrap();
+        Pid::from_raw(found["pid"].as_i64().unwrap() as i32).unwrap()
+    }
+
+    /// Kills the daemon of a mount, its programs and their twins.
+    pub fn kill(&mut self, mount: usize) {
+        self.kill_daemon(mount);
+        self.mounts[mount].watcher = None;
+        self.programs.iter_mut().filter(|it| it.mount == mount).for_each(|it| it.pair = None);
+        self.detach(mount);
+    }
+
+    /// Kills the daemon of a mount, whose programs go on.
+    pub fn kill_daemon(&mut self, mount: usize) {
+        let (gone, daemon) = self.mounts[mount].up.take().unwrap();
+        kill_process(daemon, Signal::KILL).unwrap();
+        let stat = format!("/proc/{}/stat", daemon.as_raw_nonzero());
+        // Until then it has its locks.
+        while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::mem::forget(gone); // `kithfs umount` has nothing to ask
+    }
+
+    /// Removes a mount whose daemon was killed.
+    pub fn detach(&self, mount: usize) {
+        let point = &self.mounts[mount].point;
+        shell(point.parent().unwrap(), &format!("fusermount3 -u -z {}", point.display()));
+    }
+
+    pub fn stop(&mut self, mount: usize) {
+        let daemon = self.mounts[mount].up.as_ref().unwrap().1;
+        self.stopped = Some((mount, Stopped::stop(daemon)));
+    }
+
+    pub fn resume(&mut self) {
+        self.stopped = None;
+    }
+
+    /// Returns whether a mount answers.
+    pub fn is_up(&self, mount: usize) -> bool {
+        let is_stopped = self.stopped.as_ref().is_some_and(|it| it.0 == mount);
+        self.mounts[mount].up.is_some() && !is_stopped
+    }
+
+    pub fn all_up(&self) -> Vec<usize> {
+        (0..self.mounts.len()).filter(|&mount| self.is_up(mount)).collect()
+    }
+
+    /// Returns the programs whose mount answers.
+    pub fn programs(&self) -> Vec<usize> {
+        (0..self.programs.len()).filter(|&it| self.is_up(self.programs[it].mount)).collect()
+    }
+
+    pub fn mount_of(&self, program: usize) -> usize {
+        self.programs[program].mount
+    }
+
+    /// Runs a command in a program.
+    pub fn run(&mut self, program: usize, command: &str) -> String {
+        self.programs[program].pair.as_mut().unwrap().0.run(command)
+    }
+
+    /// Runs a command in the twin of a program.
+    pub fn run_twin(&mut self, program: usize, command: &str) -> String {
+        self.programs[program].pair.as_mut().unwrap().1.run(command)
+    }
+
+    /// Lists a mount, or the twin directory.
+    pub fn tree(&mut self, mount: Option<usize>) -> String {
+        match mount {
+            Some(mount) => self.mounts[mount].watcher.as_mut().unwrap().run("tree ."),
+            None => self.watcher.run("tree ."),
+        }
+    }
+
+    /// Removes a lock file from the store, and waits until all mounts show each other's changes
+    /// again, which is promised within a second.
+    pub fn remove_lock_file(&mut self, name: &str) -> bool {
+        let removed = fs::remove_file(self.scratch.vault().join(name)).is_ok();
+        let begun = Instant::now();
+        while removed && begun.elapsed() < Duration::from_millis(1200) {
+            for from in self.all_up() {
+                let text = format!("{from} {:?}", begun.elapsed());
+                fs::write(self.point(from).join("probe"), &text).unwrap();
+                for to in self.all_up() {
+                    let file = self.point(to).join("probe");
+                    let asked = Instant::now();
+                    while fs::read_to_string(&file).ok().as_ref() != Some(&text) {
+                        assert!(asked.elapsed() < SOON, "{to} does not show what {from} wrote");
+                    }
+                }
+                fs::remove_file(self.point(from).join("probe")).unwrap();
+            }
+        }
+        removed
+    }
+
+    /// Holds the lock of the lease, as a process that is no daemon, while `act` runs.
+    pub fn hold_lease(&mut self, act: impl FnOnce(&mut World)) {
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.create(true).truncate(false).read(true).write(true);
+            options.open(self.scratch.vault().join(name)).unwrap()
+        };
+        let lock = |file: &File, how| {
+            let begun = Instant::now();
+            while fcntl_lock(file, how).is_err() {
+                assert!(begun.elapsed() < SOON, "the lock is not free");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        let wanted = open("+wanted");
+        lock(&wanted, FlockOperation::NonBlockingLockShared);
+        let lease = open("+lease");
+        lock(&lease, FlockOperation::NonBlockingLockExclusive);
+        drop(wanted);
+        act(self);
+        drop(lease);
+    }
+
+    /// Ends all programs and mounts, and verifies the vault.
+    pub fn check_the_vault(&mut self) {
+        self.programs.clear();
+        for mut mounted in std::mem::take(&mut self.mounts) {
+            mounted.watcher = None;
+            if let Some((mount, _)) = mounted.up.take() {
+                mount.unmount();
+            }
+        }
+        expect_code(self.scratch.kithfs("fsck").arg(self.scratch.vault()), 0);
+    }
+}
