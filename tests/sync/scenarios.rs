@@ -599,6 +599,30 @@ scenarios! {
         1 sync torn 0 page x.db 1 6 fsync
         1 rename x.db y.db
     "
+    /// One machine edited two files twice and put other files in their places, while another machine
+    /// edited the versions that it had. The tool gave the names to those, which have lower numbers: an
+    /// alarm, although all files are visible.
+    an_older_version_of_a_replaced_file_comes_back "
+        0 append f 1 fsync
+        0 append g 2 fsync
+        0 append h 3 fsync
+        0 sync
+        1 sync
+        1 append f 4 fsync
+        1 append f 5 fsync
+        1 append h 6 fsync
+        1 append h 8 fsync
+        1 remount
+        1 rename g f
+        1 replace h 9 fsync
+        1 remount
+        0 append f 10 fsync
+        0 append h 11 fsync
+        0 keeps 2
+        0 keeps 9
+        0 keeps 10
+        0 keeps 11
+    "
     /// Another machine changed the folder key. The tool renamed a directory under the new key and
     /// delivered the key, and a program wrote into the directory before the daemon had looked for
     /// new keys. The daemon had no name for the directory, did not find the new file in it, and the

@@ -1906,6 +1906,115 @@ fn an_older_version_of_a_replaced_file_is_a_note() {
     }
 }
 
+/// This client wrote a file twice and then put another one in its place, while another machine wrote
+/// the version that it had. The tool gave the name back to that version, or made a conflict copy of it:
+/// an alarm for an older version, although both files are visible. It stays one if the file that is now
+/// in its place is not beside it, or if this client did not put it there.
+#[test]
+fn an_older_version_of_a_file_replaced_here_is_a_note() {
+    for (marked, here, act) in [
+        (true, true, 0),
+        (true, true, 1),
+        (true, true, 2),
+        (true, false, 0),
+        (true, false, 1),
+        (false, true, 0),
+    ] {
+        let (store, client, other) = of_two_machines(marked);
+        let (root, apart) = (store.root(), store.snapshot().root());
+        let letter = cipher(&root, b"letter");
+        other.session(&apart, |v| write_at(v, b"letter", 0, b"once").unwrap());
+        for n in 0..2 {
+            client.session(&root, |v| write_at(v, b"letter", n, b"newer").unwrap());
+        }
+        let replace = |v: &Vault| match act {
+            0 => rename(v, b"third", b"letter", RenameMode::Replace).unwrap(),
+            1 => {
+                put(v, b"new", b"saved").unwrap();
+                rename(v, b"new", b"letter", RenameMode::Replace).unwrap();
+            }
+            _ => put(v, b"letter", b"truncated and saved").unwrap(),
+        };
+        match here {
+            true => client.session(&root, replace),
+            false => Client::new().session(&root, replace),
+        }
+        client.told(&root);
+        let (ours, theirs) = (bytes(&root, &letter), bytes(&apart, &letter));
+        let copy = [&letter[..], b" (conflicted copy 2026-01-01 000000)"].concat();
+        let shown = "letter (conflicted copy 2026-01-01 000000)";
+        let is_note = |told: &[(String, NoticeKind)], at: &str| {
+            alarms(told.to_vec()).is_empty()
+                && told.iter().any(|(path, kind)| {
+                    path == at && matches!(kind, NoticeKind::Conflict { was, now } if was > now)
+                })
+        };
+        // It is a conflict copy of the name.
+        set(&root, &copy, &theirs);
+        let told = client.told(&root);
+        assert_eq!(is_note(&told, shown), marked && here, "{act}: {told:?}");
+        root.unlink(&copy).unwrap();
+        // It has the name, and the file that was put there is nowhere, or elsewhere.
+        set(&root, &letter, &theirs);
+        let is_alarm = |told| alarms(told).iter().any(|(path, _)| path == "letter");
+        let told = client.told(&root);
+        assert!(is_alarm(told.clone()), "{act}: nothing is beside it: {told:?}");
+        let dir = root.open_dir(&cipher(&root, b"dir")).unwrap();
+        set(&dir, &copy, &ours);
+        assert!(is_alarm(client.told(&root)), "{act}: the other one is elsewhere");
+        dir.unlink(&copy).unwrap();
+        // It is a conflict copy of the name.
+        set(&root, &copy, &ours);
+        for _ in 0..2 {
+            let told = client.told(&root);
+            assert_eq!(is_note(&told, "letter"), marked && here, "{act}: {told:?}");
+        }
+        if marked && here {
+            // Somebody looks at both and removes the copy.
+            client.session(&root, |v| remove(v, shown.as_bytes()));
+            let told = client.told(&root);
+            assert!(is_note(&told, "letter"), "{act}: {told:?}");
+        }
+        accept_all(&client, &root);
+    }
+}
+
+/// The same, if this client writes on what has the name now. Without the other file beside it, it is an
+/// alarm, which a second write turned into a note: the version was then as high as the one before.
+#[test]
+fn writing_on_after_a_replacement_here_is_a_note() {
+    let (store, client, other) = of_two_machines(true);
+    let (root, apart) = (store.root(), store.snapshot().root());
+    let letter = cipher(&root, b"letter");
+    other.session(&apart, |v| write_at(v, b"letter", 0, b"once").unwrap());
+    for n in 0..2 {
+        client.session(&root, |v| write_at(v, b"letter", n, b"newer").unwrap());
+    }
+    client.session(&root, |v| rename(v, b"third", b"letter", RenameMode::Replace).unwrap());
+    let ours = bytes(&root, &letter);
+    let copy = [&letter[..], b" (conflicted copy 2026-01-01 000000)"].concat();
+    for is_beside in [true, false] {
+        let store = store.snapshot();
+        let (root, memory) = (store.root(), tempfile::tempdir().unwrap());
+        std::fs::copy(client.path(), memory.path().join("memory.redb")).unwrap();
+        let client = Client { memory };
+        set(&root, &letter, &bytes(&apart, &letter));
+        if is_beside {
+            set(&root, &copy, &ours);
+        }
+        for n in 0..4 {
+            client.session(&root, |v| write_at(v, b"letter", n, b"written on").unwrap());
+            let told = client.told(&root);
+            let is_note =
+                |kind: &NoticeKind| matches!(kind, NoticeKind::Conflict { was, now } if was > now);
+            let of_letter = |(path, kind): &(String, NoticeKind)| path == "letter" && is_note(kind);
+            assert_eq!(alarms(told.clone()).is_empty(), is_beside, "{n}: {told:?}");
+            assert_eq!(told.iter().any(of_letter), is_beside, "{n}: {told:?}");
+        }
+        accept_all(&client, &root);
+    }
+}
+
 /// A version that another machine has replaced and that comes under another name is no older one. A
 /// version that another machine has removed was not replaced: an older one under another name is an
 /// alarm, also where several machines write a synced vault.

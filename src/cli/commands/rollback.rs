@@ -79,7 +79,7 @@ impl Line {
             }
             ("conflict", Some(now), Some(was)) => {
                 format!(
-                    "is version {now} of another machine; version {was}, seen on {seen}, lost the name in a conflict"
+                    "is version {now} of another machine; version {was}, seen on {seen}, lost the name in a conflict or was replaced here"
                 )
             }
             ("put back", ..) if self.perhaps_elsewhere => {

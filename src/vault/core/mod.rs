@@ -65,11 +65,22 @@ pub(crate) struct Move<'a> {
     pub cipher: Vec<u8>,
 }
 
+/// A local change of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NameChange {
+    /// It is about to be changed in some way, or was.
+    Any,
+    /// The object with this name was removed or renamed, and nothing has taken the name since.
+    Left,
+    /// An object was renamed to it.
+    Taken,
+}
+
 /// The rollback database, as a share informs it of local changes.
 pub(crate) trait Witness: Send + Sync {
-    /// Notes that an entry of a directory was created, changed or, with `left`, removed. Without a
-    /// name: something in the directory was committed.
-    fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool);
+    /// Notes a change of a name in a directory. Without a name: something in the directory was
+    /// committed.
+    fn note(&self, core: &Core, directory: NodeId, name: Option<(&[u8], NameChange)>);
 
     /// Notes that a file with this id is committed.
     fn note_file(&self, id: &[u8; 32]);
@@ -351,14 +362,21 @@ impl Core {
     /// Notes a change of a name, before it is made.
     pub fn remember_name(&self, directory: NodeId, name: &[u8]) {
         if let Some(memory) = self.memory.get() {
-            memory.note(self, directory, Some(name), false);
+            memory.note(self, directory, Some((name, NameChange::Any)));
         }
     }
 
     /// Notes that the object with a name was removed or renamed, after that was done.
     pub fn remember_left(&self, directory: NodeId, name: &[u8]) {
         if let Some(memory) = self.memory.get() {
-            memory.note(self, directory, Some(name), true);
+            memory.note(self, directory, Some((name, NameChange::Left)));
+        }
+    }
+
+    /// Notes that an object was renamed to a name, after that was done.
+    pub fn remember_taken(&self, directory: NodeId, name: &[u8]) {
+        if let Some(memory) = self.memory.get() {
+            memory.note(self, directory, Some((name, NameChange::Taken)));
         }
     }
 
@@ -377,7 +395,7 @@ impl Core {
         let Some(memory) = self.memory.get() else { return };
         memory.note_file(id);
         if let Ok(link) = self.nodes.link(node) {
-            memory.note(self, if node == ROOT { ROOT } else { link.parent }, None, false);
+            memory.note(self, if node == ROOT { ROOT } else { link.parent }, None);
             if let Some(version) = base {
                 memory.note_base(self, link.parent, &link.name, id, version);
             }

@@ -235,10 +235,10 @@ impl Core {
             from.folder.vacate(from.name);
             self.remember_left(from.parent, from.name);
         } else {
-            self.remember_name(from.parent, from.name);
+            self.remember_taken(from.parent, from.name);
         }
         to.folder.occupy(to.name);
-        self.remember_name(to.parent, to.name);
+        self.remember_taken(to.parent, to.name);
     }
 
     /// Returns the rename of a directory for the rollback database; `None` if its path is unknown.

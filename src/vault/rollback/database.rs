@@ -463,6 +463,7 @@ mod tests {
                 when: n as i64,
                 here,
                 replaced: !here,
+                over: here.then_some([1; 8]),
                 names: vec![[1; 8]],
             };
             db.apply(

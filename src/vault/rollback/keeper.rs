@@ -14,7 +14,7 @@ use super::memory::{Base, Chain, Done, Held, Memory, Touched};
 use super::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
 use super::rows::{NoticeRow, short};
 use super::survey::Survey;
-use crate::vault::core::{Core, Move, Witness};
+use crate::vault::core::{Core, Move, NameChange, Witness};
 use crate::vault::error::Inner;
 use crate::vault::fsck::report::join;
 use crate::vault::types::{Event, NodeId};
@@ -72,9 +72,8 @@ impl Memory {
 }
 
 impl Witness for Memory {
-    /// Notes that this client changes the name `name` in a directory, or commits a file in it. With
-    /// `left` it has removed or renamed the object with that name.
-    fn note(&self, core: &Core, directory: NodeId, name: Option<&[u8]>, left: bool) {
+    /// Notes that this client changes the name `name` in a directory, or commits a file in it.
+    fn note(&self, core: &Core, directory: NodeId, name: Option<(&[u8], NameChange)>) {
         let (Ok(tag), Ok(place)) = (core.directory_tag(directory), self.place_of(core, directory))
         else {
             return;
@@ -105,8 +104,8 @@ impl Witness for Memory {
             }
         };
         touched.number = *count;
-        if let Some(name) = name {
-            let done = Done { left, number: *count };
+        if let Some((name, change)) = name {
+            let done = Done { change, number: *count };
             *len += usize::from(touched.names.insert(name.to_vec(), done).is_none());
         }
         if held.is_full() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::crypto::{RecordCipher, Tag};
-use crate::vault::core::{Core, DEPTH_MAX};
+use crate::vault::core::{Core, DEPTH_MAX, NameChange};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::rollback::blocks::Sealer;
 use crate::vault::rollback::rows::{EntryKey, Id, KEY, NameTag, PREFIX, short};
@@ -62,8 +62,7 @@ pub(super) fn prefix(place: &PlaceId) -> [u8; PREFIX] {
 /// A local change of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Done {
-    /// The object with this name was removed or renamed, and nothing has taken the name since.
-    pub(super) left: bool,
+    pub(super) change: NameChange,
     /// Distinguishes one operation from the next.
     pub(super) number: u64,
 }
@@ -244,7 +243,12 @@ impl Memory {
 
     /// Returns whether the object with this name was removed or renamed locally.
     pub(super) fn has_left(&self, place: &PlaceId, name: &[u8]) -> bool {
-        self.held.lock().done(place, name).is_some_and(|done| done.left)
+        self.held.lock().done(place, name).is_some_and(|done| done.change == NameChange::Left)
+    }
+
+    /// Returns whether an object was renamed to this name locally.
+    pub(super) fn is_taken(&self, place: &PlaceId, name: &[u8]) -> bool {
+        self.held.lock().done(place, name).is_some_and(|done| done.change == NameChange::Taken)
     }
 
     /// Returns whether this client has committed a file lately.

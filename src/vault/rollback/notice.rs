@@ -17,8 +17,8 @@ pub enum NoticeKind {
         /// The present version.
         now: u64,
     },
-    /// The name shows another version, and the newest one is beside it as a conflict copy, in a
-    /// vault that is synced.
+    /// The name shows another version, in a vault that is synced. The newest one is beside it as a
+    /// conflict copy, or this machine has replaced it by another file, which is beside it.
     Conflict {
         /// The highest version seen.
         was: u64,

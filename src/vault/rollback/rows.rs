@@ -62,6 +62,8 @@ pub(super) struct RemovedRow {
     pub here: bool,
     /// A file that this machine had never seen took the name of this version.
     pub replaced: bool,
+    /// The last name at which this machine put another object in its place.
+    pub over: Option<NameTag>,
     /// The names from which it was removed.
     pub names: Vec<NameTag>,
 }
@@ -166,9 +168,11 @@ impl RemovedRow {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![u8::from(self.here) | u8::from(self.replaced) << 1];
+        let has_over = u8::from(self.over.is_some()) << 2;
+        let mut out = vec![u8::from(self.here) | u8::from(self.replaced) << 1 | has_over];
         put_number(&mut out, self.version);
         put_number(&mut out, self.when as u64);
+        out.extend_from_slice(self.over.as_slice().as_flattened());
         out.extend_from_slice(self.names.as_flattened());
         out
     }
@@ -178,8 +182,12 @@ impl RemovedRow {
         let flags = t.u8()?;
         let (here, replaced) = (flags & 1 != 0, flags & 2 != 0);
         let (version, when) = (t.number()?, t.number()? as i64);
+        let over = match flags & 4 != 0 {
+            true => Some(t.bytes(size_of::<NameTag>())?.try_into().ok()?),
+            false => None,
+        };
         let names = t.0.as_chunks().0.to_vec();
-        Some(RemovedRow { version, when, here, replaced, names })
+        Some(RemovedRow { version, when, here, replaced, over, names })
     }
 }
 

@@ -20,6 +20,11 @@
 //! * A file that was removed or replaced must not come back under its name. If several machines
 //!   write a synced vault, this is informational: a sync tool keeps a file that another machine has
 //!   changed, even if only its times were changed.
+//! * If this client put another file in the place of a file, and an older version of that one is at
+//!   the name, or a conflict copy of it, then this is informational where several machines write a
+//!   synced vault and the other file is visible beside it: one machine saved or renamed over the file,
+//!   while another one changed the version that it had. The client knows its own changes of names, so
+//!   the storage host cannot do this with a file that nobody replaced here.
 //! * If a file that this client removed comes back under another name, this is informational. If
 //!   several machines write a synced vault, it may then be an older version: another machine may have
 //!   renamed the version that it had.
@@ -37,7 +42,7 @@ use super::{BATCH, Left, PATIENCE, Survey};
 use crate::vault::error::Inner;
 use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
-use crate::vault::rollback::rows::{EntryKey, Id, NameTag, NoticeRow};
+use crate::vault::rollback::rows::{EntryKey, Id, NameTag, NoticeRow, RemovedRow, Row};
 
 impl Survey<'_> {
     /// Classifies all deviations. Harmless ones are recorded.
@@ -87,7 +92,7 @@ impl Survey<'_> {
         let seen = self.seen.get(&thing.id)?.unwrap_or_default();
         let (mut back, mut older) = (None, None);
         match &pending.why {
-            Why::PutBack { removed, same_name } => {
+            Why::PutBack { removed, same_name, over } => {
                 let is_alive = seen.kept.is_some_and(|kept| kept >= thing.version);
                 // The session that removed it was interrupted: it may have changed more than was
                 // recorded.
@@ -101,6 +106,16 @@ impl Survey<'_> {
                 if removed.replaced && is_older && !is_alive && !is_doubtful && !same_name {
                     back = back.or(self.has_other_writers().then_some(true));
                 }
+                if back == Some(true) && *same_name && is_older {
+                    let conflict =
+                        NoticeKind::Conflict { was: removed.version, now: thing.version };
+                    let is_beside = over
+                        .as_ref()
+                        .map_or(Ok(false), |row| self.is_beside(pending, removed, row));
+                    if is_beside? || self.was(pending, &conflict) {
+                        return Ok(Some(conflict));
+                    }
+                }
                 let is_elsewhere = back == Some(true) && !same_name && self.has_other_writers();
                 older = (!is_elsewhere).then_some(removed.version);
             }
@@ -108,9 +123,7 @@ impl Survey<'_> {
                 let (was, now) = (*was, thing.version);
                 let conflict = NoticeKind::Conflict { was, now };
                 let is_conflict = self.is_conflict(&thing.id, &pending.name, &pending.plain, was);
-                let was_conflict = self.before.get(&pending.key).and_then(NoticeKind::decode)
-                    == Some(conflict.clone());
-                return Ok(Some(match is_conflict || was_conflict {
+                return Ok(Some(match is_conflict || self.was(pending, &conflict) {
                     true => conflict,
                     false => NoticeKind::Older { was, now },
                 }));
@@ -140,6 +153,28 @@ impl Survey<'_> {
             }
         }
         Ok(back.map(|elsewhere| NoticeKind::PutBack { elsewhere }))
+    }
+
+    /// Returns whether this notice was the last one about an entry.
+    fn was(&self, pending: &Pending, kind: &NoticeKind) -> bool {
+        self.before.get(&pending.key).and_then(NoticeKind::decode).as_ref() == Some(kind)
+    }
+
+    /// Returns whether the file `row`, which this client knows at the name `removed.over`, is visible
+    /// beside the file that was removed there: at the name, or as a conflict copy of it if the other
+    /// file has the name.
+    fn is_beside(&self, pending: &Pending, removed: &RemovedRow, row: &Row) -> Inner<bool> {
+        let Some(over) = removed.over else { return Ok(false) };
+        if pending.name == over {
+            return Ok(self.is_copy(row, over));
+        }
+        let kept = self.seen.get(&row.id)?.and_then(|seen| seen.kept);
+        Ok(kept.is_some_and(|kept| kept >= row.version))
+    }
+
+    /// Returns whether a conflict copy of a name is the file `row`, and not older.
+    pub(super) fn is_copy(&self, row: &Row, of: NameTag) -> bool {
+        self.copies.get(&(row.id, of)).is_some_and(|version| *version >= row.version)
     }
 
     /// Returns whether this version of a file was seen beside the name from which it is gone.
@@ -264,7 +299,8 @@ impl Survey<'_> {
                 && thing.is_none_or(|thing| thing.id != row.id)
                 && self.interrupted.is_none()
         }) {
-            self.left.push(Left { name, id: row.id, version: row.version, here: false });
+            let Row { id, version, .. } = *row;
+            self.left.push(Left { name, id, version, here: false, over: false });
         }
         match thing {
             Some(thing) => self.put(

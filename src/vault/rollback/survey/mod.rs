@@ -116,6 +116,8 @@ struct Left {
     id: Id,
     version: u64,
     here: bool,
+    /// This client has put another object in its place.
+    over: bool,
 }
 
 /// A directory that is not at its place any more.
@@ -442,7 +444,8 @@ impl<'a> Survey<'a> {
                     // This client removed or renamed the file and then renamed the directory, or
                     // the other way round, and neither was recorded yet.
                     let name = self.memory.tag(&new, &row.name);
-                    self.left.push(Left { name, id: row.id, version: row.version, here: true });
+                    let Row { id, version, .. } = row;
+                    self.left.push(Left { name, id, version, here: true, over: false });
                 } else if self.row(&key)?.is_none() {
                     // An entry that is already there was recorded under its new name.
                     self.set(key, Some(row))?;
@@ -469,7 +472,7 @@ impl<'a> Survey<'a> {
                     FILE if removed => {
                         let name = self.memory.tag(&place, &row.name);
                         let Row { id, version, .. } = row;
-                        self.left.push(Left { name, id, version, here: false });
+                        self.left.push(Left { name, id, version, here: false, over: false });
                     }
                     _ => {}
                 }
@@ -779,7 +782,10 @@ impl<'a> Survey<'a> {
         is_new: bool,
     ) -> Inner<()> {
         let by_us = ours || self.memory.is_touched(&here.place);
-        self.leaves(row, here, &present.name, by_us);
+        let over = self.memory.is_taken(&here.place, &present.name)
+            || self.memory.is_committed(&present.thing.id);
+        let name = self.memory.tag(&here.place, &present.name);
+        self.left.push(Left { name, id: row.id, version: row.version, here: by_us, over });
         if by_us {
             self.keep_alarm(&self.memory.key(&here.place, &present.name));
         }
@@ -868,7 +874,8 @@ impl<'a> Survey<'a> {
         {
             let has = |name: &Vec<u8>| removed.names.contains(&self.memory.tag(&here.place, name));
             let same_name = has(&present.name) || present.copy_of.as_ref().is_some_and(has);
-            Some(Why::PutBack { removed, same_name })
+            let over = self.has_replaced(&removed, present, here, other)?;
+            Some(Why::PutBack { removed, same_name, over })
         } else if floor.is_some_and(|floor| thing.version < floor) {
             // Under a known name it went backwards, or it is an older version under a new name.
             let innocent = was_beside && (same.is_none() || ours);
@@ -890,6 +897,25 @@ impl<'a> Survey<'a> {
         let is_new = thing.kind == FILE
             && (mark.is_none() || other.is_some_and(is_successor) || is_new_here()?);
         Ok((why.or((displaced && !ours && !is_new).then_some(Why::Replaced)), mark))
+    }
+
+    /// Returns the file that this client knows at a name of the file `removed`, if it has put another
+    /// one in its place there, and the present entry has this name or is a conflict copy of it.
+    fn has_replaced(
+        &self,
+        removed: &RemovedRow,
+        present: &Present,
+        here: &Here,
+        other: Option<&Row>,
+    ) -> Inner<Option<Row>> {
+        let is_it =
+            |name: &[u8]| removed.over.is_some_and(|o| o == self.memory.tag(&here.place, name));
+        let row = match &present.copy_of {
+            _ if is_it(&present.name) => other.cloned(),
+            Some(of) if is_it(of) => self.row(&self.memory.key(&here.place, of))?,
+            _ => None,
+        };
+        Ok(row.filter(|row| row.kind == FILE && row.id != present.thing.id))
     }
 
     /// Compares an entry that is missing.
@@ -967,13 +993,14 @@ impl<'a> Survey<'a> {
     fn leaves(&mut self, row: &Row, here: &Here, name: &[u8], by_us: bool) {
         if row.kind == FILE {
             let name = self.memory.tag(&here.place, name);
-            self.left.push(Left { name, id: row.id, version: row.version, here: by_us });
+            let Row { id, version, .. } = *row;
+            self.left.push(Left { name, id, version, here: by_us, over: false });
         }
     }
 
     /// Records as removed the files that have left a name and were not seen elsewhere.
     fn retire(&mut self) -> Inner<()> {
-        for Left { name, id, version, here } in std::mem::take(&mut self.left) {
+        for Left { name, id, version, here, over } in std::mem::take(&mut self.left) {
             let file = self.file(&id)?;
             // If only part of the vault is read, the file may be at a remembered name elsewhere.
             let is_remembered = || file.as_ref().is_some_and(|file| file.names > 0);
@@ -987,6 +1014,7 @@ impl<'a> Survey<'a> {
                 when: 0,
                 here,
                 replaced: false,
+                over: None,
                 names: Vec::new(),
             });
             let before = removed.version;
@@ -996,6 +1024,7 @@ impl<'a> Survey<'a> {
                 || self.replaced.get(&id) == Some(&removed.version);
             removed.when = self.options.now;
             removed.here |= here;
+            removed.over = over.then_some(name).or(removed.over);
             removed.add_name(name);
             self.changes.removed.insert(id, Some(removed));
             if file.is_some_and(|file| file.names == 0) {

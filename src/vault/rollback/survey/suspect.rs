@@ -39,8 +39,10 @@ pub(super) enum Why {
     Replaced,
     /// It is an older version; `backwards` if the name showed a newer one.
     Older { was: u64, backwards: bool },
-    /// It was removed before; from this very name, or one of which this is a conflict copy.
-    PutBack { removed: RemovedRow, same_name: bool },
+    /// It was removed before; from this very name, or one of which this is a conflict copy. `over` is
+    /// the file that this client knows at that name, if it has put another one in the place of this
+    /// file there.
+    PutBack { removed: RemovedRow, same_name: bool, over: Option<Row> },
 }
 
 impl Pending {

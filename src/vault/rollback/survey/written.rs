@@ -27,6 +27,8 @@ pub(super) struct Found {
     plain: Vec<u8>,
     id: Id,
     kind: NoticeKind,
+    /// The file that this client has put in its place before.
+    over: Option<Row>,
     /// When the newer state was last seen.
     seen: i64,
 }
@@ -54,7 +56,10 @@ impl Survey<'_> {
         if let Some(kind) = kind {
             let seen = row.map_or(self.options.now, |row| row.seen);
             let plain = join(&here.plain, name);
-            self.found.push(Found { key, plain, id: base.id, kind, seen });
+            let tag = Some(self.memory.tag(&here.place, name));
+            let is_over = self.removed(&base.id)?.is_some_and(|removed| removed.over == tag);
+            let over = row.filter(|row| is_over && row.kind == FILE && row.id != base.id).cloned();
+            self.found.push(Found { key, plain, id: base.id, kind, over, seen });
         }
         Ok(())
     }
@@ -93,10 +98,20 @@ impl Survey<'_> {
 
     /// Makes notices of what was found.
     pub(super) fn keep_found(&mut self) {
-        for Found { key, plain, id, kind, seen } in std::mem::take(&mut self.found) {
-            let kind = self.explained_kind(kind, &id, &key, &plain);
+        for Found { key, plain, id, kind, over, seen } in std::mem::take(&mut self.found) {
+            let name: NameTag = key[PREFIX..].try_into().expect("8 of 24 bytes");
+            let is_beside = over.is_some_and(|row| self.is_copy(&row, name));
+            let kind = match kind {
+                NoticeKind::Older { was, now } if is_beside && self.has_other_writers() => {
+                    NoticeKind::Conflict { was, now }
+                }
+                kind => self.explained_kind(kind, &id, &key, &plain),
+            };
             let (what, was, now) = kind.encode();
             let old = self.before.get(&key);
+            if old.is_some_and(|old| old.is_written && old.what != 0) && !kind.is_alarm() {
+                continue; // the earlier finding stays until the user accepts it
+            }
             let same = old.filter(|old| (old.what, old.now) == (what, now));
             let row = NoticeRow {
                 what,
