@@ -223,6 +223,26 @@ fn shared_mappings_follow_what_others_write() {
     assert_eq!(fs::read(file(&hers, "hers")).unwrap(), b"his.");
 }
 
+/// A page of a mapping is written through any descriptor that can write. Through one that was opened to
+/// append, it was appended: the file grew by 4096 bytes, and what the program had written was lost.
+#[test]
+fn pages_of_a_mapping_are_not_appended() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    fs::write(hers.point.join("file"), "12345678").unwrap();
+    let mut program = Locker::start(&hers.point);
+    for command in ["open f file app", "map f 8", "put f mapped..", "fill f 0 5 added"] {
+        program.done(command);
+    }
+    program.done("sync f");
+    for point in [&hers.point, &his.point] {
+        assert_eq!(fs::read_to_string(point.join("file")).unwrap(), "mapped..added");
+    }
+}
+
 /// Whoever holds the ciphertext may remove the file whose lock is the lease, or hold that lock.
 #[test]
 fn a_removed_or_foreign_lease_costs_only_time() {

@@ -288,9 +288,8 @@ impl Operations for VaultFs {
     ) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         loop {
-            let Err(error) = self.write(handle, offset, data, kill_suid_sgid) else {
-                return Ok(());
-            };
+            let written = self.written().write_pages(handle, offset, data, kill_suid_sgid);
+            let Err(error) = written.map_err(Errno::from) else { return Ok(()) };
             if !self.vault.pages_refused(handle, offset, end, error.get()) {
                 return Err(error);
             }

@@ -119,10 +119,35 @@ impl Core {
         Ok(read)
     }
 
+    /// Writes at `offset`, or at the end if the handle was opened to append.
     pub fn write(
         &self,
         handle: Handle,
         offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Inner<()> {
+        let appends = self.open.file_handle(handle).is_ok_and(|(_, flags)| flags.append);
+        self.write_to(handle, (!appends).then_some(offset), data, kill_suid_sgid)
+    }
+
+    /// Writes pages of the caller's cache at `offset`. They may come from a mapping: the kernel
+    /// writes them through any handle of the file, also through one that was opened to append.
+    pub fn write_pages(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Inner<()> {
+        self.write_to(handle, Some(offset), data, kill_suid_sgid)
+    }
+
+    /// Writes at `offset`, or without one at the end.
+    fn write_to(
+        &self,
+        handle: Handle,
+        offset: Option<u64>,
         data: &[u8],
         kill_suid_sgid: bool,
     ) -> Inner<()> {
@@ -133,8 +158,8 @@ impl Core {
         self.open.writes.fetch_add(1, Ordering::Relaxed);
         let context = self.context();
         // The offset of appended data is not known before the file is locked.
-        let ahead = if flags.append { &[] } else { data };
-        let at = |i: usize| offset.saturating_add((i * WRITE_PART) as u64);
+        let (ahead, from) = offset.map_or((&[][..], 0), |offset| (data, offset));
+        let at = |i: usize| from.saturating_add((i * WRITE_PART) as u64);
         let seal = |(i, part)| Ready::seal(&context, &open.file_id, at(i), part);
         let mut ready =
             ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
@@ -143,7 +168,7 @@ impl Core {
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
         }
-        let mut offset = if flags.append { state.size } else { offset };
+        let mut offset = offset.unwrap_or(state.size);
         state.kernel.check_refused(offset.saturating_add(data.len() as u64))?;
         let size = state.size;
         self.make_room(&open, &mut state, offset.saturating_add(data.len() as u64))?;

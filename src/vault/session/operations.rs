@@ -186,6 +186,19 @@ impl Vault {
         })
     }
 
+    /// Writes dirty pages of the caller's cache at `offset`, also if the handle was opened to append.
+    pub fn write_pages(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
+        self.on_handle("write", handle, |core, handle| {
+            core.write_pages(handle, offset, data, kill_suid_sgid)
+        })
+    }
+
     /// Notes that dirty pages of the caller's cache, of `offset..end`, were refused with `errno`:
     /// the cache counts them as written. Returns whether they should be written again.
     pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {

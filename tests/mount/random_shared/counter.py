@@ -16,6 +16,10 @@ program, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 random.seed(seed)
 
 
+def report(line):
+    os.write(1, line.encode() + b"\n")  # at once: the program may be killed
+
+
 def lock(fd, how, kind):
     if how == "flock":
         fcntl.flock(fd, kind)
@@ -46,10 +50,10 @@ def count_once(number, round):
         value = add(fd, how)
         log = os.open("log%d" % number, os.O_WRONLY | os.O_APPEND)
         os.write(log, b"%s.%d\n" % (program.encode(), round))
-        os.close(log)
-        log = -1
+        ended, log = log, -1
+        os.close(ended)
         lock(fd, how, fcntl.LOCK_UN)
-        print("counted", number, value, "%s.%d" % (program, round), flush=True)
+        report("counted %d %d %s.%d" % (number, value, program, round))
     finally:
         if log >= 0:
             os.close(log)
@@ -60,5 +64,5 @@ for round in range(1 << 30):
     try:
         count_once(random.randrange(count), round)
     except OSError as error:
-        print("failed", errno.errorcode[error.errno], "%s.%d" % (program, round), flush=True)
+        report("failed %s %s.%d" % (errno.errorcode[error.errno], program, round))
         time.sleep(0.05)
