@@ -142,6 +142,22 @@ impl Side {
     fn torn(&self, machine: usize) -> BTreeSet<String> {
         self.tool.torn().among(&self.hosts.machines[machine].store())
     }
+
+    /// Returns whether a machine lacks a list of members, or a block of keys, that another one has:
+    /// a file can arrive before its key, and fails with EIO until the key arrives.
+    fn lacks_keys(&self, machine: usize) -> bool {
+        let own = keys_in(&self.hosts.machines[machine].store());
+        self.hosts.machines.iter().any(|other| !keys_in(&other.store()).is_subset(&own))
+    }
+}
+
+/// Returns the names of the lists of members, and of the blocks of keys, in a store.
+fn keys_in(store: &Path) -> BTreeSet<String> {
+    let names = fs::read_dir(store).expect("list the store").flatten();
+    names
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("+manifest-") || name.starts_with("+slots-"))
+        .collect()
 }
 
 impl Hosts {
@@ -338,8 +354,7 @@ pub struct Player {
     /// Whether both tools have taken the same changes so far.
     whole: bool,
     used: BTreeSet<String>,
-    /// The folder key has been changed: a file can arrive before its key, and fails with EIO until
-    /// the key arrives.
+    /// The folder key has been changed.
     rekeyed: bool,
     /// The machine of a removed member, and what it has written since.
     removed: Option<usize>,
@@ -534,7 +549,8 @@ impl Player {
             (_, Err(error))
                 if error.raw_os_error().is_some_and(|e| IO_ERRORS.contains(&e))
                     && !(error.raw_os_error() == Some(libc::EIO)
-                        && (self.rekeyed || !self.tested.torn(machine).is_empty())) =>
+                        && (self.tested.lacks_keys(machine)
+                            || !self.tested.torn(machine).is_empty())) =>
             {
                 self.outcome.counts.io_errors += 1;
                 self.note(format!("{machine} {op}: {error}"));

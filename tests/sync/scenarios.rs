@@ -623,6 +623,28 @@ scenarios! {
         0 keeps 10
         0 keeps 11
     "
+    /// Another machine changed the folder key. Dropbox and Syncthing copy a directory to its new stored
+    /// name and remove the old one. A program that uses it at once fails with ENOENT: the kernel still
+    /// has the old directory under the name, for up to a second. What is written then is kept.
+    a_directory_of_a_new_key_is_used_at_once "
+        members
+        0 mkdir a
+        0 append a/f 3 fsync
+        0 sync
+        1 sync
+        1 sees a/f 3
+        0 rekey
+        0 sync
+        1 sync
+        1 append a/new 19 fsync
+        1 append a/f 21 fsync
+        1 sees a/f 3
+        1 append a/new 20 fsync
+        1 append a/f 22 fsync
+        1 keeps 3
+        1 keeps 20
+        1 keeps 22
+    "
     /// Another machine changed the folder key. The tool renamed a directory under the new key and
     /// delivered the key, and a program wrote into the directory before the daemon had looked for
     /// new keys. The daemon had no name for the directory, did not find the new file in it, and the
