@@ -34,6 +34,10 @@ osd pool default size = 1
 osd pool default min size = 1
 osd crush chooseleaf type = 0
 mon allow pool size one = true
+
+[client]
+# ceph-fuse lets the kernel keep pages of a file that another client has open for writing, and never drops them.
+fuse disable pagecache = true
 EOF
     part() { "$@" -c "$ceph_conf" -f >"$at/$1.out" 2>&1 </dev/null & cluster+=($!); }
     ask() { timeout 20 ceph -c "$ceph_conf" "$@" >"$at/asked" 2>&1; }

@@ -389,6 +389,18 @@ machines() {
     [ -z "$second" ] || wait "$second" || true
 }
 
+# Runs random work in several mounts through two clients of the cluster, daemons being killed and stopped, and counters under locks.
+random() {
+    local first=$server second=''
+    mkdir -p "$work/machine"
+    store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
+    second=$server server=$first
+    KITHFS_STORES=$store:$work/machine cargo test --locked --manifest-path "$here/Cargo.toml" --test mount -- random_shared >"$work/random" 2>&1 ||
+        { cat "$work/random" >&2; die "random work in several mounts through two clients"; }
+    umount "$work/machine"
+    wait "$second" || true
+}
+
 # Kills the daemon while programs write.
 killed() {
     new_vault killed
@@ -627,13 +639,14 @@ reading() {
     fi
 }
 
-scenarios=${2:-use sharing interrupted others machines killed restarted replaced squashed lost full}
+scenarios=${2:-use sharing interrupted others machines random killed restarted replaced squashed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
         others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
         machines) case $kind in cephfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
+        random) [ "$kind" = cephfs ] || continue ;;
         restarted | replaced | squashed) case $kind in nfs3 | nfs4) ;; *) continue ;; esac ;;
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;

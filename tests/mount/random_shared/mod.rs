@@ -7,7 +7,9 @@
 //!
 //! `KITHFS_SEED` is the first seed, `KITHFS_RUNS` the number of sessions, `KITHFS_STEPS` the length
 //! of each. With `KITHFS_SECONDS` new sessions begin until that time has passed. A failure prints its
-//! seed and its steps.
+//! seed and its steps. `KITHFS_STORES` names directories, separated by colons, that show one directory
+//! of a network filesystem as its clients on several machines do: the vault is made there, and each
+//! mount uses the next of them (`scripts/stores.sh cephfs`).
 
 mod counters;
 mod model;

@@ -290,7 +290,7 @@ impl Session {
         let number = self.random.below(1_000_000_000);
         let command = match self.random.below(20) {
             0..6 => format!("rename {old} {to}"),
-            6 => format!("swap {old} {to}"),
+            6 if self.world.exchanges => format!("swap {old} {to}"),
             7..9 if !is_full => format!("link {old} {new}"),
             9..12 => format!("unlink {old}"),
             12..15 if !is_full => format!("mkdir {new}"),

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, fcntl_lock, renameat_with};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::locker::Locker;
@@ -34,18 +34,56 @@ pub struct World {
     programs: Vec<Program>,
     mounts: Vec<Mounted>,
     watcher: Locker,
+    /// The vault as each mount sees it, in turn.
+    vaults: Vec<PathBuf>,
+    /// The store can exchange two names.
+    pub exchanges: bool,
     pub scratch: Scratch,
+}
+
+/// Makes a vault: in the scratch directory, or in the first of the directories that `KITHFS_STORES`
+/// names. Returns it as it is seen through each of them.
+fn make_vaults(scratch: &Scratch) -> Vec<PathBuf> {
+    let stores = std::env::var_os("KITHFS_STORES").unwrap_or_default();
+    let name = scratch.path().file_name().unwrap();
+    let mut vaults: Vec<PathBuf> = std::env::split_paths(&stores)
+        .filter(|store| store.is_absolute())
+        .map(|store| store.join(name))
+        .collect();
+    if vaults.is_empty() {
+        vaults.push(scratch.vault());
+    }
+    let mut init = scratch.kithfs("init");
+    init.args(["--kdf-memory", "32", "--kdf-passes", "1", "--shared"]);
+    expect_code(init.arg(&vaults[0]), 0);
+    vaults
+}
+
+fn exchanges(vault: &Path) -> bool {
+    let pair = ["one", "other"].map(|end| vault.with_extension(end));
+    pair.iter().for_each(|file| fs::write(file, "").unwrap());
+    let tried = renameat_with(CWD, &pair[0], CWD, &pair[1], RenameFlags::EXCHANGE);
+    pair.iter().for_each(|file| fs::remove_file(file).unwrap());
+    tried.is_ok()
 }
 
 impl World {
     /// Mounts a new vault `mounts` times, and starts `programs` programs, in turn in each mount.
     pub fn new(mounts: usize, programs: usize) -> World {
-        let scratch = Scratch::new(&["--shared"]);
+        let scratch = Scratch::bare();
+        let vaults = make_vaults(&scratch);
         let twin = scratch.path().join("twin");
         fs::create_dir(&twin).unwrap();
         let watcher = Locker::start(&twin);
-        let mut world =
-            World { stopped: None, programs: Vec::new(), mounts: Vec::new(), watcher, scratch };
+        let mut world = World {
+            stopped: None,
+            programs: Vec::new(),
+            mounts: Vec::new(),
+            watcher,
+            exchanges: exchanges(&vaults[0]),
+            vaults,
+            scratch,
+        };
         for number in 0..mounts {
             let point = world.scratch.path().join(format!("mount{number}"));
             fs::create_dir(&point).unwrap();
@@ -68,7 +106,8 @@ impl World {
     /// Mounts, and starts the programs of the mount.
     pub fn mount(&mut self, mount: usize) {
         let point = self.mounts[mount].point.clone();
-        expect_code(self.scratch.kithfs("mount").arg(self.scratch.vault()).arg(&point), 0);
+        let vault = &self.vaults[mount % self.vaults.len()];
+        expect_code(self.scratch.kithfs("mount").arg(vault).arg(&point), 0);
         let daemon = self.daemon_at(&point);
         self.mounts[mount].up = Some((Mount::at(point.clone()), daemon));
         self.mounts[mount].watcher = Some(Locker::start(&point));
@@ -161,7 +200,7 @@ impl World {
     /// Removes a lock file from the store, and waits until all mounts show each other's changes
     /// again, which is promised within a second.
     pub fn remove_lock_file(&mut self, name: &str) -> bool {
-        let removed = fs::remove_file(self.scratch.vault().join(name)).is_ok();
+        let removed = fs::remove_file(self.vaults[0].join(name)).is_ok();
         let begun = Instant::now();
         while removed && begun.elapsed() < Duration::from_millis(1200) {
             for from in self.all_up() {
@@ -185,7 +224,7 @@ impl World {
         let open = |name: &str| {
             let mut options = OpenOptions::new();
             options.create(true).truncate(false).read(true).write(true);
-            options.open(self.scratch.vault().join(name)).unwrap()
+            options.open(self.vaults[0].join(name)).unwrap()
         };
         let lock = |file: &File, how| {
             let begun = Instant::now();
@@ -212,6 +251,7 @@ impl World {
                 mount.unmount();
             }
         }
-        expect_code(self.scratch.kithfs("fsck").arg(self.scratch.vault()), 0);
+        expect_code(self.scratch.kithfs("fsck").arg(&self.vaults[0]), 0);
+        fs::remove_dir_all(&self.vaults[0]).unwrap();
     }
 }
