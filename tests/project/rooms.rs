@@ -70,7 +70,7 @@ const COMPUTE: &[&str] = &[
     "aes",
     "argon2",
     "aws_lc_rs",
-    "base64ct",
+    "base64",
     "bech32",
     "blake3",
     "chacha20",

@@ -15,7 +15,8 @@
 //! * In a signed share, every record that determines a name or a destination is signed: all kinds
 //!   except attributes. A junction is signed in any share.
 
-use base64ct::{Base64UrlUnpadded, Encoding};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
 use crate::crypto::{Label, RECORD_OVERHEAD, Random, RecordCipher, Suite, labels};
@@ -230,13 +231,13 @@ impl RecordContext<'_> {
 
 /// Returns the text of the store's link for a sealed target.
 pub fn link_text(record: &[u8]) -> Vec<u8> {
-    Base64UrlUnpadded::encode_string(record).into_bytes()
+    URL_SAFE_NO_PAD.encode(record).into_bytes()
 }
 
 /// Returns the record in the text of the store's link.
 pub fn link_record(text: &[u8]) -> Result<Vec<u8>, FormatError> {
     let fail = FormatError::new("symbolic link", FormatErrorKind::Encoding);
-    Base64UrlUnpadded::decode_vec(std::str::from_utf8(text).map_err(|_| fail)?).map_err(|_| fail)
+    URL_SAFE_NO_PAD.decode(text).map_err(|_| fail)
 }
 
 /// Returns the length of the target whose link text is `len` bytes long. Only for a text that is

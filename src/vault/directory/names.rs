@@ -51,13 +51,18 @@ impl ShareKeys {
     /// Opens sealed names under the key of any epoch, many at a time; the second value is true for
     /// another epoch than the current one.
     fn open_names(&self, sealed: &[&[u8]]) -> Vec<Option<(Opened, bool)>> {
-        let current = self.names_of(self.current()).open_many(sealed);
-        let mut all: Vec<_> = current.into_iter().map(|one| Some((one?, false))).collect();
-        let is_missing = all.iter().any(Option::is_none);
-        for epoch in if is_missing { self.older() } else { Vec::new() } {
-            let cipher = self.names_of(epoch);
-            let left = all.iter_mut().zip(sealed).filter(|(one, _)| one.is_none());
-            left.for_each(|(one, sealed)| *one = cipher.open(sealed).map(|opened| (opened, true)));
+        let mut all: Vec<Option<(Opened, bool)>> = sealed.iter().map(|_| None).collect();
+        let mut left: Vec<usize> = (0..sealed.len()).collect();
+        for (number, epoch) in self.all_epochs().enumerate() {
+            if left.is_empty() {
+                break;
+            }
+            let some: Vec<&[u8]> = left.iter().map(|at| sealed[*at]).collect();
+            let opened = self.names_of(epoch).open_many(&some);
+            for (at, opened) in left.iter().zip(opened) {
+                all[*at] = opened.map(|opened| (opened, number > 0));
+            }
+            left.retain(|at| all[*at].is_none());
         }
         all
     }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use base64ct::{Base64Unpadded, Encoding};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use kithfs::crypto::xaes::Xaes;
 use kithfs::crypto::{
     ChunkKeys, EpochKeys, FileKey, FolderKey, Hctr2, NamesKey, Random, RecordCipher, Suite,
@@ -175,7 +176,7 @@ fn compute(inputs: &Inputs) -> Vec<(&'static str, String)> {
     assert_eq!(expand(epoch.content.expose(), "file", &[&file_id]), *file.expose());
     let names_again = Hctr2::new(&NamesKey::from_bytes(by_epoch("names")));
     let letters = |bytes: &[u8]| {
-        Base64Unpadded::encode_string(bytes).replace('+', ",").replace('/', "@").into_bytes()
+        STANDARD_NO_PAD.encode(bytes).replace('+', ",").replace('/', "@").into_bytes()
     };
     let seal = |name: &[u8]| {
         let mut padded = [&directory[..], name, &[0; 8]].concat();
