@@ -243,6 +243,48 @@ fn pages_of_a_mapping_are_not_appended() {
     }
 }
 
+/// What was written to a file without a name was committed by neither a close nor an unlock, so a
+/// descriptor in the other mount kept the older contents.
+#[test]
+fn a_removed_file_shows_what_another_mount_commits() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    for ends in ["flock f un", "close f"] {
+        fs::write(hers.point.join("file"), "before").unwrap();
+        let mut writer = Locker::start(&hers.point);
+        let mut reader = Locker::start(&his.point);
+        writer.done("open f file old");
+        reader.done("open f file r");
+        fs::remove_file(hers.point.join("file")).unwrap();
+        writer.done("fill f 0 6 behind");
+        writer.done(ends);
+        assert_eq!(reader.run("read f 0 9"), "behind", "{ends}");
+    }
+}
+
+/// A mount in which a program had written to a file showed the time of that write until the file was
+/// closed, also after the other mount had set another time.
+#[test]
+fn a_time_set_in_another_mount_is_shown() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    let mut writer = Locker::start(&hers.point);
+    writer.done("open f file new");
+    for command in ["write f 0 text", "sync f", "time f 900000000"] {
+        writer.done(command);
+    }
+    shell(&his.point, "touch -d @1000000000 file");
+    assert_eq!(writer.run("stat f"), "600 1 4 1000000000");
+    writer.done("close f");
+    assert_eq!(shell(&his.point, "stat -c %Y file"), "1000000000\n");
+}
+
 /// Whoever holds the ciphertext may remove the file whose lock is the lease, or hold that lock.
 #[test]
 fn a_removed_or_foreign_lease_costs_only_time() {

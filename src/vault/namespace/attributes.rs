@@ -43,7 +43,7 @@ impl Core {
                     let _ = self.mode.writers.adopt(self, &open);
                     let state = open.state.read();
                     attr.size = state.size;
-                    if let Some(mtime) = state.mtime.shown() {
+                    if let Some(mtime) = self.mode.writers.time_to_show(&open, &state) {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }

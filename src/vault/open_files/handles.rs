@@ -224,7 +224,7 @@ impl Core {
 
     pub fn flush(&self, handle: Handle) -> Inner<()> {
         let (open, flags) = self.open.file_handle(handle)?;
-        if flags.write && !self.mode.read_only && self.has_name(&open) {
+        if flags.write && !self.mode.read_only && self.is_shown(&open) {
             let _change = self.lease.change()?;
             // A close is a program's last chance to get an error; errors of the final release are
             // not reported.

@@ -298,8 +298,7 @@ impl Core {
         self.committer(&|| self.next_serial()).make_durable(state, open)
     }
 
-    /// Drops one handle of an open file; the last one commits, unless the file has no name any
-    /// more.
+    /// Drops one handle of an open file; the last one commits, unless nobody sees the file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         // Without the lease, which another daemon does not release, the commit reports the error.
         let _change = if flags.write { self.lease.change().ok() } else { None };
@@ -326,7 +325,7 @@ impl Core {
                 // A caller that only reads gets no error of other callers' writes.
                 let due = committed.is_none() && (flags.write || !latched)
                     || changed && !latched && matches!(committed, Some(Ok(())));
-                if due && self.has_name(open) {
+                if due && self.is_shown(open) {
                     // Committed while still in the table, so that a concurrent lookup sees the
                     // right size.
                     drop(files);
@@ -673,6 +672,12 @@ impl Core {
     /// fails and is not skipped.
     pub fn has_name(&self, open: &OpenFile) -> bool {
         self.nodes.link(open.node).is_ok() || !self.is_removed(open)
+    }
+
+    /// Returns whether others see what is committed to a file: it has a name, or programs of other
+    /// daemons may have it open.
+    pub fn is_shown(&self, open: &OpenFile) -> bool {
+        self.mode.writers.share_names() || self.has_name(open)
     }
 
     /// Returns whether the last name of the file was removed here, or by a concurrent opener. A

@@ -217,7 +217,7 @@ impl Core {
         // An unlock after reading needs no lease.
         let change = is_changed.then(|| self.lease.change()).transpose()?;
         let mut state = open.state.write();
-        let is_due = state.changes.is_some() && state.latched.is_none() && self.has_name(open);
+        let is_due = state.changes.is_some() && state.latched.is_none() && self.is_shown(open);
         let committed = match change {
             Some(_) if is_due => self.commit_state(open, &mut state, Durability::Ordered),
             _ => Ok(()), // what another program has begun to write meanwhile is committed later

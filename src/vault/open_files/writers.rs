@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::name::is_control;
-use crate::store::{Access, Dir, Kind, Lock, Stat};
+use crate::store::{Access, Dir, Kind, Lock, Stat, Timestamp};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::lock_files::open_to_lock;
@@ -153,6 +153,19 @@ impl Writers {
         match self {
             Writers::Exclusive => Ok(()),
             Writers::Concurrent => core.freshen(open),
+        }
+    }
+
+    /// Returns the time of modification to show of an open file; `None` for the stored one. Another
+    /// daemon may have set that, unless there are changes here, whose commit sets it. It is read again:
+    /// a commit may have been made since the caller has read it.
+    pub fn time_to_show(self, open: &OpenFile, state: &FileState) -> Option<Timestamp> {
+        let shown = state.mtime.shown()?;
+        match self {
+            Writers::Concurrent if state.changes.is_none() => {
+                open.file().stat().ok().map(|stat| stat.mtime)
+            }
+            _ => Some(shown),
         }
     }
 

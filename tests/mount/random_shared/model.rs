@@ -202,13 +202,9 @@ impl Model {
     /// Called after a descriptor was closed and taken from the list.
     pub fn closed(&mut self, handle: &Handle) {
         let writers = self.writers(handle.inode);
-        let is_named = self.tree.iter().any(|node| node.inode == handle.inode);
         let Some(file) = self.files.get_mut(&handle.inode) else { return };
         if writers.is_empty() && file.on_demand == OnDemand::Yes {
             file.on_demand = OnDemand::Maybe;
         }
-        // A file without a name is not committed by a close.
-        let was_dirty = file.dirty_in == Some(handle.mount) && !writers.contains(&handle.mount);
-        file.lost |= was_dirty && !is_named;
     }
 }

@@ -401,13 +401,12 @@ impl Session {
 
     /// A program in the mount of a descriptor has given a lock back.
     fn unlocked(&mut self, handle: &Handle) {
-        let is_named = self.model.tree.iter().any(|node| node.inode == handle.inode);
         let writes = self.model.writers(handle.inode).contains(&handle.mount);
         let Some(file) = self.model.files.get_mut(&handle.inode) else { return };
         if writes {
             file.on_demand = OnDemand::Yes;
         }
-        if is_named && file.dirty_in == Some(handle.mount) {
+        if file.dirty_in == Some(handle.mount) {
             file.all_committed();
         }
     }
@@ -456,9 +455,7 @@ impl Session {
         // By itself, a close gives it back a little later.
         self.both(program, &format!("flock {name} un"), Effect::Nothing);
         self.unlocked(handle);
-        let is_named = self.model.tree.iter().any(|node| node.inode == handle.inode);
-        let commits = handle.writes && is_named;
-        let effect = if commits { Effect::Commits(handle.inode) } else { Effect::Nothing };
+        let effect = if handle.writes { Effect::Commits(handle.inode) } else { Effect::Nothing };
         self.model.handles.retain(|it| it.name != handle.name);
         let closed = self.both(program, &format!("close {name}"), effect);
         assert!(closed);

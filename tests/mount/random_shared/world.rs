@@ -248,7 +248,14 @@ impl World {
         for mut mounted in std::mem::take(&mut self.mounts) {
             mounted.watcher = None;
             if let Some((mount, _)) = mounted.up.take() {
-                mount.unmount();
+                let begun = Instant::now();
+                // A program that was killed at its start may have left a process that is about to
+                // end, with its working directory there.
+                while !self.scratch.kithfs("umount").arg(&mount.point).status().unwrap().success() {
+                    assert!(begun.elapsed() < SOON, "{} is busy", mount.point.display());
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                std::mem::forget(mount); // unmounted
             }
         }
         expect_code(self.scratch.kithfs("fsck").arg(&self.vaults[0]), 0);
