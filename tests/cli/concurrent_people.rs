@@ -182,7 +182,7 @@ fn members_mount_their_folder_without_a_mark() {
         Mounted::at(&cem, &[], place),
     );
     assert!(ann.shell("umask 0; echo hers > plain/file").0);
-    assert!(bob.shell("cat plain/file; echo his >> plain/file").1 == "hers\n");
+    assert_eq!(bob.shell("cat plain/file; echo his >> plain/file").1, "hers\n");
     for person in [&ann, &cem] {
         holds(person, "file", "hers\nhis\n");
     }
