@@ -50,6 +50,8 @@ pub struct Listing<'a> {
     pub plus: bool,
     /// Entries contain nodes and attributes.
     pub known: bool,
+    /// The generation of all nodes but the root.
+    pub generation: u32,
     /// How long the kernel may keep an entry.
     pub entry_ttl: Duration,
     /// How long the kernel may keep attributes.
@@ -105,7 +107,8 @@ impl Listing<'_> {
                 };
                 match attr {
                     Some(attr) => {
-                        wire::put_entry(out, &attr, self.entry_ttl, self.attr_ttl);
+                        let Listing { generation, entry_ttl, attr_ttl, .. } = *self;
+                        wire::put_entry(out, &attr, generation, entry_ttl, attr_ttl);
                         wire::put_dirent(
                             out,
                             attr.ino,

@@ -166,6 +166,17 @@ pub trait Operations: Send + Sync + 'static {
     }
     /// Returns the entry `name`; counts one lookup. `ENOENT` if there is none.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
+    /// Finds a node by its number alone, also if all its lookups were subtracted; counts one lookup.
+    /// `ESTALE` if it cannot be found.
+    fn lookup_again(&self, node: NodeId) -> Result<Attr> {
+        let _ = node;
+        Err(Errno::new(libc::ESTALE))
+    }
+    /// Finds the parent of the directory `node`; counts one lookup. The root is its own parent.
+    fn lookup_parent(&self, node: NodeId) -> Result<Attr> {
+        let _ = node;
+        Err(Errno::new(libc::ESTALE))
+    }
     /// Subtracts `count` lookups of `node`.
     fn forget(&self, node: NodeId, count: u64);
     /// Returns the attributes of a node.

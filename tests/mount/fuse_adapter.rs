@@ -283,6 +283,7 @@ fn a_listing_counts_exactly_the_nodes_that_it_hands_out() {
             handle,
             plus: true,
             known: true,
+            generation: 0,
             entry_ttl: ttl,
             attr_ttl: ttl,
         };

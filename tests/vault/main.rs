@@ -9,6 +9,7 @@ mod support;
 mod attributes;
 mod concurrent;
 mod concurrent_model;
+mod lingering;
 mod lock_model;
 mod model;
 mod names;

@@ -9,7 +9,9 @@
 //! * A panic of an operation is answered with `EIO`; the thread goes on.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
 use std::fmt::{self, Write};
+use std::hash::BuildHasher;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -49,6 +51,9 @@ pub struct Dispatcher {
     prefetch: Prefetch,
     options: ServeOptions,
     device: Device,
+    /// The generation of all nodes but the root. It is random, so that a file handle of an earlier
+    /// mount does not lead to the object that has its number in this one.
+    generation: u32,
     seeker: Seeker,
     held: Held,
     waiters: Waiters,
@@ -216,6 +221,7 @@ impl Dispatcher {
             prefetch,
             options,
             device,
+            generation: RandomState::new().hash_one(()) as u32,
             seeker,
             held,
             waiters,
@@ -358,7 +364,8 @@ impl Dispatcher {
         (parent, before): (NodeId, Option<u64>),
     ) -> Undo {
         let entry_ttl = self.options(parent, before).entry_ttl;
-        wire::put_entry(out, attr, entry_ttl, self.options(attr.node, before).attr_ttl);
+        let attr_ttl = self.options(attr.node, before).attr_ttl;
+        wire::put_entry(out, attr, self.generation, entry_ttl, attr_ttl);
         Undo::Node(attr.node)
     }
 
@@ -373,6 +380,13 @@ impl Dispatcher {
         self.gate.check(by, node, call)?;
         let before = self.ops.caching(node);
         match *call {
+            // The kernel has a file handle, and no inode that belongs to it.
+            Call::Lookup { name: b"." } => {
+                return Ok(self.entry(&self.ops.lookup_again(node)?, out, (node, before)));
+            }
+            Call::Lookup { name: b".." } => {
+                return Ok(self.entry(&self.ops.lookup_parent(node)?, out, (node, before)));
+            }
             Call::Lookup { name } => match self.ops.lookup(node, name) {
                 Ok(attr) => return Ok(self.entry(&attr, out, (node, before))),
                 Err(Errno::ENOENT) => {
@@ -523,6 +537,7 @@ impl Dispatcher {
                     handle: range.handle,
                     plus,
                     known,
+                    generation: self.generation,
                     entry_ttl,
                     attr_ttl,
                 };

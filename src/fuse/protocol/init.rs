@@ -18,6 +18,7 @@ use crate::fuse::settings::{Permissions, ServeOptions};
 ///   asynchronous O_DIRECT write. Programs that copied the file later read the data from before the
 ///   write.
 const WANTED: u64 = init_flag::ASYNC_READ
+    | init_flag::EXPORT_SUPPORT
     | init_flag::BIG_WRITES
     | init_flag::ATOMIC_O_TRUNC
     | init_flag::PARALLEL_DIROPS

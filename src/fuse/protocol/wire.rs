@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::fuse::ops::{Attr, Errno};
 use crate::store::{Kind, Lock, Span};
+use crate::vault::ROOT;
 
 /// Length of `struct fuse_out_header`.
 pub const OUT_HEADER: usize = 16;
@@ -89,9 +90,17 @@ fn put_attr(out: &mut Vec<u8>, attr: &Attr) {
     }
 }
 
-/// Appends `struct fuse_entry_out`. The generation is 0: node numbers are never used twice.
-pub fn put_entry(out: &mut Vec<u8>, attr: &Attr, entry_ttl: Duration, attr_ttl: Duration) {
-    for number in [attr.node, 0, entry_ttl.as_secs(), attr_ttl.as_secs()] {
+/// Appends `struct fuse_entry_out`. Node numbers are never used twice in a mount; `generation` tells
+/// one mount from another. That of the root is 0, which the kernel assumes.
+pub fn put_entry(
+    out: &mut Vec<u8>,
+    attr: &Attr,
+    generation: u32,
+    entry_ttl: Duration,
+    attr_ttl: Duration,
+) {
+    let generation = if attr.node == ROOT { 0 } else { u64::from(generation) };
+    for number in [attr.node, generation, entry_ttl.as_secs(), attr_ttl.as_secs()] {
         out.extend_from_slice(&number.to_ne_bytes());
     }
     for number in [entry_ttl.subsec_nanos(), attr_ttl.subsec_nanos()] {
@@ -229,7 +238,7 @@ mod tests {
     #[test]
     fn structures_have_the_lengths_of_the_protocol() {
         let mut out = Vec::new();
-        put_entry(&mut out, &attr(), Duration::from_secs(1), Duration::ZERO);
+        put_entry(&mut out, &attr(), 3, Duration::from_secs(1), Duration::ZERO);
         assert_eq!(out.len(), 128);
         put_open(&mut out, 1, 0);
         assert_eq!(out.len(), 144);
@@ -246,12 +255,12 @@ mod tests {
     #[test]
     fn node_and_inode_number_differ_and_old_times_are_whole() {
         let mut out = Vec::new();
-        put_entry(&mut out, &attr(), Duration::from_millis(1500), Duration::from_millis(2250));
+        put_entry(&mut out, &attr(), 3, Duration::from_millis(1500), Duration::from_millis(2250));
         let u64_at =
             |at: usize| u64::from_ne_bytes(out[at..at + 8].try_into().expect("eight bytes"));
         let u32_at =
             |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().expect("four bytes"));
-        assert_eq!((u64_at(0), u64_at(40)), (77, 0x1122_3344));
+        assert_eq!((u64_at(0), u64_at(8), u64_at(40)), (77, 3, 0x1122_3344));
         assert_eq!((u64_at(16), u32_at(32)), (1, 500_000_000));
         assert_eq!((u64_at(24), u32_at(36)), (2, 250_000_000));
         assert_eq!((u64_at(72) as i64, u32_at(92)), (-2, 500_000_000));
@@ -261,7 +270,7 @@ mod tests {
     #[test]
     fn an_entry_without_a_node_has_type_and_number() {
         let (mut with, mut without) = (Vec::new(), Vec::new());
-        put_entry(&mut with, &attr(), Duration::from_secs(9), Duration::ZERO);
+        put_entry(&mut with, &attr(), 3, Duration::from_secs(9), Duration::ZERO);
         put_no_entry(&mut without, attr().ino, libc::S_IFREG | 0o4755, Duration::from_secs(9));
         assert_eq!(without[..8], [0; 8]);
         assert_eq!(with[16..24], without[16..24]);

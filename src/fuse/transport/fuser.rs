@@ -41,6 +41,7 @@ use crate::store::{SetTime, Timestamp};
 /// cannot be interrupted with it (see `device.rs`); `ASYNC_DIO`, for the reason given in `init.rs`; `NO_OPENDIR_SUPPORT`, since listings need a
 /// handle.
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
+    .union(InitFlags::FUSE_EXPORT_SUPPORT)
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_ATOMIC_O_TRUNC)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)

@@ -55,6 +55,7 @@ impl Closing {
 impl VaultFs {
     /// Creates the operations for `vault`, with the owners and permission bits of `view`.
     pub fn new(vault: Vault, view: View) -> VaultFs {
+        vault.let_nodes_linger();
         let (listed, usage, closing) = Default::default();
         VaultFs { vault, view, listed, usage, closing }
     }
@@ -168,6 +169,14 @@ impl Operations for VaultFs {
 
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         Ok(self.show(self.used()?.lookup(parent, name)?))
+    }
+
+    fn lookup_again(&self, node: NodeId) -> Result<Attr> {
+        Ok(self.show(self.used()?.lookup_again(node)?))
+    }
+
+    fn lookup_parent(&self, node: NodeId) -> Result<Attr> {
+        Ok(self.show(self.used()?.lookup_parent(node)?))
     }
 
     fn forget(&self, node: NodeId, count: u64) {

@@ -30,9 +30,6 @@ const DROPPED_WITHIN: Duration = Duration::from_millis(250);
 
 impl Core {
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Inner<Attr> {
-        if name == b"." {
-            return self.stat(parent);
-        }
         let (attr, left) = {
             let _names = self.namespace.names.look();
             let folder = self.folder(parent)?;

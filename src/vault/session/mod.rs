@@ -4,6 +4,7 @@ mod background;
 mod check;
 mod lease;
 pub(super) mod lifetime;
+mod lingering;
 pub(super) mod nested;
 mod operations;
 pub(super) mod options;

@@ -20,6 +20,7 @@ use crate::roster::Identity;
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::session::lingering::Lingering;
 use crate::vault::session::options::OpenOptions;
 use crate::vault::share::enter;
 use crate::vault::share::enter::{DESCRIPTOR, Entered, Vouched};
@@ -55,6 +56,7 @@ pub(crate) struct Shares {
     /// One share is entered at a time.
     entering: Mutex<()>,
     kernel: OnceLock<Tell>,
+    lingering: Lingering,
 }
 
 /// Notifies the kernel about a node, by its number outside.
@@ -84,6 +86,7 @@ impl Shares {
             children: RwLock::default(),
             entering: Mutex::new(()),
             kernel: OnceLock::new(),
+            lingering: Lingering::new(),
         }
     }
 
@@ -139,6 +142,39 @@ impl Shares {
     pub fn raw(&self, id: u64) -> Inner<Route> {
         let (number, local) = split(id);
         Ok(Route { core: self.core(number)?, number, local })
+    }
+
+    /// Lets nodes linger whose lookups are dropped.
+    pub fn let_nodes_linger(&self) {
+        self.lingering.begin(self.options.cache_bytes);
+    }
+
+    /// Drops `count` lookups of a node, which may linger.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        let Ok(route) = self.raw(node) else { return };
+        if !self.lingering.is_begun() {
+            return route.core.nodes.forget(route.local, count);
+        }
+        if route.core.nodes.forget_and_linger(route.local, count)
+            && let Some(oldest) = self.lingering.add(node)
+            && let Ok(route) = self.raw(oldest)
+        {
+            route.core.nodes.end_linger(route.local);
+        }
+    }
+
+    /// Returns the names of a node, each with its parent; the one that was used last is the first.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is none.
+    pub fn names(&self, node: NodeId) -> Inner<Vec<(NodeId, Box<[u8]>)>> {
+        let route = self.raw(node)?;
+        let links = route.core.nodes.links(route.local);
+        if links.is_empty() {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        let outside = |link: Link| (self.outside(route.number, link.parent), link.name);
+        Ok(links.into_iter().rev().map(outside).collect())
     }
 
     /// Returns the share and node that requests for a node go to.

@@ -2,6 +2,7 @@
 //! node.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::format::name::NAME_MAX;
@@ -421,10 +422,50 @@ impl Vault {
         self.on_node("read", node, |core, node| core.author(node))
     }
 
+    /// Lets nodes linger whose lookups are dropped: [`Vault::lookup_again`] finds them. Their number
+    /// is limited by [`OpenOptions::cache_bytes`](crate::vault::OpenOptions::cache_bytes).
+    pub fn let_nodes_linger(&self) {
+        self.shares().let_nodes_linger();
+    }
+
     /// Drops `count` lookups of a node.
     pub fn forget(&self, node: NodeId, count: u64) {
-        if let Ok(route) = self.shares().raw(node) {
-            route.core.nodes.forget(route.local, count);
+        self.shares().forget(node, count);
+    }
+
+    /// Finds a node by its number, which an earlier lookup has returned; adds one lookup.
+    ///
+    /// # Errors
+    /// `ESTALE` if none of its names leads to it any more, or if it does not linger any more.
+    pub fn lookup_again(&self, node: NodeId) -> Result<Attr> {
+        const OP: &str = "look up again";
+        if node == ROOT {
+            let attr = self.getattr(ROOT)?;
+            self.core().nodes.root_seen();
+            return Ok(attr);
+        }
+        let names = self.shares().names(node).map_err(|fault| fault.at(OP, PathBuf::new))?;
+        for (parent, name) in names {
+            match self.lookup(parent, &name) {
+                Ok(attr) if attr.node == node => return Ok(attr),
+                Ok(attr) => self.forget(attr.node, 1),
+                Err(_) => {}
+            }
+        }
+        Err(Error::Os { op: OP, errno: libc::ESTALE })
+    }
+
+    /// Finds the parent of a directory; adds one lookup to it. The root is its own parent.
+    ///
+    /// # Errors
+    /// As [`Vault::lookup_again`].
+    pub fn lookup_parent(&self, node: NodeId) -> Result<Attr> {
+        if node == ROOT {
+            return self.lookup_again(ROOT);
+        }
+        match self.shares().names(node) {
+            Ok(names) => self.lookup_again(names[0].0),
+            Err(fault) => Err(fault.at("look up the parent of", PathBuf::new)),
         }
     }
 

@@ -8,6 +8,7 @@
 mod access;
 mod attributes;
 mod contents;
+mod file_handles;
 mod listing;
 mod names;
 mod permissions;

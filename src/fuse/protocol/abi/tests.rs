@@ -93,6 +93,7 @@ const FLAGS: &[(&str, u64)] = &[
     ("FUSE_FLOCK_LOCKS", init_flag::FLOCK_LOCKS),
     ("FUSE_LK_FLOCK", LK_FLOCK as u64),
     ("FUSE_ATOMIC_O_TRUNC", init_flag::ATOMIC_O_TRUNC),
+    ("FUSE_EXPORT_SUPPORT", init_flag::EXPORT_SUPPORT),
     ("FUSE_BIG_WRITES", init_flag::BIG_WRITES),
     ("FUSE_DONT_MASK", init_flag::DONT_MASK),
     ("FUSE_POSIX_ACL", init_flag::POSIX_ACL),

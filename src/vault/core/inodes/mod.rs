@@ -4,7 +4,7 @@
 //! * A node has no descriptor of its own. It knows the names under which it was seen; a directory
 //!   has exactly one.
 //! * A node stays while the kernel (or a caller) holds lookups of it, while it has children in the
-//!   table, or while it is open.
+//!   table, or while it is open. After that it may linger (`session/lingering.rs`).
 //! * An inode number alone is no identity: birth time and type are compared, and an object that was
 //!   replaced gets a new node.
 //! * A file whose size or committed state differs from what the kernel caches gets a new node too,
@@ -95,7 +95,11 @@ impl Nodes {
             inside.give_number(id, key.ino);
             id
         });
-        inside.nodes.get_mut(id).expect("found or inserted").lookups += 1;
+        let node = inside.nodes.get_mut(id).expect("found or inserted");
+        if node.lookups == 0 && node.opens == 0 {
+            node.clear_cached();
+        }
+        node.lookups += 1;
         inside.add_link(id, link);
         id
     }
@@ -131,6 +135,7 @@ impl Nodes {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
         node.forgotten = true;
+        node.lingers = false;
         inside.moves += 1;
         let Some(node) = inside.nodes.get_mut(id) else { return };
         self.any_moved.store(true, Ordering::Release);
@@ -167,17 +172,41 @@ impl Nodes {
     /// size in that reply. If the file's size has changed meanwhile, it must not be opened by that
     /// inode, so its node is retired; for an open file, at the last close.
     pub fn forget(&self, id: NodeId, count: u64) {
+        self.inside.lock().forget(id, count);
+    }
+
+    /// Does [`Nodes::forget`], but keeps a node that nothing else keeps: the kernel may look it up
+    /// by its number. Returns whether it lingers, until [`Nodes::end_linger`].
+    pub fn forget_and_linger(&self, id: NodeId, count: u64) -> bool {
+        let mut inside = self.inside.lock();
+        let lingers = |node: &&mut Node| {
+            // Without a birth time a later object could be taken for this one.
+            let can_be_found = !node.retired && !node.links.is_empty() && node.key.is_unique();
+            node.id != ROOT && node.lookups <= count && can_be_found
+        };
+        let node = inside.nodes.get_mut(id).filter(lingers);
+        let does_linger = node.is_some();
+        if let Some(node) = node {
+            node.lingers = true;
+        }
+        inside.forget(id, count);
+        does_linger
+    }
+
+    /// Drops a node that lingers, unless something else keeps it.
+    pub fn end_linger(&self, id: NodeId) {
         let mut inside = self.inside.lock();
         if let Some(node) = inside.nodes.get_mut(id) {
-            node.lookups = node.lookups.saturating_sub(count);
-            if node.lookups > 0 && node.resized {
-                node.crossed = true;
-                if node.opens == 0 {
-                    inside.retire(id);
-                }
-            }
+            node.lingers = false;
         }
         inside.collect(id);
+    }
+
+    /// Adds one lookup to the root.
+    pub fn root_seen(&self) {
+        if let Some(root) = self.inside.lock().nodes.get_mut(ROOT) {
+            root.lookups += 1;
+        }
     }
 
     /// Drops one lookup that no reply has reported.
@@ -532,11 +561,25 @@ impl Inside {
         self.nodes.by_key(key).or_else(|| self.replaced.node(key))
     }
 
+    fn forget(&mut self, id: NodeId, count: u64) {
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.lookups = node.lookups.saturating_sub(count);
+            if node.lookups > 0 && node.resized {
+                node.crossed = true;
+                if node.opens == 0 {
+                    self.retire(id);
+                }
+            }
+        }
+        self.collect(id);
+    }
+
     fn retire(&mut self, id: NodeId) {
         self.nodes.leave_key(id);
         if let Some(node) = self.nodes.get_mut(id)
             && !std::mem::replace(&mut node.retired, true)
         {
+            node.lingers = false;
             self.retired.entry(node.key).or_default().push(id);
         }
     }
@@ -630,6 +673,9 @@ impl Inside {
             let nlink = if node.kind() == Kind::Dir { 0 } else { stat.nlink.saturating_sub(1) };
             node.set_last(Some(Stat { nlink, ..*stat }));
         }
+        if node.links.is_empty() {
+            node.lingers = false;
+        }
         if node.links.is_empty() && node.opens == 0 && !node.forgotten {
             // The store may reuse the inode number now; an open node still holds it.
             self.nodes.leave_key(id);
@@ -649,7 +695,7 @@ impl Inside {
     fn collect(&mut self, mut id: NodeId) {
         while id != ROOT {
             let Some(node) = self.nodes.get(id) else { return };
-            if node.lookups > 0 || node.children > 0 || node.opens > 0 {
+            if node.lookups > 0 || node.children > 0 || node.opens > 0 || node.lingers {
                 return;
             }
             let node = self.nodes.remove(id).expect("found above");

@@ -127,6 +127,9 @@ pub(super) struct Node {
     /// The kernel has dropped its inode while replies were in flight that may have contained
     /// another size.
     pub crossed: bool,
+    /// It stays although nothing holds it, see
+    /// [`Nodes::forget_and_linger`](super::Nodes::forget_and_linger).
+    pub lingers: bool,
     rare: Option<Box<Rare>>,
 }
 
@@ -146,12 +149,19 @@ impl Node {
             told_second: None,
             resized: false,
             crossed: false,
+            lingers: false,
             rare: None,
         }
     }
 
     pub fn kind(&self) -> Kind {
         self.key.kind
+    }
+
+    /// Clears what the kernel caches: it holds no inode of this node.
+    pub fn clear_cached(&mut self) {
+        (self.cached, self.told_second) = (Cached::NOTHING, None);
+        (self.resized, self.crossed) = (false, false);
     }
 
     pub fn directory(&self) -> Option<Tag> {
