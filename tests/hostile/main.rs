@@ -14,5 +14,6 @@ mod fuzz;
 mod fuzz_findings;
 mod laundering;
 mod moved_entries;
+mod readers;
 mod removed_writers;
 mod tamper;
