@@ -199,6 +199,51 @@ fn junk_in_place_of_evidence_is_not_read_again_at_once() {
     assert_eq!(names(&vault, b"b"), [b"y"]);
 }
 
+/// The host moves entries and their copies into another directory, and changes that directory all the
+/// time. For each mark that was shown or looked up, the whole directory was listed again: a listing
+/// of 20,000 entries would have taken hours.
+#[test]
+fn marks_in_a_changing_directory_cost_no_listing_each() {
+    const COPIES: usize = 300;
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    mkdir(&vault, b"a").unwrap();
+    mkdir(&vault, b"b").unwrap();
+    put(&vault, b"a/x", b"x").unwrap();
+    let [from, to] = [&b"a/x"[..], b"b"].map(|path| vault.cipher_path(path).unwrap());
+    vault.close().unwrap();
+    let stored = carry(&store, &from, &to);
+    let dir = raw::beneath(&store.root(), &to);
+    let bytes = raw::read(&*dir, &stored);
+    for n in 0..COPIES {
+        raw::write(&*dir, &[&stored[..], format!(" ({n})").as_bytes()].concat(), &bytes);
+    }
+
+    let plan = FaultPlan::new();
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    plan.slow_down(Call::List, Duration::from_millis(5));
+    let handle = at(&vault, b"b", |node| vault.open_dir(node)).unwrap();
+    let (mut shown, mut cookie) = (Vec::new(), 0);
+    loop {
+        let part = vault.read_dir(handle, cookie, 1).unwrap();
+        let Some(last) = part.last() else { break };
+        cookie = last.next;
+        shown.extend(part.iter().map(|entry| entry.name.to_vec()));
+        raw::write(&*dir, format!(".{}", shown.len()).as_bytes(), b""); // it has another time now
+    }
+    vault.release_dir(handle);
+    assert_eq!(shown.len(), COPIES + 1);
+    assert!(shown.iter().all(|name| suffix::split_mark(name).is_some()));
+    let before = plan.count(Calls::Of(Call::List));
+    for (n, name) in shown.iter().enumerate() {
+        assert_eq!(get(&vault, &[b"b/", &name[..]].concat()).unwrap(), b"x");
+        raw::write(&*dir, format!(".again {n}").as_bytes(), b"");
+    }
+    let listed = plan.count(Calls::Of(Call::List)) - before;
+    assert!(listed < shown.len() as u64 / 2, "{listed} listings for {} lookups", shown.len());
+}
+
 /// A link, a FIFO, a file in place of a directory or the reverse, where evidence or a long name should
 /// be: it counts as withheld. One such object made whole directories, or the whole vault, unusable.
 #[test]

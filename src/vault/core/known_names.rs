@@ -33,7 +33,7 @@ const DIRS_MAX: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 /// The two times of a directory that show a change.
 pub(crate) type Times = (Timestamp, Timestamp);
 
-/// Evidence that took long to read is not read again for this many times as long: the storage host
+/// What took long to read is not read again for this many times as long: the storage host
 /// can add files to it, and so change its times, at any moment.
 const REST: u32 = 8;
 /// Maximum number of unreadable control files that are logged.
@@ -61,6 +61,11 @@ impl<T: PartialEq> Freshness<T> {
     /// Part of it was read at this time already.
     pub fn read_at(self, since: Option<Instant>) -> Self {
         Freshness { read: since.map_or(self.read, |since| since.min(self.read)), ..self }
+    }
+
+    /// The reading took this long.
+    pub fn took(self, cost: Duration) -> Self {
+        Freshness { cost, ..self }
     }
 
     /// Returns whether the reading took so long that it is not repeated yet, even if the directory

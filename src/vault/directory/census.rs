@@ -2,7 +2,8 @@
 //! need a mark. It is cached, because lookups of many names need it.
 //!
 //! Rules that hold here
-//! * A census is valid as long as the directory's times show no change.
+//! * A census is valid as long as the directory's times show no change. One that took long to take
+//!   is used a while longer: the storage host can change the times at any moment.
 //! * Entries that are certain to be shown under their plain names are not in it, because a directory
 //!   may be larger than memory.
 
@@ -26,14 +27,16 @@ impl Folder<'_> {
         let (key, times) =
             ((stat.dev, stat.ino, self.tag, keys.generation()), (stat.mtime, stat.ctime));
         let known = namespace.censuses.0.lock().get(&key).cloned();
+        let shared = mode.writers.share_names();
         if let Some((fresh, census)) = &known
-            && fresh.is_valid(&times, mode.writers.share_names())
+            && (fresh.is_valid(&times, shared) || fresh.rests(shared))
         {
             return Ok(census.clone());
         }
-        let before = known.as_ref().map(|(fresh, _)| fresh);
-        let fresh = Freshness::new(times, before, Instant::now());
+        let (before, begun) = (known.as_ref().map(|(fresh, _)| fresh), Instant::now());
+        let fresh = Freshness::new(times, before, begun);
         let census = Arc::new(self.take_census()?);
+        let fresh = fresh.took(begun.elapsed());
         namespace.censuses.0.lock().put(key, (fresh, census.clone()));
         Ok(census)
     }
