@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arriving;
 mod attacks;
 mod conversion;
 mod growth;

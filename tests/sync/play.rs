@@ -144,7 +144,8 @@ impl Side {
     }
 
     /// Returns whether a machine lacks a list of members, or a block of keys, that another one has:
-    /// a file can arrive before its key, and fails with EIO until the key arrives.
+    /// a file can arrive before its key, and fails with EIO until the key arrives. What is open can
+    /// be written all the same.
     fn lacks_keys(&self, machine: usize) -> bool {
         let own = keys_in(&self.hosts.machines[machine].store());
         self.hosts.machines.iter().any(|other| !keys_in(&other.store()).is_subset(&own))
@@ -549,8 +550,7 @@ impl Player {
             (_, Err(error))
                 if error.raw_os_error().is_some_and(|e| IO_ERRORS.contains(&e))
                     && !(error.raw_os_error() == Some(libc::EIO)
-                        && (self.tested.lacks_keys(machine)
-                            || !self.tested.torn(machine).is_empty())) =>
+                        && self.may_be_unreadable(machine, op)) =>
             {
                 self.outcome.counts.io_errors += 1;
                 self.note(format!("{machine} {op}: {error}"));
@@ -564,6 +564,13 @@ impl Player {
             }
         }
         next_tick();
+    }
+
+    /// Returns whether the file of an operation may be one that cannot be opened: a torn copy, or one
+    /// whose key is missing.
+    fn may_be_unreadable(&self, machine: usize, op: &Op) -> bool {
+        let is_open = matches!(op, Op::Write(..));
+        !is_open && (self.tested.lacks_keys(machine) || !self.tested.torn(machine).is_empty())
     }
 
     fn acknowledge(&mut self, machine: usize, op: &Op) {

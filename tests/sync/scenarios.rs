@@ -645,6 +645,31 @@ scenarios! {
         1 keeps 20
         1 keeps 22
     "
+    /// Another machine changed the folder key, and the tool delivered a part of the change: a directory
+    /// under its new name, without the key. A program wrote through a descriptor, its fsync failed with
+    /// EIO, and the bytes were gone.
+    a_directory_arrives_before_its_key "
+        members
+        0 mkdir a
+        0 append a/f 3 fsync
+        0 sync
+        1 sync
+        1 append h 7 fsync
+        1 sync
+        0 sync
+        0 remount
+        1 remount
+        1 open a/f 1
+        0 rekey
+        0 sync
+        1 sync partial SEED
+        1 write 1 19 fsync
+        1 flush
+        1 write 1 20
+        1 keeps 3
+        1 keeps 19
+        1 keeps 20
+    "
     /// Another machine changed the folder key. The tool renamed a directory under the new key and
     /// delivered the key, and a program wrote into the directory before the daemon had looked for
     /// new keys. The daemon had no name for the directory, did not find the new file in it, and the

@@ -613,3 +613,43 @@ fn a_directory_becomes_a_share_and_a_plain_one_again() {
         assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty());
     });
 }
+
+/// A program has a file of a directory open that another machine has made a share, and the sync tool
+/// puts the share in the place of the directory, or has removed that and is about to deliver the
+/// share. What the program writes through its descriptor goes neither into the share, whose keys it
+/// would not have, nor beside it, where the members of the surrounding vault read it: it fails.
+#[test]
+fn a_descriptor_from_before_a_share_writes_nowhere_else() {
+    for has_arrived in [true, false] {
+        let (here, state) = synced();
+        let vault = open_on(&here, Some(&state)).unwrap();
+        vaults::mkdir(&vault, b"dir").unwrap();
+        vaults::mkdir(&vault, b"dir/sub").unwrap();
+        put(&vault, b"dir/sub/file", &pattern(1, 30_000)).unwrap();
+        let stored = vault.cipher_path(b"dir").unwrap();
+        vault.close().unwrap();
+        let (there, their_state) = (here.snapshot(), MemStore::new());
+        let founder = kithfs::vault::CreateShare { name: "Ann".into(), ..Default::default() };
+        let vault = open_on(&there, Some(&their_state)).unwrap();
+        vault.create_share(b"dir", &founder, &mut |_| {}).unwrap();
+        vault.close().unwrap();
+
+        let mount = open_on(&here, Some(&state)).unwrap();
+        let open = vaults::open_or_create(&mount, b"dir/sub/file", READ_WRITE).unwrap();
+        mount.write(open, 0, b"ours", false).unwrap();
+        let root = here.root();
+        root.rename(&stored, &*root, b".away", RenameMode::NoReplace).unwrap();
+        mirror(&*there.root(), &*root);
+        if !has_arrived {
+            root.rename(&stored, &*root, b".share", RenameMode::NoReplace).unwrap();
+        }
+        let before = raw::names(&*root);
+        assert_eq!(mount.fsync(open, false).unwrap_err().errno(), libc::EIO, "{has_arrived}");
+        assert!(mount.release(open).is_err(), "{has_arrived}");
+        assert_eq!(raw::names(&*root), before, "{has_arrived}: nothing is created");
+        if has_arrived {
+            assert_eq!(get(&mount, b"dir/sub/file").unwrap(), pattern(1, 30_000));
+        }
+        mount.close().unwrap();
+    }
+}

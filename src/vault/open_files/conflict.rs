@@ -9,7 +9,15 @@
 //! * The copy is complete and durable, with its name, before the commit succeeds. Open handles
 //!   continue in the copy.
 //! * A copy has one suffix: a suffix of the name is replaced. A name has a limited number of copies.
-//! * Nothing is created in a directory that was moved: it may be outside the vault now.
+//! * Nothing is created in a directory that was moved: it may be outside the vault now, or in a place
+//!   that no name leads to. A sync tool may have moved it under a key that has yet to arrive. Then
+//!   the path of the file is followed again. If it leads to the same file, the open file continues
+//!   there. Otherwise the copy is in the nearest directory of that path that exists.
+//! * Nothing goes to another share: where one has taken the place of a directory on the path, the
+//!   changes cannot be kept.
+//! * A copy in another directory than the file's is readable for its owner alone: the directory may
+//!   have kept others away from it.
+//! * While no key can be used for writing, nothing is created, and the changes stay in memory.
 //! * An inode is written through one open file. If a program opens the copy by its name for writing,
 //!   the handles from before write no more: they have another node, and a state of their own. The
 //!   node is listed under the copy's inode before the copy has contents.
@@ -23,14 +31,15 @@ use zeroize::Zeroizing;
 
 use crate::format::name::without_suffix;
 use crate::store::{Access, File, Kind, Seek, Stat};
-use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::overflow::{ACL_ACCESS, ATTRIBUTES};
+use crate::vault::core::{Core, DEPTH_MAX};
+use crate::vault::directory::names::Meaning;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner, is_no_descriptor, is_no_space};
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::share::control_files::entries;
-use crate::vault::types::{Forget, ROOT};
+use crate::vault::types::{Forget, NodeId, ROOT};
 
 /// Conflict copies that a name may have before further changes to its file are refused.
 const COPIES_MAX: usize = 50;
@@ -49,8 +58,8 @@ pub(super) enum Stranger {
 
 impl Core {
     /// Keeps the changes of an open file that are not in the store and would be lost. Returns the
-    /// name that leads to the file from now on. After a failure other than a lack of space or of
-    /// descriptors, the file returns `EIO`.
+    /// name that leads to the file from now on. After a failure other than a lack of space, of
+    /// descriptors or of a key, the file returns `EIO`.
     pub(super) fn keep_changes(
         &self,
         open: &OpenFile,
@@ -58,10 +67,15 @@ impl Core {
         links: &[Link],
         what: Stranger,
     ) -> Inner<Link> {
-        let kept = self.kept(open, state, links);
+        let waits = || self.keys.signing.waits();
+        let kept = match waits() {
+            false => self.kept(open, state, links),
+            true => Err(Fault::Os(libc::EROFS)), // a copy could not be committed
+        };
         if let Err(fault) = &kept
             && !is_no_space(fault.errno())
             && !is_no_descriptor(fault.errno())
+            && !(fault.errno() == libc::EROFS && waits())
         {
             tracing::error!(
                 path = %self.shown_path(open.node).display(),
@@ -82,7 +96,7 @@ impl Core {
                 place = Some(link);
             }
         }
-        let link = place.ok_or(Fault::Os(libc::ESTALE))?;
+        let Some(link) = place else { return self.kept_elsewhere(open, state, links) };
         // The name leads to another file, to which no replay may apply the records of this one.
         self.journal.settle(Some(open.inode()))?;
         let dir = self.dir(link.parent)?;
@@ -111,13 +125,148 @@ impl Core {
                     copy = %String::from_utf8_lossy(&copy.stored),
                     "another program has replaced a file in the store that was changed here; the changes are kept in a conflict copy"
                 );
-                self.nodes.add_link(open.node, copy.clone());
-                for link in links {
-                    self.nodes.drop_link(open.node, link.parent, &link.stored);
-                }
+                self.has_new_name(open, &copy, links);
                 Ok(copy)
             }
         }
+    }
+
+    /// Keeps the changes of a file none of whose directories is where it was.
+    fn kept_elsewhere(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        links: &[Link],
+    ) -> Inner<Link> {
+        let old = links.last().ok_or(Fault::Os(libc::ESTALE))?;
+        self.journal.settle(Some(open.inode()))?;
+        self.look_for_keys();
+        let left = (open.file(), state.committed.as_ref().map(|it| (it.hash, it.len)));
+        let (parent, is_same_path) = self.present_directory(old.parent)?;
+        let kept = self.kept_in(open, state, old, parent, is_same_path);
+        if let Ok(link) = &kept {
+            self.has_new_name(open, link, links);
+            if let (file, Some((hash, len))) = left {
+                let _ = self.cut_behind(&*file, &hash, len);
+            }
+        }
+        if parent != ROOT {
+            self.nodes.forget(parent, 1);
+        }
+        kept
+    }
+
+    /// Keeps the changes of the file that had the name `old` in the directory `parent`, which has
+    /// the path of the file's directory, or only a part of it.
+    fn kept_in(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        old: &Link,
+        parent: NodeId,
+        is_same_path: bool,
+    ) -> Inner<Link> {
+        let folder = self.folder(parent)?;
+        if is_same_path
+            && let Ok((stored, stat)) = folder.find(&old.name)
+            && stat.kind == Kind::File
+        {
+            let link = folder.link(&stored, &old.name);
+            if self.adopt(open, state, &link)? {
+                return Ok(link);
+            }
+        }
+        let plain = match self.read_name(&old.stored)? {
+            Some(Meaning::Name(sealed)) => sealed.plain,
+            _ => old.name.to_vec(),
+        };
+        let stored = folder.encode(&plain)?;
+        self.prepare(&stored)?;
+        let copy = self.name_of_copy(&folder.link(stored.entry(), &plain))?;
+        let mut before = open.file().stat()?;
+        if !is_same_path {
+            before.perm &= 0o700;
+        }
+        self.remember_name(copy.parent, &copy.name);
+        self.copy_to(open, state, &copy, &before)?;
+        tracing::warn!(
+            path = %self.shown_path(open.node).display(),
+            copy = %self.path_in(parent, &copy.stored).unwrap_or_default().escape_ascii(),
+            "another program has moved or removed the directory of a file that was changed here; the changes are kept in a conflict copy"
+        );
+        Ok(copy)
+    }
+
+    /// Cuts what was written behind the committed end `len` of a file that is left in a directory
+    /// that moved, if it still has the committed header: a check would report those bytes.
+    fn cut_behind(&self, file: &dyn File, header: &[u8; 32], len: u64) -> Inner<()> {
+        if file.stat()?.size > len && self.header_in(file)? == *header {
+            file.set_len(len)?;
+        }
+        Ok(())
+    }
+
+    /// Records that an open file has the name `link` from now on, and its former ones no more.
+    fn has_new_name(&self, open: &OpenFile, link: &Link, former: &[Link]) {
+        self.nodes.add_link(open.node, link.clone());
+        let gone =
+            former.iter().filter(|it| (it.parent, &it.stored) != (link.parent, &link.stored));
+        gone.for_each(|it| self.nodes.drop_link(open.node, it.parent, &it.stored));
+    }
+
+    /// Returns the directory that has the path of a directory now, with one more lookup, and true;
+    /// or the nearest one on that path that exists, and false. Fails if the path leads into another
+    /// share, or may: its members are others than those of this one.
+    fn present_directory(&self, directory: NodeId) -> Inner<(NodeId, bool)> {
+        let (mut above, mut names) = (directory, Vec::new());
+        while above != ROOT {
+            let link = self.nodes.link(above)?; // there is none if a share has taken its place
+            if names.len() >= DEPTH_MAX {
+                return Err(Fault::Os(libc::ELOOP));
+            }
+            names.push(link.name);
+            above = link.parent;
+        }
+        let mut at = ROOT;
+        let release = |node| {
+            if node != ROOT {
+                self.nodes.forget(node, 1)
+            }
+        };
+        while let Some(name) = names.pop() {
+            match self.directory_in(at, &name) {
+                Ok(below) => {
+                    release(at); // the one below keeps it
+                    at = below;
+                }
+                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR) => {
+                    return Ok((at, false));
+                }
+                Err(fault) => {
+                    release(at);
+                    return Err(fault);
+                }
+            }
+        }
+        Ok((at, true))
+    }
+
+    /// Returns the directory that has this name in another one, with one more lookup, if it is no
+    /// share of its own.
+    fn directory_in(&self, parent: NodeId, name: &[u8]) -> Inner<NodeId> {
+        let folder = self.folder(parent)?;
+        let found = folder.find(name);
+        if found.as_ref().is_err_and(|fault| fault.errno() == libc::ENOENT)
+            && folder.junction(name)?.is_some()
+        {
+            return Err(Fault::Boundary); // the share has yet to arrive
+        }
+        let (stored, stat) = found?;
+        if stat.kind != Kind::Dir {
+            return Err(Fault::Os(libc::ENOTDIR));
+        }
+        let node = self.nodes.seen(&stat, folder.link(&stored, name));
+        self.directory_tag(node).map(|_| node).inspect_err(|_| self.nodes.forget(node, 1))
     }
 
     /// Makes the kernel look a name up again. Nothing waits for that.

@@ -556,12 +556,7 @@ impl Core {
     /// directory under a key that it has delivered with it. Without the key that directory has no
     /// name, and the file in it would not be found.
     fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
-        if self.mode.synced
-            && self.keys.signed()
-            && let Err(error) = self.refresh(&self.membership.trust)
-        {
-            tracing::warn!("cannot look for new keys before the search for a file: {error}");
-        }
+        self.look_for_keys();
         let now = open.file().stat_but_times()?;
         let mut left = vec![ROOT];
         let mut found = None;
@@ -587,6 +582,16 @@ impl Core {
             }
         }
         Ok(found)
+    }
+
+    /// Looks for keys that a sync tool may have delivered with what is searched for.
+    fn look_for_keys(&self) {
+        if self.mode.synced
+            && self.keys.signed()
+            && let Err(error) = self.refresh(&self.membership.trust)
+        {
+            tracing::warn!("cannot look for new keys before the search for a file: {error}");
+        }
     }
 
     /// Searches one directory for a name of an open file, and adds its sub-directories to `left`,
