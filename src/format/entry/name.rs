@@ -157,22 +157,25 @@ impl<'a> NameCipher<'a> {
 
     /// Opens each of `sealed` as [`NameCipher::open`] does, but faster for the many names of a
     /// listing. All have at least [`SEALED_MIN`] bytes.
-    pub fn open_many(&self, sealed: &[&[u8]]) -> Vec<Option<Opened>> {
-        let mut bufs: Vec<Vec<u8>> = sealed.iter().map(|sealed| sealed.to_vec()).collect();
-        let mut parts: Vec<&mut [u8]> = bufs.iter_mut().map(Vec::as_mut_slice).collect();
+    pub fn open_many(&self, mut sealed: Vec<Vec<u8>>) -> Vec<Option<Opened>> {
+        let mut parts: Vec<&mut [u8]> = sealed.iter_mut().map(Vec::as_mut_slice).collect();
         self.hctr2.decrypt_many(&self.tweak, &mut parts).expect("16 bytes or more");
-        bufs.into_iter().map(opened).collect()
+        sealed.into_iter().map(opened).collect()
     }
 }
 
 /// Returns the contents of a decrypted name; `None` if it was changed, or if it is not encoded in
 /// the only valid way.
-fn opened(buf: Vec<u8>) -> Option<Opened> {
+fn opened(mut buf: Vec<u8>) -> Option<Opened> {
     let (tag, rest) = buf.split_first_chunk()?;
-    let end = rest.iter().rposition(|b| *b != 0)? + 1;
+    let (tag, end) = (*tag, rest.iter().rposition(|b| *b != 0)? + 1);
     let is_padded = buf.len() == (TAG_LEN + end + ZEROS).max(SEALED_MIN);
-    let name = &rest[..end];
-    (is_padded && is_valid(name)).then(|| Opened { tag: *tag, name: name.to_vec() })
+    if !is_padded || !is_valid(&rest[..end]) {
+        return None;
+    }
+    buf.truncate(TAG_LEN + end);
+    buf.drain(..TAG_LEN);
+    Some(Opened { tag, name: buf })
 }
 
 /// Returns whether these may be the contents of the control file of a long name: its hash is
@@ -374,9 +377,8 @@ mod tests {
                     sealed[n % 24] ^= (broken >> (n % 64)) as u8 & 1;
                     Some(sealed)
                 }).collect();
-                let refs: Vec<&[u8]> = sealed.iter().map(Vec::as_slice).collect();
-                let single: Vec<_> = refs.iter().map(|sealed| cipher.open(sealed)).collect();
-                prop_assert_eq!(cipher.open_many(&refs), single);
+                let single: Vec<_> = sealed.iter().map(|sealed| cipher.open(sealed)).collect();
+                prop_assert_eq!(cipher.open_many(sealed), single);
                 Ok(())
             })?;
         }

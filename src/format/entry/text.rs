@@ -24,9 +24,20 @@ pub fn letters(len: usize) -> usize {
     (len * 4).div_ceil(3)
 }
 
+/// Which bytes are letters. A table, because listings ask for each byte of each name.
+const IS_LETTER: [bool; 256] = {
+    let (mut is_letter, mut at) = ([false; 256], 0);
+    while at < 256 {
+        let b = at as u8;
+        is_letter[at] = b.is_ascii_alphanumeric() || b == b',' || b == b'@';
+        at += 1;
+    }
+    is_letter
+};
+
 /// Returns whether `b` is a letter of such texts.
 pub fn is_letter(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b == b',' || b == b'@'
+    IS_LETTER[usize::from(b)]
 }
 
 /// Returns the text of `bytes`.

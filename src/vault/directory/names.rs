@@ -7,8 +7,6 @@
 //! * A name opens with the keys alone, wherever its entry is. Whether it belongs to its directory
 //!   is decided by [`Folder`](crate::vault::directory::folder::Folder).
 
-use std::borrow::Cow;
-
 use crate::crypto::Tag;
 use crate::format::name::{LONG_DIRECTORY, NAME_MAX, Opened, Parts, long_path, parse};
 use crate::format::suffix;
@@ -50,25 +48,27 @@ impl Sealed {
 impl ShareKeys {
     /// Opens sealed names under the key of any epoch, many at a time; the second value is true for
     /// another epoch than the current one.
-    fn open_names(&self, sealed: &[&[u8]]) -> Vec<Option<(Opened, bool)>> {
+    fn open_names(&self, sealed: Vec<Vec<u8>>) -> Vec<Option<(Opened, bool)>> {
         let mut all: Vec<Option<(Opened, bool)>> = sealed.iter().map(|_| None).collect();
-        let mut left: Vec<usize> = (0..sealed.len()).collect();
-        for (number, epoch) in self.all_epochs().enumerate() {
-            if left.is_empty() {
-                break;
-            }
-            let some: Vec<&[u8]> = left.iter().map(|at| sealed[*at]).collect();
-            let opened = self.names_of(epoch).open_many(&some);
-            for (at, opened) in left.iter().zip(opened) {
+        let (mut places, mut left): (Vec<usize>, Vec<_>) = (0..sealed.len()).zip(sealed).unzip();
+        let mut epochs = self.all_epochs().zip(0..).peekable();
+        while let Some((epoch, number)) = epochs.next()
+            && !left.is_empty()
+        {
+            // Opening consumes the names, and most shares have one epoch.
+            let kept = if epochs.peek().is_some() { left.clone() } else { Vec::new() };
+            let opened = self.names_of(epoch).open_many(left);
+            for (at, opened) in places.iter().zip(opened) {
                 all[*at] = opened.map(|opened| (opened, number > 0));
             }
-            left.retain(|at| all[*at].is_none());
+            (places, left) =
+                places.into_iter().zip(kept).filter(|(at, _)| all[*at].is_none()).unzip();
         }
         all
     }
 
-    fn open_name(&self, sealed: &[u8]) -> Option<(Opened, bool)> {
-        self.open_names(&[sealed]).pop()?
+    fn open_name(&self, sealed: Vec<u8>) -> Option<(Opened, bool)> {
+        self.open_names(vec![sealed]).pop()?
     }
 
     /// Returns the tag of the directory with this stored name; `None` if it is not a name of the
@@ -77,7 +77,7 @@ impl ShareKeys {
         match parse(stored, self.longest_name) {
             Parts::Long { hash, .. } => Some(self.long_directory_tag(&hash)),
             Parts::Short { sealed, .. } => {
-                let opened = self.open_name(&sealed)?.0;
+                let opened = self.open_name(sealed)?.0;
                 Some(self.directory_tag(&opened.tag, &opened.name))
             }
             Parts::Control | Parts::Foreign => None,
@@ -106,17 +106,17 @@ impl Core {
         &self,
         stored: impl IntoIterator<Item = &'n [u8]>,
     ) -> Inner<Vec<Option<Meaning>>> {
-        let mut sealed: Vec<Cow<[u8]>> = Vec::new();
+        let mut sealed = Vec::new();
         let mut found = Vec::new();
         for stored in stored {
             found.push(match parse(stored, self.keys.longest_name) {
                 Parts::Short { sealed: name, suffix } => {
-                    sealed.push(name.into());
+                    sealed.push(name);
                     Some(Some(suffix))
                 }
                 Parts::Long { hash, suffix } => match self.long_name(&hash) {
                     Ok(Some(name)) => {
-                        sealed.push(name.into());
+                        sealed.push(name);
                         Some(Some(suffix))
                     }
                     Err(Fault::Io(e)) if is_forbidden(&e) => {
@@ -130,8 +130,7 @@ impl Core {
                 Parts::Control | Parts::Foreign => None,
             });
         }
-        let sealed: Vec<&[u8]> = sealed.iter().map(|sealed| &**sealed).collect();
-        let mut opened = self.keys.open_names(&sealed).into_iter();
+        let mut opened = self.keys.open_names(sealed).into_iter();
         Ok(found
             .into_iter()
             .map(|found| {
