@@ -3,9 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::store::{Kind, Lock, SetTime, Span, Timestamp};
@@ -291,5 +293,67 @@ impl Events {
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Events")
+    }
+}
+
+/// When a program last used the vault. Background work gives way to programs.
+#[derive(Clone, Debug)]
+pub struct Usage(Arc<AtomicU64>);
+
+impl Default for Usage {
+    fn default() -> Usage {
+        Usage(Arc::new(AtomicU64::new(millis(Usage::now()))))
+    }
+}
+
+impl Usage {
+    /// Resolution of the time of the last request.
+    pub const GRAIN: Duration = Duration::from_millis(100);
+
+    /// Records a request. All threads of a busy mount share the word, so it is written rarely.
+    pub fn mark(&self) {
+        let now = millis(Usage::now());
+        if now.saturating_sub(self.0.load(Ordering::Relaxed)) >= Usage::GRAIN.as_millis() as u64 {
+            self.0.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the time since the last request, up to [`Usage::GRAIN`] too long.
+    pub fn idle(&self) -> Duration {
+        Usage::now().saturating_sub(self.last())
+    }
+
+    /// Returns the time of the last request, on the clock of [`Usage::now`].
+    pub fn last(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Returns the time since the machine was started, including suspension.
+    pub fn now() -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_ends_the_idle_time() {
+        let usage = Usage(Arc::new(AtomicU64::new(0)));
+        assert_eq!(usage.last(), Duration::ZERO);
+        let other = usage.clone();
+        other.mark();
+        let last = usage.last();
+        assert!(last > Duration::ZERO && usage.idle() < Usage::now());
+        usage.0.store(millis(Usage::now()) - 5000, Ordering::Relaxed);
+        assert!(usage.idle() >= Duration::from_secs(5));
+        usage.mark();
+        assert!(usage.last() >= last, "the next request counts again");
     }
 }

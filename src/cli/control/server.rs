@@ -32,8 +32,7 @@ use crate::cli::report::Failure;
 use crate::cli::vaults::paths;
 use crate::crypto::stack;
 use crate::fuse::Notifier;
-use crate::fuse::idle::Usage;
-use crate::vault::{ShareProgress, Vault};
+use crate::vault::{ShareProgress, Usage, Vault};
 
 /// Limit of concurrent requests. As many again may be requests to lock the vault: others may wait for
 /// a store that does not answer.

@@ -208,6 +208,7 @@ impl Found {
             trust,
             person: person.map(|person| Person(Arc::new(person))),
             events: self.events,
+            usage: default.usage,
         };
         match Vault::open(self.store, &identity, options) {
             Ok(vault) => Ok(Open { vault, dir: self.dir, share: self.description.share_id }),

@@ -9,15 +9,14 @@
 //! * The time for which the machine was suspended counts as idle time.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::error::MountError;
 use super::mounted::Mounted;
+use crate::vault::Usage;
 
 /// Number of polls in the idle time.
 const LOOKS: u32 = 10;
@@ -26,41 +25,6 @@ const TICK_MAX: Duration = Duration::from_secs(5);
 const TICK_MIN: Duration = Duration::from_millis(10);
 /// How long a mount that was busy is left alone before the next attempt.
 const BUSY_PAUSE: Duration = Duration::from_secs(30);
-/// Resolution of the time of the last request.
-const GRAIN: Duration = Duration::from_millis(100);
-
-/// When the last request of a program arrived.
-#[derive(Clone, Debug)]
-pub struct Usage(Arc<AtomicU64>);
-
-impl Default for Usage {
-    fn default() -> Usage {
-        Usage(Arc::new(AtomicU64::new(millis(now()))))
-    }
-}
-
-impl Usage {
-    /// Records a request. All threads of a busy mount share the word, so it is written rarely.
-    pub fn mark(&self) {
-        let now = millis(now());
-        if now.saturating_sub(self.0.load(Ordering::Relaxed)) >= GRAIN.as_millis() as u64 {
-            self.0.store(now, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns the time since the last request, to a tenth of a second.
-    pub fn idle(&self) -> Duration {
-        now().saturating_sub(self.last())
-    }
-
-    fn last(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// Decides when to try to unmount. All times are from one clock.
 #[derive(Debug)]
@@ -112,7 +76,7 @@ pub fn start(
     after: Duration,
 ) -> io::Result<Idle> {
     let (end, ended) = mpsc::channel();
-    let mut watch = Watch { after, used: now(), tried: None };
+    let mut watch = Watch { after, used: Usage::now(), tried: None };
     let tick = (after / LOOKS).clamp(TICK_MIN, TICK_MAX);
     let mut seen = usage.last();
     let has_unmounted = Arc::new(AtomicBool::new(false));
@@ -121,7 +85,7 @@ pub fn start(
         while ended.recv_timeout(tick) == Err(mpsc::RecvTimeoutError::Timeout) {
             let last = usage.last();
             let was_used = std::mem::replace(&mut seen, last) != last;
-            if !watch.is_due(now(), was_used | is_working()) {
+            if !watch.is_due(Usage::now(), was_used | is_working()) {
                 continue;
             }
             // Set before the unmount, because the flag is read as soon as the mount has ended.
@@ -147,12 +111,6 @@ pub fn start(
     Ok(Idle { _end: end, has_unmounted })
 }
 
-/// Returns the time since the machine was started, including suspension.
-fn now() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,19 +127,5 @@ mod tests {
         assert!(watch.is_due(at(1150), false));
         assert!(!watch.is_due(at(1180), true));
         assert!(watch.is_due(at(9000), false), "the machine was suspended");
-    }
-
-    #[test]
-    fn a_request_ends_the_idle_time() {
-        let usage = Usage(Arc::new(AtomicU64::new(0)));
-        assert_eq!(usage.last(), Duration::ZERO);
-        let other = usage.clone();
-        other.mark();
-        let last = usage.last();
-        assert!(last > Duration::ZERO && usage.idle() < now());
-        usage.0.store(millis(now()) - 5000, Ordering::Relaxed);
-        assert!(usage.idle() >= Duration::from_secs(5));
-        usage.mark();
-        assert!(usage.last() >= last, "the next request counts again");
     }
 }

@@ -16,7 +16,6 @@ use std::time::{Instant, SystemTime};
 use parking_lot::Mutex;
 
 use self::listed::{Listed, Look};
-use crate::fuse::mount::idle::Usage;
 use crate::fuse::mount::options::View;
 use crate::fuse::ops::{
     Attr, Caller, Entry, Errno, Fallocate, FileRange, NodeId, OpenRequest, Opened, OpenedDir,
@@ -24,7 +23,7 @@ use crate::fuse::ops::{
 };
 use crate::fuse::protocol::wire::kind_of_mode;
 use crate::store::{Kind, Lock, Seek, Space, Span};
-use crate::vault::{Error, Handle, LockRequest, OpenFlags, Vault};
+use crate::vault::{Error, Handle, LockRequest, OpenFlags, Usage, Vault};
 
 /// The attribute that SELinux keeps a file's label in.
 const SECURITY_LABEL: &[u8] = b"security.selinux";
@@ -56,7 +55,8 @@ impl VaultFs {
     /// Creates the operations for `vault`, with the owners and permission bits of `view`.
     pub fn new(vault: Vault, view: View) -> VaultFs {
         vault.let_nodes_linger();
-        let (listed, usage, closing) = Default::default();
+        let (listed, closing) = Default::default();
+        let usage = vault.usage();
         VaultFs { vault, view, listed, usage, closing }
     }
 

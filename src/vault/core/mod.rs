@@ -45,7 +45,7 @@ use crate::vault::file::block_cache::BlockCache;
 use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::share::seen::Seen;
 use crate::vault::share::trust::Trust;
-use crate::vault::types::{Event, Events, NodeId, ROOT};
+use crate::vault::types::{Event, Events, NodeId, ROOT, Usage};
 
 /// Maximum number of directory handles of the store that are kept open.
 const DIRS_MAX: usize = 512;
@@ -192,6 +192,7 @@ pub(crate) struct Core {
     pub room: Room,
     /// Receives what its user may want to know.
     pub events: Events,
+    pub usage: Usage,
 }
 
 /// What [`Core::new`] puts a share together from.
@@ -205,6 +206,7 @@ pub(crate) struct Parts {
     pub lock: Option<VaultLock>,
     pub trust: Trust,
     pub events: Events,
+    pub usage: Usage,
 }
 
 impl Core {
@@ -212,7 +214,7 @@ impl Core {
         // Before the parts are taken apart: on failure they are dropped in their own order, the
         // journal before the lock.
         let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_tag());
-        let Parts { root, keys, random, journal, cache, mode, lock, trust, events } = parts;
+        let Parts { root, keys, random, journal, cache, mode, lock, trust, events, usage } = parts;
         let shared = mode.writers.share_names().then(|| root.clone());
         let lease = Arc::new(Lease::new(shared, mode.read_only));
         let names = NameLock::new(lease.clone());
@@ -233,6 +235,7 @@ impl Core {
             closed: AtomicBool::new(false),
             room: Room::new(),
             events,
+            usage,
         })
     }
 

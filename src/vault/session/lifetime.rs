@@ -86,6 +86,7 @@ pub(in crate::vault) fn open_core(
         lock,
         trust: options.trust.clone(),
         events: options.events.clone(),
+        usage: options.usage.clone(),
     })
     .map_err(at)
 }

@@ -7,7 +7,7 @@ use crate::crypto::Random;
 use crate::roster::Identity;
 use crate::vault::share::synced::Local;
 use crate::vault::share::trust::Trust;
-use crate::vault::types::Events;
+use crate::vault::types::{Events, Usage};
 
 /// The kernel's random number generator.
 pub struct OsRandom;
@@ -69,6 +69,8 @@ pub struct OpenOptions {
     pub local: Option<Local>,
     /// Receives what happens in the vault.
     pub events: Events,
+    /// The caller records there when programs use the vault.
+    pub usage: Usage,
 }
 
 impl Default for OpenOptions {
@@ -83,6 +85,7 @@ impl Default for OpenOptions {
             person: None,
             local: None,
             events: Events::default(),
+            usage: Usage::default(),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::vault::rollback::keeper::{self, Keeper};
 use crate::vault::rollback::notice::{Notice, SurveyOptions};
 use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE, Vouched};
 use crate::vault::share::{seen, shared, synced};
-use crate::vault::types::{Attr, Handle, NodeId, ROOT};
+use crate::vault::types::{Attr, Handle, NodeId, ROOT, Usage};
 
 /// Information about a vault that needs no secret.
 #[derive(Clone, Debug)]
@@ -298,6 +298,11 @@ impl Vault {
     /// Returns whether nothing may be changed.
     pub fn is_read_only(&self) -> bool {
         self.core().check_writable().is_err()
+    }
+
+    /// Returns the record of when programs have used the vault, which its caller keeps.
+    pub fn usage(&self) -> Usage {
+        self.core().usage.clone()
     }
 
     /// Returns the current use of files by programs.

@@ -34,7 +34,7 @@ use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{self, Found, Open, Purpose};
 use crate::cli::vaults::sync_folder;
 use crate::fuse::handover::{self, HandOver};
-use crate::fuse::idle::{self, Idle, Usage};
+use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
 use crate::fuse::{
     self, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held, uring,
@@ -42,7 +42,7 @@ use crate::fuse::{
 use crate::roster::Role;
 use crate::store::Stat;
 use crate::store::os::clear_umask;
-use crate::vault::{Event, Events, Vault};
+use crate::vault::{Event, Events, Usage, Vault};
 
 /// The transport if neither `--transport` nor `-o uring` or `nouring` is given. It becomes `Auto`
 /// once docs/conformance.md counts six hours of random work over io_uring.

@@ -8,8 +8,9 @@
 //!   before.
 //! * Nested shares are not compared: each share has a database of its own, which is used when it is
 //!   opened alone.
-//! * In the background the comparison pauses for as long as each burst of requests took: a slow
-//!   disk stays available to programs.
+//! * In the background the comparison pauses after each burst of requests: for as long as that
+//!   took, so that a slow disk stays available to others, and for 19 times as long while programs
+//!   use the vault, so that it takes at most a twentieth of the time.
 //! * A state is recorded only after a sync of the store was requested: the database never runs
 //!   ahead of the vault.
 //! * Once the database has reached its limit, entries that it does not know are left out, and count
@@ -51,6 +52,12 @@ const OTHER: u8 = 3;
 const NOTHING: Id = [0; ID];
 /// How long the background comparison uses the store without a pause.
 const STRETCH: Duration = Duration::from_millis(5);
+/// How long it pauses after work, as a multiple of the time of that work.
+const PAUSE: u32 = 1;
+/// The same while programs use the vault.
+const PAUSE_IN_USE: u32 = 19;
+/// For how long after a request programs are expected to send another.
+const IN_USE: Duration = Duration::from_millis(300);
 /// Number of changes written in one transaction. They take about 8 MiB of memory. The ids of files
 /// are random, so each transaction rewrites about as many blocks of their index as it changes ids:
 /// smaller ones would write more in all.
@@ -240,13 +247,29 @@ impl<'a> Survey<'a> {
     /// `ECANCELED` if the thread is stopped.
     fn give_way(&mut self) -> Inner<()> {
         let Some(since) = self.busy else { return Ok(()) };
-        if since.elapsed() >= STRETCH {
-            self.memory.wait(since.elapsed());
+        let worked = since.elapsed();
+        if worked >= STRETCH {
+            self.pause(worked);
             self.busy = Some(Instant::now());
         }
         match self.memory.is_stopped() {
             true => Err(Fault::Os(libc::ECANCELED)),
             false => Ok(()),
+        }
+    }
+
+    /// Pauses after work that took this long. Ends early if the thread is stopped, or if there are
+    /// many local changes: these are recorded between two directories.
+    pub(super) fn pause(&self, worked: Duration) {
+        let since = Instant::now();
+        while !self.memory.is_stopped() && !self.memory.is_full() {
+            let in_use = self.core.usage.idle() < IN_USE;
+            let pause = worked * if in_use { PAUSE_IN_USE } else { PAUSE };
+            let left = pause.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            self.memory.wait(left.min(IN_USE)); // programs may pause meanwhile
         }
     }
 
