@@ -2,9 +2,11 @@
 //! it passes on for programs.
 //!
 //! Rules that hold here
-//! * All of them are locks on ranges of offsets, which lie beyond the end of every file. So they
-//!   never meet by accident, also on NFS, where the server has locks on ranges only. On stores whose
-//!   locks are mandatory (SMB) they keep nobody from reading and writing contents.
+//! * All of them are locks on ranges of offsets, also those of `flock`: an NFS server makes a lock on
+//!   a range of it. They say nothing about the bytes at these offsets.
+//! * All ranges that ordinary programs use end below 2^31, or are open-ended. The metadata server of
+//!   CephFS (at least up to version 20) keeps 32 bits of the end of a lock that it merges with
+//!   another one of the same owner. Beyond 2^31, such a lock covers too much or too little.
 //! * The ranges are part of the format: SPEC.md, section 2.
 //! * A lock of a program is a point of coherence. What programs of this daemon have written is
 //!   committed before the lock is given back, and a read returns what is committed in the store. So
@@ -21,31 +23,29 @@ use crate::vault::file::OpenFile;
 use crate::vault::file::program_locks::{Owner, owner_of};
 use crate::vault::types::{Handle, LockRequest};
 
-/// Offsets from here on are for locks of kithfs.
-const OWN: u64 = (1 << 63) - (1 << 16);
 /// Locked exclusively by a daemon that has changes of the file, or accepts some at any time.
-pub(super) const GUARD: Span = Span::one(OWN);
+pub(super) const GUARD: Span = Span::one(0);
 /// The locks that programs take with `flock`.
-const WHOLE: Span = Span::one(OWN + 1);
+const WHOLE: Span = Span::one(1);
 /// Locked shared by a daemon that has the file open for writing and takes the guard on demand.
-pub(super) const ON_DEMAND: Span = Span::one(OWN + 2);
-/// The locks that programs take with `fcntl` are shifted by this. Offsets that would be at `OWN` or
-/// beyond count as the last offset before.
-const SHIFT: u64 = 1 << 62;
+pub(super) const ON_DEMAND: Span = Span::one(2);
+/// The locks that programs take with `fcntl` are shifted by this: the offsets before are for kithfs.
+/// Offsets that would be beyond the last one count as the last one.
+const SHIFT: u64 = 16;
 
 /// Returns the range in the store for the range of a request.
 fn span_of(request: &LockRequest) -> Span {
     if request.whole {
         return WHOLE;
     }
-    let shifted = |offset: u64| offset.saturating_add(SHIFT).min(OWN - 1);
+    let shifted = |offset: u64| offset.saturating_add(SHIFT).min(Span::END);
     Span { first: shifted(request.span.first), last: shifted(request.span.last) }
 }
 
 /// Returns the range of a program for a range in the store.
 fn shown(span: Span) -> Span {
     let first = span.first.saturating_sub(SHIFT);
-    let last = if span.last >= OWN - 1 { Span::END } else { span.last - SHIFT };
+    let last = if span.last >= Span::END { Span::END } else { span.last.saturating_sub(SHIFT) };
     Span { first, last }
 }
 
@@ -168,22 +168,50 @@ impl Core {
 mod tests {
     use super::*;
 
+    fn range_in_store(first: u64, last: u64) -> Span {
+        let (owner, lock, whole) = (1, Some(Lock::Exclusive), false);
+        span_of(&LockRequest { owner, lock, span: Span { first, last }, whole })
+    }
+
     #[test]
-    fn ranges_of_programs_are_beyond_contents() {
-        let request = |first, last, whole| LockRequest {
-            owner: 1,
-            lock: Some(Lock::Shared),
-            span: Span { first, last },
-            whole,
-        };
-        for (first, last) in [(0, 0), (5, 1 << 40), (7, Span::END), (1 << 61, 1 << 61)] {
-            let span = span_of(&request(first, last, false));
-            assert!(span.first >= SHIFT && span.last < OWN && span.first <= span.last);
+    fn ranges_of_programs_are_beyond_those_of_daemons() {
+        for (first, last) in [(0, 0), (5, 1 << 40), (7, Span::END), (1 << 62, 1 << 62)] {
+            let span = range_in_store(first, last);
+            assert!(span.first <= span.last && span.last <= Span::END);
+            assert!([GUARD, WHOLE, ON_DEMAND].iter().all(|own| own.last < span.first));
             assert_eq!(shown(span), Span { first, last });
         }
-        let far = span_of(&request(Span::END - 1, Span::END, false));
-        assert_eq!(far, Span::one(OWN - 1));
-        assert!(!far.overlaps(&GUARD) && !far.overlaps(&WHOLE));
-        assert_eq!(span_of(&request(0, Span::END, true)), WHOLE);
+        assert_eq!(range_in_store(Span::END - 1, Span::END), Span::one(Span::END));
+        let span = Span { first: 0, last: Span::END };
+        let whole = LockRequest { owner: 1, lock: Some(Lock::Shared), span, whole: true };
+        assert_eq!(span_of(&whole), WHOLE);
+    }
+
+    /// Merges two locks of one owner as the metadata server of CephFS does (`adjust_locks` in
+    /// `src/mds/flock.cc`): an end is an `int`, except for locks without an end.
+    fn merged_by_ceph(one: Span, other: Span) -> Span {
+        let first = one.first.min(other.first);
+        let last = one.last.max(other.last);
+        let is_open_ended = last == Span::END;
+        Span { first, last: if is_open_ended { last } else { last as i32 as u64 } }
+    }
+
+    /// The ranges once began at 2^62, beyond all contents. On CephFS, a program that locked a record
+    /// and then the whole file got a lock that also covered the guards of the file: writes of its
+    /// daemon failed with EIO. A program that locked overlapping records lost a part of its lock, and
+    /// a program in another mount could lock it.
+    #[test]
+    fn locks_that_cephfs_merges_cover_both_ranges() {
+        let sqlite = 1 << 30; // the offsets that SQLite locks
+        for (one, other) in [
+            ((10_000, 10_000), (0, Span::END)),
+            ((0, 7), (4, 11)),
+            ((0, 7), (0, 7)),
+            ((sqlite, sqlite), (sqlite, sqlite + 511)),
+        ] {
+            let [one, other] = [one, other].map(|(first, last)| range_in_store(first, last));
+            let both = Span { first: one.first.min(other.first), last: one.last.max(other.last) };
+            assert_eq!(merged_by_ceph(one, other), both);
+        }
     }
 }
