@@ -1,8 +1,8 @@
 //! Converts an error of the vault into a number for the kernel. No other module does that.
 //!
 //! Rules that hold here
-//! * Faults of the vault itself (a file that cannot be authenticated, a store that fails) are logged
-//!   as errors. Errors that any program can cause (no such file, not empty) are not.
+//! * The vault logs each fault that becomes `EIO`, with operation and stored path. Errors that any
+//!   program can cause (no such file, not empty) are not logged.
 //! * The text of an error may contain a plain path, so it is logged only at the level `debug`.
 
 use crate::fuse::ops::Errno;
@@ -39,11 +39,9 @@ impl From<Error> for Errno {
             libc::EMFILE => Errno::new(libc::ENFILE),
             errno => Errno::new(errno),
         };
-        if errno == Errno::EIO {
-            tracing::error!(
-                "an operation failed: input/output error, or a file that cannot be authenticated"
-            );
-        } else if !ORDINARY.contains(&errno.get()) {
+        if let Error::Share { path, source } = &error {
+            tracing::error!(path = %path.display(), "{source}");
+        } else if errno != Errno::EIO && !ORDINARY.contains(&errno.get()) {
             tracing::warn!(errno = errno.get(), "an operation failed");
         }
         tracing::debug!(errno = errno.get(), %error, "an operation failed");

@@ -189,11 +189,23 @@ impl Fault {
         }
     }
 
-    /// Adds operation and path. Data that cannot be authenticated is also logged, by its stored
-    /// path.
+    /// Adds operation and path. Everything that programs get as `EIO` is also logged, by the stored
+    /// path: a failed store, data that cannot be authenticated, and a file that cannot be used after
+    /// an earlier failure.
     pub fn at(self, op: &'static str, path: impl FnOnce() -> PathBuf) -> Error {
+        let errno = self.errno();
         match self {
-            Fault::Io(source) => Error::Io { op, path: path(), source },
+            Fault::Io(source) => {
+                let path = path();
+                if errno == libc::EIO {
+                    tracing::error!(op, path = %path.display(), "{source}");
+                }
+                Error::Io { op, path, source }
+            }
+            Fault::Os(libc::EIO) => {
+                tracing::error!(op, path = %path().display(), "failed before, see the log above");
+                Error::Os { op, errno }
+            }
             Fault::Os(errno) => Error::Os { op, errno },
             Fault::Boundary => Error::Os { op, errno: libc::EACCES },
             Fault::Format(_) | Fault::Corrupt(_) => {
@@ -257,3 +269,47 @@ pub(crate) fn is_no_descriptor(errno: i32) -> bool {
 
 /// Internal result.
 pub(crate) type Inner<T> = std::result::Result<T, Fault>;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The log of a daemon once had only the line "an operation failed: input/output error" when
+    /// CephFS refused to report a lock. Neither the operation nor the file could be found out.
+    #[test]
+    fn a_fault_that_becomes_eio_is_logged_with_its_file() {
+        let log = Log::default();
+        let to = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let faults = [
+                Fault::Io(io::Error::from_raw_os_error(libc::EIO)),
+                Fault::Os(libc::EIO),
+                Fault::Corrupt(Corruption::Zeros),
+                Fault::Os(libc::ENOENT),
+                Fault::Io(io::Error::from_raw_os_error(libc::ENOSPC)),
+            ];
+            for fault in faults {
+                drop(fault.at("write", || "stored/file".into()));
+            }
+        });
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.lines().count(), 3, "{log}");
+        assert!(log.lines().all(|line| line.contains("write") && line.contains("stored/file")));
+    }
+}

@@ -4,6 +4,8 @@
 //! * Positions are always explicit; the descriptor's own position is not used.
 //! * Short reads and writes are continued, and `EINTR` is retried: a caller gets everything or an
 //!   error.
+//! * An input/output error is logged with the call and the path: nothing above knows which call of
+//!   an operation has failed.
 
 use std::any::Any;
 use std::io::{self, IoSlice};
@@ -27,6 +29,16 @@ pub(super) struct OsFile {
 }
 
 impl OsFile {
+    /// Logs an input/output error of a call.
+    fn noted<T>(&self, call: &'static str, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| {
+            if error.raw_os_error() == Some(libc::EIO) {
+                let path = std::fs::read_link(sys::proc_path(self.fd.as_fd())).unwrap_or_default();
+                tracing::error!(call, path = %path.display(), "the store: {error}");
+            }
+        })
+    }
+
     /// Runs `op`, and if the owner lacks the `needed` mode bits, runs it again with them: the
     /// kernel checks the mode again when extended attributes are accessed through a descriptor.
     fn attempt<T>(
@@ -49,9 +61,10 @@ impl File for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match retry_on_intr(|| {
+            let read = retry_on_intr(|| {
                 rustix::io::pread(&self.fd, &mut buf[done..], offset + done as u64)
-            })? {
+            });
+            match self.noted("pread", read.map_err(Into::into))? {
                 0 => break,
                 n => done += n,
             }
@@ -62,9 +75,9 @@ impl File for OsFile {
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
-            match retry_on_intr(|| {
-                rustix::io::pwrite(&self.fd, &buf[done..], offset + done as u64)
-            })? {
+            let written =
+                retry_on_intr(|| rustix::io::pwrite(&self.fd, &buf[done..], offset + done as u64));
+            match self.noted("pwrite", written.map_err(Into::into))? {
                 0 => return Err(Errno::IO.into()),
                 n => done += n,
             }
@@ -78,9 +91,10 @@ impl File for OsFile {
         let mut left = &mut slices[..];
         let mut offset = offset;
         while !left.is_empty() {
-            match retry_on_intr(|| {
+            let written = retry_on_intr(|| {
                 rustix::io::pwritev(&self.fd, &left[..left.len().min(IOV_MAX)], offset)
-            })? {
+            });
+            match self.noted("pwritev", written.map_err(Into::into))? {
                 0 => return Err(Errno::IO.into()),
                 n => {
                     IoSlice::advance_slices(&mut left, n);
@@ -99,7 +113,8 @@ impl File for OsFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(retry_on_intr(|| fs::ftruncate(&self.fd, len))?)
+        let set = retry_on_intr(|| fs::ftruncate(&self.fd, len));
+        self.noted("ftruncate", set.map_err(Into::into))
     }
 
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()> {
@@ -107,7 +122,8 @@ impl File for OsFile {
             Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
             Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
         };
-        Ok(retry_on_intr(|| fs::fallocate(&self.fd, flags, offset, len))?)
+        let allocated = retry_on_intr(|| fs::fallocate(&self.fd, flags, offset, len));
+        self.noted("fallocate", allocated.map_err(Into::into))
     }
 
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
@@ -123,11 +139,13 @@ impl File for OsFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fdatasync(&self.fd))?)
+        let flushed = self.quirks.flush(self.fd.as_fd(), || fs::fdatasync(&self.fd));
+        self.noted("fdatasync", flushed.map_err(Into::into))
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(self.quirks.flush(self.fd.as_fd(), || fs::fsync(&self.fd))?)
+        let flushed = self.quirks.flush(self.fd.as_fd(), || fs::fsync(&self.fd));
+        self.noted("fsync", flushed.map_err(Into::into))
     }
 
     fn stat(&self) -> io::Result<Stat> {
@@ -179,16 +197,16 @@ impl File for OsFile {
         // The file may have lost its name; a duplicate of the descriptor would share its locks.
         let path = sys::proc_path(self.fd.as_fd());
         let open = || fs::open(&*path, access | OFlags::CLOEXEC, Mode::empty());
-        let fd = self.attempt(needed, open)?;
+        let fd = self.noted("open", self.attempt(needed, open))?;
         Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
     }
 
     fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool> {
-        locks::try_lock_span(self.fd.as_fd(), lock, span)
+        self.noted("F_OFD_SETLK", locks::try_lock_span(self.fd.as_fd(), lock, span))
     }
 
     fn find_lock(&self, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>> {
-        locks::find(self.fd.as_fd(), lock, span)
+        self.noted("F_OFD_GETLK", locks::find(self.fd.as_fd(), lock, span))
     }
 
     fn as_any(&self) -> &dyn Any {
