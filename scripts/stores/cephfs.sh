@@ -1,8 +1,9 @@
-# A Ceph cluster on this machine, with its disk in memory: a monitor, a disk and a metadata server, each a child of the shell that sources
-# this file. Sets $ceph_conf, and $cluster to the process ids of the servers.
-cluster=()
+# A Ceph cluster on this machine, with its disks in memory: a monitor, a metadata server, and as many disks as $disks says, of which each has
+# all data. Each server is a child of the shell that sources this file. Sets $ceph_conf, $cluster to the process ids of the servers, and $osds
+# to those of the disks.
+cluster=() osds=() disks=1
 cluster_up() {
-    local at=$work/ceph ports monitor uuid try
+    local at=$work/ceph ports monitor uuid try disk
     ceph_conf=$at/ceph.conf
     [ ! -e "$ceph_conf" ] || return 0
     mkdir -p "$at"/{mon,osd,mds}
@@ -30,10 +31,12 @@ log file = $at/\$name.log
 mon cluster log file = $at/cluster.log
 osd objectstore = memstore
 memstore device bytes = 1073741824
-osd pool default size = 1
+osd pool default size = $disks
 osd pool default min size = 1
 osd crush chooseleaf type = 0
 mon allow pool size one = true
+# The last disk alone reports that the other one is gone.
+mon osd min down reporters = 1
 
 [client]
 # ceph-fuse lets the kernel keep pages of a file that another client has open for writing, and never drops them.
@@ -51,10 +54,13 @@ EOF
         [ -d "/proc/${cluster[0]}" ] || { cat "$at/ceph-mon.out" >&2; skip "the cluster has no monitor"; }
         sleep 0.1
     done
-    uuid=$(cat /proc/sys/kernel/random/uuid)
-    make ask osd new "$uuid"
-    make ceph-osd --mkfs -i 0 --osd-uuid "$uuid" -c "$ceph_conf"
-    part ceph-osd -i 0
+    for disk in $(seq 0 $((disks - 1))); do
+        uuid=$(cat /proc/sys/kernel/random/uuid)
+        make ask osd new "$uuid"
+        make ceph-osd --mkfs -i "$disk" --osd-uuid "$uuid" -c "$ceph_conf"
+        part ceph-osd -i "$disk"
+        osds+=("$!")
+    done
     make ask osd pool create metadata 8
     make ask osd pool create data 8
     make ask fs new fs metadata data
@@ -72,4 +78,15 @@ forget_clients() { [ ${#cluster[@]} -eq 0 ] || timeout 20 ceph -c "$ceph_conf" t
 cluster_down() {
     [ ${#cluster[@]} -eq 0 ] || { kill -9 "${cluster[@]}"; wait "${cluster[@]}"; } 2>/dev/null || true
     cluster=()
+}
+# Kills the last disk, and waits until the cluster has noticed.
+kill_disk() {
+    local disk=$((disks - 1)) try
+    kill -9 "${osds[disk]}"
+    for try in $(seq 300); do
+        ! { ask osd stat && grep -q " $disk up" "$work/ceph/asked"; } || return 0
+        sleep 0.1
+    done
+    cat "$work/ceph/asked" >&2
+    die "the cluster does not notice that a disk is gone"
 }

@@ -390,16 +390,34 @@ machines() {
 }
 
 # Runs random work in several mounts through two clients of the cluster, daemons being killed and stopped, and counters under locks. Only by
-# request: docs/STORES.md names a session that fails.
+# request, as it takes minutes. KITHFS_SEED and KITHFS_RUNS choose the sessions.
 random() {
     local first=$server second=''
     mkdir -p "$work/machine"
     store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
     second=$server server=$first
-    KITHFS_STORES=$store:$work/machine cargo test --locked --manifest-path "$here/Cargo.toml" --test mount -- random_shared >"$work/random" 2>&1 ||
-        { cat "$work/random" >&2; die "random work in several mounts through two clients"; }
+    random_work || die "random work in several mounts through two clients"
     umount "$work/machine"
     wait "$second" || true
+}
+random_work() {
+    KITHFS_STORES=$store:$work/machine cargo test --locked --manifest-path "$here/Cargo.toml" --test mount -- random_shared >"$work/random" 2>&1 ||
+        { cat "$work/random" >&2; return 1; }
+}
+
+# The same, and one of two disks of the cluster is killed in the middle of it. Nothing may fail, and all that was acknowledged must be there.
+osd() {
+    export KITHFS_SEED=${KITHFS_SEED:-100} KITHFS_SECONDS=60
+    (
+        sleep 25
+        kill_disk
+        touch "$work/killed"
+    ) &
+    writer=$!
+    random
+    wait "$writer" || die "no disk was killed"
+    writer=''
+    [ -e "$work/killed" ] || die "no disk was killed"
 }
 
 # Kills the daemon while programs write.
@@ -642,12 +660,13 @@ reading() {
 
 scenarios=${2:-use sharing interrupted others machines killed restarted replaced squashed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
+case " $scenarios " in *' osd '*) disks=2 ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
         others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
         machines) case $kind in cephfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
-        random) [ "$kind" = cephfs ] || continue ;;
+        random | osd) [ "$kind" = cephfs ] || continue ;;
         restarted | replaced | squashed) case $kind in nfs3 | nfs4) ;; *) continue ;; esac ;;
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;
