@@ -81,10 +81,10 @@ cluster_down() {
 }
 # Kills the last disk, and waits until the cluster has noticed.
 kill_disk() {
-    local disk=$((disks - 1)) try
+    local at=$work/ceph disk=$((disks - 1)) try
     kill -9 "${osds[disk]}"
     for try in $(seq 300); do
-        ! { ask osd stat && grep -q " $disk up" "$work/ceph/asked"; } || return 0
+        ! { ask osd stat && grep -q " $disk up" "$at/asked"; } || return 0
         sleep 0.1
     done
     cat "$work/ceph/asked" >&2
