@@ -654,11 +654,6 @@ scenarios! {
         0 append a/f 3 fsync
         0 sync
         1 sync
-        1 append h 7 fsync
-        1 sync
-        0 sync
-        0 remount
-        1 remount
         1 open a/f 1
         0 rekey
         0 sync

@@ -2116,12 +2116,24 @@ enum Kept {
 /// directory with the mark. That was an alarm. It is one without the newest version.
 #[test]
 fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
-    for (marked, kept) in
-        [(false, Kept::Newest), (true, Kept::Newest), (true, Kept::First), (true, Kept::Nothing)]
-    {
+    #[derive(Debug, PartialEq)]
+    enum Marked {
+        No,
+        AtFirst,
+        Later,
+    }
+    for (marked, others, kept) in [
+        (Marked::No, true, Kept::Newest),
+        (Marked::AtFirst, true, Kept::Newest),
+        (Marked::AtFirst, false, Kept::Newest),
+        (Marked::Later, true, Kept::Newest),
+        (Marked::Later, false, Kept::Newest),
+        (Marked::AtFirst, true, Kept::First),
+        (Marked::AtFirst, true, Kept::Nothing),
+    ] {
         let (store, ann) = founded(Vec::new());
         let here = Machine { store, client: Client::new() };
-        if marked {
+        if marked == Marked::AtFirst {
             Vault::set_synced(&here.store.root()).unwrap();
         }
         let session = |store: &MemStore, client: &Client, act: &dyn Fn(&Vault)| {
@@ -2142,7 +2154,12 @@ fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
             put(v, b"dir/file", b"first").unwrap();
         });
         assert_eq!(told(), []);
-        session(&here.store, &Client::new(), &|v| put(v, b"theirs", b"of another").unwrap());
+        if marked == Marked::Later {
+            Vault::set_synced(&here.store.root()).unwrap();
+        }
+        if others {
+            session(&here.store, &Client::new(), &|v| put(v, b"theirs", b"of another").unwrap());
+        }
         assert_eq!(told(), []);
         let ours = || beside(&here.store, &ann).cipher_path(b"dir/file").unwrap();
         let first = here.files().remove(&ours()).unwrap();
@@ -2167,12 +2184,17 @@ fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
             Kept::First => here.deliver(&newest, Some(&first)),
             Kept::Nothing => here.deliver(&newest, None),
         }
-        let is_note = marked && kept == Kept::Newest;
+        let is_note = kept == Kept::Newest
+            && (marked == Marked::AtFirst || marked == Marked::Later && others);
         for _ in 0..2 {
             let told = told();
             let is_older = |told| older(std::slice::from_ref(told), "dir/file");
-            assert_eq!(told.iter().any(is_older), !is_note, "{kept:?}: {told:?}");
-            assert_eq!(told.is_empty(), is_note, "{kept:?}: {told:?}");
+            assert_eq!(
+                told.iter().any(is_older),
+                !is_note,
+                "{marked:?}, {others}, {kept:?}: {told:?}"
+            );
+            assert_eq!(told.is_empty(), is_note, "{marked:?}, {others}, {kept:?}: {told:?}");
         }
     }
 }

@@ -180,9 +180,9 @@ impl Survey<'_> {
     /// Returns whether this version of a file was seen beside the name from which it is gone.
     pub(super) fn is_conflict(&self, id: &Id, name: &NameTag, plain: &[u8], was: u64) -> bool {
         let is_newest = |beside: Option<&u64>| beside.is_some_and(|beside| *beside >= was);
-        self.may_have_other_writers() && is_newest(self.copies.get(&(*id, *name)))
-            || self.has_other_writers()
-                && is_newest(self.former.get(&(*id, self.memory.path_id(plain))))
+        let former = (*id, self.memory.path_id(plain));
+        self.may_have_other_writers()
+            && (is_newest(self.copies.get(&(*id, *name))) || is_newest(self.former.get(&former)))
     }
 
     /// Returns whether the file that was at a name is elsewhere and not older, so that a sync tool may
