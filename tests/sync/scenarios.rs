@@ -623,6 +623,33 @@ scenarios! {
         0 keeps 10
         0 keeps 11
     "
+    /// The same, but the first machine then renamed the files that it had put there, and the tool was
+    /// faster than the record of all that.
+    an_older_version_comes_back_where_files_were_moved_on "
+        0 append f 1 fsync
+        0 append g 2 fsync
+        0 append h 3 fsync
+        0 append i 4 fsync
+        0 sync
+        1 sync
+        1 append f 5 fsync
+        1 append f 6 fsync
+        1 append h 8 fsync
+        1 append h 9 fsync
+        1 remount
+        1 rename g f
+        1 rename i h
+        1 sync
+        0 append f 10 fsync
+        0 append h 11 fsync
+        1 rename f k
+        1 remount
+        1 rename h l
+        0 keeps 2
+        0 keeps 4
+        0 keeps 10
+        0 keeps 11
+    "
     /// Another machine changed the folder key. Dropbox and Syncthing copy a directory to its new stored
     /// name and remove the old one. A program that uses it at once fails with ENOENT: the kernel still
     /// has the old directory under the name, for up to a second. What is written then is kept.

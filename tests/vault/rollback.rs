@@ -1979,6 +1979,107 @@ fn an_older_version_of_a_file_replaced_here_is_a_note() {
     }
 }
 
+/// The same, if the tool was faster than the mount, which had not recorded the replacement: that was an
+/// alarm in every case. The mount now notes which file it puts under a name. A host that puts the
+/// version back that this client replaced was not noticed at all.
+#[test]
+fn a_replacement_is_known_before_it_is_recorded() {
+    for (act, is_beside) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
+        let (store, client, other) = of_two_machines(true);
+        let (root, apart) = (store.root(), store.snapshot().root());
+        let letter = cipher(&root, b"letter");
+        let copy = [&letter[..], b" (conflicted copy 2026-01-01 000000)"].concat();
+        other.session(&apart, |v| write_at(v, b"letter", 0, b"once").unwrap());
+        for n in 0..2 {
+            client.session(&root, |v| write_at(v, b"letter", n, b"newer").unwrap());
+        }
+        client.session(&root, |v| {
+            match act {
+                0 => rename(v, b"third", b"letter", RenameMode::Replace).unwrap(),
+                1 => {
+                    put(v, b"new", b"saved").unwrap();
+                    rename(v, b"new", b"letter", RenameMode::Replace).unwrap();
+                }
+                _ => put(v, b"letter", b"truncated and saved").unwrap(),
+            }
+            if is_beside {
+                set(&root, &copy, &bytes(&root, &letter));
+            }
+            set(&root, &letter, &bytes(&apart, &letter));
+        });
+        for _ in 0..2 {
+            let told = client.told(&root);
+            let is_note = told.iter().any(|(path, kind)| {
+                path == "letter" && matches!(kind, NoticeKind::Conflict { was, now } if was > now)
+            });
+            assert_eq!(is_note, is_beside, "{act}: {told:?}");
+            assert_eq!(alarms(told.clone()).is_empty(), is_beside, "{act}: {told:?}");
+        }
+        accept_all(&client, &root);
+        let before = bytes(&root, &letter);
+        client.session(&root, |v| {
+            rename(v, b"other", b"letter", RenameMode::Replace).unwrap();
+            set(&root, &letter, &before);
+        });
+        let told = client.told(&root);
+        // The file that this client put there is nowhere.
+        let gone = ("letter".to_owned(), NoticeKind::Gone { elsewhere: true });
+        assert!(told.contains(&gone), "{act}: {told:?}");
+    }
+}
+
+/// The same, if this client then renamed the file that it had put there: an alarm, as nothing was known
+/// at the name. It stays one if the host moved that file, or took it away.
+#[test]
+fn a_replacement_that_was_moved_on_is_known() {
+    for (recorded, by_host, is_copy, is_kept) in [
+        (true, false, true, true),
+        (true, false, false, true),
+        (false, false, true, true),
+        (false, false, false, true),
+        (true, false, true, false),
+        (false, false, false, false),
+        (true, true, true, true),
+        (true, true, false, true),
+    ] {
+        let (store, client, other) = of_two_machines(true);
+        let (root, apart) = (store.root(), store.snapshot().root());
+        let letter = cipher(&root, b"letter");
+        let copy = [&letter[..], b" (conflicted copy 2026-01-01 000000)"].concat();
+        client.session(&root, |v| put(v, b"aside", b"for its stored name").unwrap());
+        let aside = cipher(&root, b"aside");
+        client.session(&root, |v| remove(v, b"aside"));
+        other.session(&apart, |v| write_at(v, b"letter", 0, b"once").unwrap());
+        for n in 0..2 {
+            client.session(&root, |v| write_at(v, b"letter", n, b"newer").unwrap());
+        }
+        let replace = |v: &Vault| rename(v, b"third", b"letter", RenameMode::Replace).unwrap();
+        let move_on = |v: &Vault| rename(v, b"letter", b"aside", RenameMode::Replace).unwrap();
+        if recorded {
+            client.session(&root, replace);
+            match by_host {
+                true => root.rename(&letter, &*root, &aside, RenameMode::Replace).unwrap(),
+                false => client.session(&root, move_on),
+            }
+        } else {
+            client.session(&root, |v| (replace(v), move_on(v)).0);
+        }
+        assert_eq!(alarms(client.told(&root)), []);
+        if !is_kept {
+            root.unlink(&aside).unwrap();
+        }
+        set(&root, if is_copy { &copy } else { &letter }, &bytes(&apart, &letter));
+        for _ in 0..2 {
+            let told = client.told(&root);
+            let is_note = alarms(told.clone()).is_empty()
+                && told.iter().any(|(_, kind)| matches!(kind, NoticeKind::Conflict { .. }));
+            let case = (recorded, by_host, is_copy, is_kept);
+            assert_eq!(is_note, is_kept && !by_host, "{case:?}: {told:?}");
+        }
+        accept_all(&client, &root);
+    }
+}
+
 /// The same, if this client writes on what has the name now. Without the other file beside it, it is an
 /// alarm, which a second write turned into a note: the version was then as high as the one before.
 #[test]
@@ -2270,7 +2371,7 @@ fn a_full_database_records_no_more_and_tells() {
     let root = store.root();
     let known = rows(&client);
     // Room for no entry at all, and then for two more.
-    let removed = 65_536 * 50;
+    let removed = 65_536 * 60;
     Vault::limit_rollback_memory(&client.path(), removed).unwrap();
     let full = |v: &Vault| {
         (0..5).for_each(|n| put(v, format!("new {n}").as_bytes(), b"x").unwrap());

@@ -72,8 +72,9 @@ pub(crate) enum NameChange {
     Any,
     /// The object with this name was removed or renamed, and nothing has taken the name since.
     Left,
-    /// An object was renamed to it.
-    Taken,
+    /// An object was put there: by a rename, or by the first commit of a new file. For a file its
+    /// id and version, if they are known.
+    Taken(Option<([u8; 32], u64)>),
 }
 
 /// The rollback database, as a share informs it of local changes.
@@ -376,11 +377,17 @@ impl Core {
         }
     }
 
-    /// Notes that an object was renamed to a name, after that was done.
-    pub fn remember_taken(&self, directory: NodeId, name: &[u8]) {
+    /// Notes that an object was put under a name, after that was done; see [`NameChange::Taken`].
+    pub fn remember_taken(&self, directory: NodeId, name: &[u8], file: Option<([u8; 32], u64)>) {
         if let Some(memory) = self.memory.get() {
-            memory.note(self, directory, Some((name, NameChange::Taken)));
+            memory.note(self, directory, Some((name, NameChange::Taken(file))));
         }
+    }
+
+    /// Returns whether the rollback database has to know which files are put under names: a sync tool
+    /// can put others in their place before it has looked.
+    pub fn remembers_taken(&self) -> bool {
+        self.mode.synced && self.memory.get().is_some()
     }
 
     /// Notes renames of directories.

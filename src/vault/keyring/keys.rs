@@ -16,12 +16,13 @@ use crate::crypto::{
     moved_place, moved_record, place_hash, root_tag,
 };
 use crate::format::header::{Header, HeaderContext, PublicHeader, UnsealedParts};
-use crate::format::layout::Layout;
+use crate::format::layout::{Layout, SMALL_MAX};
 use crate::format::moved::{self, Moved};
 use crate::format::name::NameCipher;
 use crate::format::record::{self, RecordContext, RecordKind};
 use crate::format::signature::{Authorship, Claim, Sign};
 use crate::roster::{EpochKey, FolderKeys};
+use crate::store::File;
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::keyring::signing::Signing;
 
@@ -187,6 +188,18 @@ impl ShareKeys {
         let (header, data, claim) = self.unseal_header(bytes)?;
         let by = claim.map(|claim| self.vouched_for(&claim, bytes)).transpose()?;
         Ok(OpenedHeader { header, data, by })
+    }
+
+    /// Returns the authenticated header of a file of the store; in a signed share its signature must
+    /// count.
+    pub fn read_header(&self, file: &dyn File) -> Inner<Header> {
+        let mut bytes = vec![0; self.layout.header() + SMALL_MAX as usize];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        if read == 0 {
+            return Err(Fault::Corrupt(Corruption::NeverCommitted));
+        }
+        Ok(self.open_header(&bytes)?.header)
     }
 
     /// Opens a header under the epoch that it names, and verifies no signature.

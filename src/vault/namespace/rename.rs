@@ -71,10 +71,9 @@ impl Core {
         if !self.may_rename(node, &stat, parent, new_parent, target.as_ref(), mode)? {
             return Ok(());
         }
-        if target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File {
-            // Replacing a file by one that is not on the disk would lose both in a crash.
-            self.sync_source(&from, &stored, &stat, node)?;
-        }
+        // Replacing a file by one that is not on the disk would lose both in a crash.
+        let replaces = target.is_some() && mode != RenameMode::Exchange && stat.kind == Kind::File;
+        let file = replaces.then(|| self.sync_source(&from, &stored, &stat, node)).transpose()?;
         // The target's stored name stays, so that replacing it is one step.
         let destination = target.as_ref().map_or(new_stored.entry(), |(there, _)| there.as_slice());
         if destination == new_stored.entry() {
@@ -119,7 +118,7 @@ impl Core {
         // at the end: the entry has its new name.
         let synced = if is_dir { self.journal.sync_names(&*to.dir, &*from.dir) } else { Ok(()) };
         drop(paths);
-        self.remember_rename(&source, &place, mode);
+        self.remember_rename(&source, &place, mode, file.flatten());
         let there = recorded.then(|| self.moved(&source, &place)).flatten();
         let back = exchanged.then(|| self.moved(&place, &source)).flatten();
         self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
@@ -230,15 +229,21 @@ impl Core {
     }
 
     /// Notes for the directories, and for the rollback database, which of the names are in use now.
-    fn remember_rename(&self, from: &Place<'_>, to: &Place<'_>, mode: RenameMode) {
+    fn remember_rename(
+        &self,
+        from: &Place<'_>,
+        to: &Place<'_>,
+        mode: RenameMode,
+        file: Option<([u8; 32], u64)>,
+    ) {
         if !keeps_old_name(mode) {
             from.folder.vacate(from.name);
             self.remember_left(from.parent, from.name);
         } else {
-            self.remember_taken(from.parent, from.name);
+            self.remember_taken(from.parent, from.name, None);
         }
         to.folder.occupy(to.name);
-        self.remember_taken(to.parent, to.name);
+        self.remember_taken(to.parent, to.name, file);
     }
 
     /// Returns the rename of a directory for the rollback database; `None` if its path is unknown.
@@ -280,17 +285,20 @@ impl Core {
     }
 
     /// Makes the file that is about to replace another one durable, whether it is open or closed.
+    /// Returns its id and version if the rollback database has to know them.
     fn sync_source(
         &self,
         from: &Folder,
         stored: &[u8],
         stat: &Stat,
         node: Option<NodeId>,
-    ) -> Inner<()> {
+    ) -> Inner<Option<([u8; 32], u64)>> {
         let files = self.open.files.lock();
         if let Some(open) = node.and_then(|node| files.get(&node).map(|s| s.file.clone())) {
             drop(files);
-            return self.commit(&open, Durability::Synced);
+            self.commit(&open, Durability::Synced)?;
+            let state = open.state.read();
+            return Ok(self.remembers_taken().then_some((state.file_id, state.version)));
         }
         let inode = (stat.dev, stat.ino);
         if self.mode.writers.own_all_bytes() && self.journal.has_lost(inode) {
@@ -305,10 +313,15 @@ impl Core {
                 {
                     self.journal.created_is_gone(&path);
                 }
-                Ok(())
+                if !self.remembers_taken() {
+                    return Ok(None);
+                }
+                let header =
+                    self.journal.overlay(file).and_then(|file| self.keys.read_header(&*file));
+                Ok(header.ok().map(|header| (header.public.file_id, header.version)))
             }
             // A file can be renamed without permission to read it.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }

@@ -236,11 +236,16 @@ impl Core {
         }
         let base = state.loaded.take();
         let id = state.file_id;
+        let is_new = state.committed.is_none();
         self.remember_commit(open.node, &id, base);
         let committed = self.commit_noted(open, state, durability);
-        if let Some((base, link)) = base.zip(link) {
-            let is_same = || self.nodes.link(open.node).is_ok_and(|now| now.stored == link.stored);
-            let is_written = committed.is_ok() && state.file_id == id && is_same();
+        let Some(link) = link else { return committed };
+        let is_same = || self.nodes.link(open.node).is_ok_and(|now| now.stored == link.stored);
+        let is_written = committed.is_ok() && state.file_id == id && is_same();
+        if is_new && is_written && self.remembers_taken() {
+            self.remember_taken(link.parent, &link.name, Some((id, state.version)));
+        }
+        if let Some(base) = base {
             self.remember_written(&link, is_written);
             if committed.is_err() {
                 state.loaded.get_or_insert(base);

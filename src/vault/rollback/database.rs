@@ -51,12 +51,12 @@ const LEFT_OUT: &str = "left out";
 const ACCEPTED: &str = "accepted";
 /// Key of the layout version of the rows.
 const LAYOUT: &str = "layout";
-const LAYOUT_NOW: i64 = 3;
-/// Maximum number of removed files that are remembered: about 3 MiB of database. Beyond it the
+const LAYOUT_NOW: i64 = 4;
+/// Maximum number of removed files that are remembered: up to 4 MiB of database. Beyond it the
 /// oldest eighth is dropped, first the files that other machines removed.
 pub(super) const REMOVED_MAX: u64 = if cfg!(test) { 64 } else { 65_536 };
 /// Length in bytes of all removed files that are remembered, at most.
-const REMOVED_LEN: u64 = REMOVED_MAX * 50;
+const REMOVED_LEN: u64 = REMOVED_MAX * 60;
 /// Length in bytes of an entry and its file, at most, if the names are of usual length.
 const ENTRY_LEN: u64 = 100;
 /// Memory in bytes for pages of an open database.
@@ -463,7 +463,7 @@ mod tests {
                 when: n as i64,
                 here,
                 replaced: !here,
-                over: here.then_some([1; 8]),
+                over: here.then_some(([1; 8], [2; ID])),
                 names: vec![[1; 8]],
             };
             db.apply(
@@ -491,7 +491,7 @@ mod tests {
         let path = folder.path().join("memory");
         let sealer = Arc::new(Sealer::for_tests());
         let id = |n: u64| [&n.to_le_bytes()[..], &[0; 2]].concat().try_into().expect("10 bytes");
-        let row = FileRow { version: 1, beside: 0, names: 1, after: 7 };
+        let row = FileRow { version: 1, beside: 0, names: 1, after: 7, left: [0; 8] };
         let db = Db::open(&path).expect("open");
         let all = (0..100_000).map(|n| (id(n), Some(row))).collect();
         db.apply(&sealer, &Changes { files: all, ..Changes::default() }).expect("apply");

@@ -105,7 +105,16 @@ impl Witness for Memory {
         };
         touched.number = *count;
         if let Some((name, change)) = name {
-            let done = Done { change, number: *count };
+            let put = match change {
+                NameChange::Taken(file) => file.map(|(id, version)| (short(&id), version)),
+                // Something may be about to take a name that is free.
+                NameChange::Any => {
+                    let done = touched.names.get(name);
+                    done.filter(|done| done.change != NameChange::Left).and_then(|done| done.put)
+                }
+                NameChange::Left => touched.names.get(name).and_then(|done| done.put),
+            };
+            let done = Done { change, put, number: *count };
             *len += usize::from(touched.names.insert(name.to_vec(), done).is_none());
         }
         if held.is_full() {

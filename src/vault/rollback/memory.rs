@@ -63,6 +63,8 @@ pub(super) fn prefix(place: &PlaceId) -> [u8; PREFIX] {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Done {
     pub(super) change: NameChange,
+    /// Id and version of the last file that this client put under the name, if they are known.
+    pub(super) put: Option<(Id, u64)>,
     /// Distinguishes one operation from the next.
     pub(super) number: u64,
 }
@@ -246,9 +248,16 @@ impl Memory {
         self.held.lock().done(place, name).is_some_and(|done| done.change == NameChange::Left)
     }
 
-    /// Returns whether an object was renamed to this name locally.
+    /// Returns whether an object was put under this name locally.
     pub(super) fn is_taken(&self, place: &PlaceId, name: &[u8]) -> bool {
-        self.held.lock().done(place, name).is_some_and(|done| done.change == NameChange::Taken)
+        let is_taken = |done: Done| matches!(done.change, NameChange::Taken(_));
+        self.held.lock().done(place, name).is_some_and(is_taken)
+    }
+
+    /// Returns id and version of the file that was last put under this name locally, if they are
+    /// known. It may have left the name since.
+    pub(super) fn put_there(&self, place: &PlaceId, name: &[u8]) -> Option<(Id, u64)> {
+        self.held.lock().done(place, name)?.put
     }
 
     /// Returns whether this client has committed a file lately.

@@ -47,6 +47,8 @@ pub(super) struct FileRow {
     /// The first bytes of the id of the file that it replaced, or 0: a truncated file gets a new
     /// id, under all of its names.
     pub after: u64,
+    /// The last name from which this machine removed it or renamed it, in a synced vault, or zeros.
+    pub left: NameTag,
 }
 
 /// Hash of the place of a directory and a name in it.
@@ -62,8 +64,9 @@ pub(super) struct RemovedRow {
     pub here: bool,
     /// A file that this machine had never seen took the name of this version.
     pub replaced: bool,
-    /// The last name at which this machine put another object in its place.
-    pub over: Option<NameTag>,
+    /// The last name at which this machine put another object in its place, and the id of that, if
+    /// it is a file. Recorded in a synced vault.
+    pub over: Option<(NameTag, Id)>,
     /// The names from which it was removed.
     pub names: Vec<NameTag>,
 }
@@ -140,10 +143,13 @@ impl FileRow {
         let mut out = Vec::new();
         put_number(&mut out, self.version);
         put_number(&mut out, self.names.into());
-        // Most files have neither.
-        if (self.beside, self.after) != (0, 0) {
+        // Most files have none of these.
+        if (self.beside, self.after, self.left) != (0, 0, NameTag::default()) {
             put_number(&mut out, self.beside);
             out.extend_from_slice(&self.after.to_le_bytes());
+            if self.left != NameTag::default() {
+                out.extend_from_slice(&self.left);
+            }
         }
         out
     }
@@ -152,7 +158,8 @@ impl FileRow {
         let mut t = Take(bytes);
         let (version, names) = (t.number()?, t.number()?.try_into().ok()?);
         let (beside, after) = if t.0.is_empty() { (0, 0) } else { (t.number()?, t.u64()?) };
-        Some(FileRow { version, beside, names, after })
+        let left = NameTag::try_from(t.0).unwrap_or_default();
+        Some(FileRow { version, beside, names, after, left })
     }
 }
 
@@ -172,7 +179,10 @@ impl RemovedRow {
         let mut out = vec![u8::from(self.here) | u8::from(self.replaced) << 1 | has_over];
         put_number(&mut out, self.version);
         put_number(&mut out, self.when as u64);
-        out.extend_from_slice(self.over.as_slice().as_flattened());
+        if let Some((name, by)) = &self.over {
+            out.extend_from_slice(name);
+            out.extend_from_slice(by);
+        }
         out.extend_from_slice(self.names.as_flattened());
         out
     }
@@ -183,7 +193,10 @@ impl RemovedRow {
         let (here, replaced) = (flags & 1 != 0, flags & 2 != 0);
         let (version, when) = (t.number()?, t.number()? as i64);
         let over = match flags & 4 != 0 {
-            true => Some(t.bytes(size_of::<NameTag>())?.try_into().ok()?),
+            true => {
+                let name = t.bytes(size_of::<NameTag>())?.try_into().ok()?;
+                Some((name, t.bytes(ID)?.try_into().ok()?))
+            }
             false => None,
         };
         let names = t.0.as_chunks().0.to_vec();

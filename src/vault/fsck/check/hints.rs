@@ -9,31 +9,18 @@
 use std::collections::HashMap;
 
 use crate::crypto::Tag;
-use crate::format::header::{Header, Hint};
-use crate::format::layout::SMALL_MAX;
+use crate::format::header::Hint;
 use crate::format::name::{StoredName, without_suffix};
 use crate::store::{Access, Dir};
 use crate::vault::core::Core;
 use crate::vault::directory::names::Meaning;
-use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::error::Inner;
 use crate::vault::share::control_files::entries;
-
-/// Returns the authenticated header of a file of the store; in a signed share its signature must
-/// count.
-pub(crate) fn header_of(core: &Core, file: &dyn crate::store::File) -> Inner<Header> {
-    let layout = core.keys.layout;
-    let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
-    let read = file.read_at(&mut bytes, 0)?;
-    bytes.truncate(read);
-    if read == 0 {
-        return Err(Fault::Corrupt(Corruption::NeverCommitted));
-    }
-    Ok(core.keys.open_header(&bytes)?.header)
-}
 
 /// Returns the name that the header of a file records.
 pub(crate) fn hint_of(core: &Core, dir: &dyn Dir, stored: &[u8]) -> Inner<Hint> {
-    Ok(header_of(core, &*core.journal.overlay(dir.open_file(stored, Access::Read)?)?)?.hint)
+    let file = core.journal.overlay(dir.open_file(stored, Access::Read)?)?;
+    Ok(core.keys.read_header(&*file)?.hint)
 }
 
 /// Returns the sealed form of the long name of an entry, if the header of the file contains the

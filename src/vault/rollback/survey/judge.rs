@@ -22,9 +22,10 @@
 //!   changed, even if only its times were changed.
 //! * If this client put another file in the place of a file, and an older version of that one is at
 //!   the name, or a conflict copy of it, then this is informational where several machines write a
-//!   synced vault and the other file is visible beside it: one machine saved or renamed over the file,
-//!   while another one changed the version that it had. The client knows its own changes of names, so
-//!   the storage host cannot do this with a file that nobody replaced here.
+//!   synced vault and the other file is visible: beside it, or under another name if this client
+//!   renamed it from there. One machine saved or renamed over the file, while another one changed the
+//!   version that it had. The client knows its own changes of names, so the storage host cannot do
+//!   this with a file that nobody replaced here.
 //! * If a file that this client removed comes back under another name, this is informational. If
 //!   several machines write a synced vault, it may then be an older version: another machine may have
 //!   renamed the version that it had.
@@ -160,12 +161,12 @@ impl Survey<'_> {
         self.before.get(&pending.key).and_then(NoticeKind::decode).as_ref() == Some(kind)
     }
 
-    /// Returns whether the file `row`, which this client knows at the name `removed.over`, is visible
-    /// beside the file that was removed there: at the name, or as a conflict copy of it if the other
-    /// file has the name.
+    /// Returns whether the file `row`, which this client knows at the name `removed.over` or has
+    /// renamed from there, is visible: under its name, or as a conflict copy if the file that was
+    /// removed there has the name.
     fn is_beside(&self, pending: &Pending, removed: &RemovedRow, row: &Row) -> Inner<bool> {
-        let Some(over) = removed.over else { return Ok(false) };
-        if pending.name == over {
+        let Some((over, _)) = removed.over else { return Ok(false) };
+        if pending.name == over && pending.row.is_some() {
             return Ok(self.is_copy(row, over));
         }
         let kept = self.seen.get(&row.id)?.and_then(|seen| seen.kept);
@@ -300,7 +301,7 @@ impl Survey<'_> {
                 && self.interrupted.is_none()
         }) {
             let Row { id, version, .. } = *row;
-            self.left.push(Left { name, id, version, here: false, over: false });
+            self.left.push(Left { name, id, version, here: false, over: None });
         }
         match thing {
             Some(thing) => self.put(

@@ -40,7 +40,6 @@ use crate::vault::core::Core;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::Meaning;
 use crate::vault::error::{Fault, Inner};
-use crate::vault::fsck::check::hints;
 use crate::vault::fsck::report::join;
 use crate::vault::rollback::database::{Changes, Db, Others, Reader};
 use crate::vault::rollback::rows::{
@@ -123,8 +122,9 @@ struct Left {
     id: Id,
     version: u64,
     here: bool,
-    /// This client has put another object in its place.
-    over: bool,
+    /// In a synced vault: this client has put another object in its place, a file with this id or
+    /// [`NOTHING`].
+    over: Option<Id>,
 }
 
 /// A directory that is not at its place any more.
@@ -178,6 +178,9 @@ pub(super) struct Survey<'a> {
     /// Directories that were read.
     visited: HashSet<[u8; PREFIX]>,
     left: Vec<Left>,
+    /// Files that this client has removed or renamed, and the names that they had, by the numbers of
+    /// the operations.
+    moved_on: Vec<(u64, Id, NameTag)>,
     vacated: HashMap<Id, Vec<Vacated>>,
     /// Directories that are known at their places, and those that are not.
     known: Vec<Child>,
@@ -225,6 +228,7 @@ impl<'a> Survey<'a> {
             accepted: db.accepted()?,
             visited: HashSet::new(),
             left: Vec::new(),
+            moved_on: Vec::new(),
             vacated: HashMap::new(),
             known: Vec::new(),
             fresh: Vec::new(),
@@ -468,7 +472,7 @@ impl<'a> Survey<'a> {
                     // the other way round, and neither was recorded yet.
                     let name = self.memory.tag(&new, &row.name);
                     let Row { id, version, .. } = row;
-                    self.left.push(Left { name, id, version, here: true, over: false });
+                    self.left.push(Left { name, id, version, here: true, over: None });
                 } else if self.row(&key)?.is_none() {
                     // An entry that is already there was recorded under its new name.
                     self.set(key, Some(row))?;
@@ -495,7 +499,7 @@ impl<'a> Survey<'a> {
                     FILE if removed => {
                         let name = self.memory.tag(&place, &row.name);
                         let Row { id, version, .. } = row;
-                        self.left.push(Left { name, id, version, here: false, over: false });
+                        self.left.push(Left { name, id, version, here: false, over: None });
                     }
                     _ => {}
                 }
@@ -715,7 +719,7 @@ impl<'a> Survey<'a> {
     fn header(&self, dir: &Arc<dyn Dir>, stored: &[u8]) -> Option<(Id, u64)> {
         let read = || {
             let file = self.core.journal.overlay(dir.open_file(stored, Access::Read)?)?;
-            let header = hints::header_of(self.core, &*file)?;
+            let header = self.core.keys.read_header(&*file)?;
             Ok::<_, Fault>((short(&header.public.file_id), header.version))
         };
         (0..TRIES).find_map(|_| read().ok())
@@ -742,17 +746,12 @@ impl<'a> Survey<'a> {
             return Ok(());
         }
         let same = row.as_ref().filter(|row| row.kind == thing.kind && row.id == thing.id);
-        if let Some(row) = same.filter(|row| {
-            thing.kind == FILE
-                && thing.version <= row.version
-                && self.memory.has_left(&here.place, &present.name)
-        }) {
-            // This client removed or renamed the file, and it is back under the name. The name is
-            // forgotten here, so the next comparison reports the file as put back.
+        let is_not_newer = |row: &&Row| thing.kind == FILE && thing.version <= row.version;
+        if let Some(row) = same.filter(is_not_newer).filter(|_| ours) {
             let row = row.clone();
-            self.leaves(&row, here, &present.name, true);
-            self.set(key, None)?;
-            return Ok(());
+            if self.is_back(key, &row, &present.name, here)? {
+                return Ok(());
+            }
         }
         let is_kept = same.is_some_and(|row| thing.version >= row.version);
         self.count(&present, here, is_kept)?;
@@ -794,6 +793,24 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
+    /// Records that this client has removed, renamed or replaced the file of a row that is back under
+    /// its name. Returns false if this client has not. The next comparison reports the file as put
+    /// back.
+    fn is_back(&mut self, key: EntryKey, row: &Row, name: &[u8], here: &Here) -> Inner<bool> {
+        if self.memory.has_left(&here.place, name) {
+            self.leaves(row, here, name, true);
+            self.set(key, None)?;
+            return Ok(true);
+        }
+        let put = self.memory.put_there(&here.place, name);
+        let Some((id, version)) = put.filter(|(id, _)| *id != row.id) else { return Ok(false) };
+        let tag = self.memory.tag(&here.place, name);
+        let over = Some(id);
+        self.left.push(Left { name: tag, id: row.id, version: row.version, here: true, over });
+        self.put(key, Some(row), Thing { kind: FILE, id, version }, name)?;
+        Ok(true)
+    }
+
     /// Notes that a file has taken the name of another file; with `is_new` one that this client had
     /// never seen.
     fn replace(
@@ -805,8 +822,9 @@ impl<'a> Survey<'a> {
         is_new: bool,
     ) -> Inner<()> {
         let by_us = ours || self.memory.is_touched(&here.place);
-        let over = self.memory.is_taken(&here.place, &present.name)
+        let is_over = self.memory.is_taken(&here.place, &present.name)
             || self.memory.is_committed(&present.thing.id);
+        let over = (is_over && self.core.mode.synced).then_some(present.thing.id);
         let name = self.memory.tag(&here.place, &present.name);
         self.left.push(Left { name, id: row.id, version: row.version, here: by_us, over });
         if by_us {
@@ -923,7 +941,8 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns the file that this client knows at a name of the file `removed`, if it has put another
-    /// one in its place there, and the present entry has this name or is a conflict copy of it.
+    /// one in its place there, and the present entry has this name or is a conflict copy of it. If
+    /// nothing is known there, returns the file that was put there, if this client has renamed it.
     fn has_replaced(
         &self,
         removed: &RemovedRow,
@@ -931,13 +950,19 @@ impl<'a> Survey<'a> {
         here: &Here,
         other: Option<&Row>,
     ) -> Inner<Option<Row>> {
-        let is_it =
-            |name: &[u8]| removed.over.is_some_and(|o| o == self.memory.tag(&here.place, name));
+        let Some((over, by)) = removed.over else { return Ok(None) };
+        let is_it = |name: &[u8]| over == self.memory.tag(&here.place, name);
         let row = match &present.copy_of {
             _ if is_it(&present.name) => other.cloned(),
             Some(of) if is_it(of) => self.row(&self.memory.key(&here.place, of))?,
-            _ => None,
+            _ => return Ok(None),
         };
+        if row.is_none()
+            && let Some(file) = self.file(&by)?.filter(|file| file.left == over)
+        {
+            let (seen, name) = (self.options.now, Vec::new());
+            return Ok(Some(Row { kind: FILE, id: by, version: file.version, seen, name }));
+        }
         Ok(row.filter(|row| row.kind == FILE && row.id != present.thing.id))
     }
 
@@ -1017,12 +1042,25 @@ impl<'a> Survey<'a> {
         if row.kind == FILE {
             let name = self.memory.tag(&here.place, name);
             let Row { id, version, .. } = *row;
-            self.left.push(Left { name, id, version, here: by_us, over: false });
+            // The file may have been replaced first, and the other one removed or renamed then.
+            let done = self.memory.held.lock().done(&here.place, &row.name).filter(|_| by_us);
+            let put = done.and_then(|done| done.put).map(|(put, _)| put);
+            let over = put.filter(|put| *put != id);
+            if let Some(done) = done.filter(|_| self.core.mode.synced) {
+                self.moved_on.push((done.number, over.unwrap_or(id), name));
+            }
+            self.left.push(Left { name, id, version, here: by_us, over });
         }
     }
 
     /// Records as removed the files that have left a name and were not seen elsewhere.
     fn retire(&mut self) -> Inner<()> {
+        self.moved_on.sort_unstable();
+        for (_, id, left) in std::mem::take(&mut self.moved_on) {
+            if let Some(file) = self.file(&id)? {
+                self.changes.files.insert(id, Some(FileRow { left, ..file }));
+            }
+        }
         for Left { name, id, version, here, over } in std::mem::take(&mut self.left) {
             let file = self.file(&id)?;
             // If only part of the vault is read, the file may be at a remembered name elsewhere.
@@ -1047,7 +1085,7 @@ impl<'a> Survey<'a> {
                 || self.replaced.get(&id) == Some(&removed.version);
             removed.when = self.options.now;
             removed.here |= here;
-            removed.over = over.then_some(name).or(removed.over);
+            removed.over = over.map(|by| (name, by)).or(removed.over);
             removed.add_name(name);
             self.changes.removed.insert(id, Some(removed));
             if file.is_some_and(|file| file.names == 0) {
@@ -1071,9 +1109,11 @@ impl<'a> Survey<'a> {
         }
         if thing.kind == FILE {
             let version = self.seen.get(&thing.id)?.map_or(thing.version, |seen| seen.version);
-            let (names, after) =
-                self.file(&thing.id)?.map_or((0, 0), |file| (file.names, file.after));
-            self.changes.files.insert(thing.id, Some(FileRow { version, beside: 0, names, after }));
+            let file = self.file(&thing.id)?;
+            let (names, after) = file.as_ref().map_or((0, 0), |file| (file.names, file.after));
+            let left = file.map_or(NameTag::default(), |file| file.left);
+            let file = FileRow { version, beside: 0, names, after, left };
+            self.changes.files.insert(thing.id, Some(file));
             self.changes.removed.insert(thing.id, None);
         }
         self.put(key, row, thing, name)
@@ -1096,9 +1136,13 @@ impl<'a> Survey<'a> {
                     FileRow { beside: thing.version, ..*old }
                 }
                 Some(old) => FileRow { version: thing.version, ..*old },
-                None => {
-                    FileRow { version: thing.version, beside: 0, names: u32::from(is_known), after }
-                }
+                None => FileRow {
+                    version: thing.version,
+                    beside: 0,
+                    names: u32::from(is_known),
+                    after,
+                    left: NameTag::default(),
+                },
             };
             if old != Some(file) {
                 self.changes.files.insert(thing.id, Some(file));

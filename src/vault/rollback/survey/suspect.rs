@@ -40,8 +40,8 @@ pub(super) enum Why {
     /// It is an older version; `backwards` if the name showed a newer one.
     Older { was: u64, backwards: bool },
     /// It was removed before; from this very name, or one of which this is a conflict copy. `over` is
-    /// the file that this client knows at that name, if it has put another one in the place of this
-    /// file there.
+    /// the file that this client knows at that name, or has renamed from there, if it has put another
+    /// one in the place of this file there.
     PutBack { removed: RemovedRow, same_name: bool, over: Option<Row> },
 }
 

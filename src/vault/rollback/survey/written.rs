@@ -57,7 +57,9 @@ impl Survey<'_> {
             let seen = row.map_or(self.options.now, |row| row.seen);
             let plain = join(&here.plain, name);
             let tag = Some(self.memory.tag(&here.place, name));
-            let is_over = self.removed(&base.id)?.is_some_and(|removed| removed.over == tag);
+            let is_over = self
+                .removed(&base.id)?
+                .is_some_and(|removed| removed.over.map(|(name, _)| name) == tag);
             let over = row.filter(|row| is_over && row.kind == FILE && row.id != base.id).cloned();
             self.found.push(Found { key, plain, id: base.id, kind, over, seen });
         }
