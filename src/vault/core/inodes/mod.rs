@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 pub(crate) use self::node::Link;
-use self::node::{Kept, Key, Node};
+use self::node::{Kept, Key, Node, ToldSize};
 use self::replaced::Replaced;
 use self::slab::Slab;
 use crate::crypto::Tag;
@@ -242,13 +242,17 @@ impl Nodes {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
         // The first reply has arrived; otherwise the file could not have been opened.
-        node.resized |= node.lookups > 1
+        if node.told_size == ToldSize::Present
+            && node.lookups > 1
             && node.cached != Cached::NOTHING
-            && !node.cached.agrees_with_size_of(&cached);
+            && !node.cached.agrees_with_size_of(&cached)
+        {
+            node.told_size = ToldSize::Earlier;
+        }
         node.cached = cached;
         node.told_second =
             node.told_second.or(written_past.and_then(|second| NonZeroU32::new(second as u32)));
-        if node.crossed {
+        if node.told_size == ToldSize::Crossed {
             inside.retire(id);
         }
     }
@@ -564,8 +568,8 @@ impl Inside {
     fn forget(&mut self, id: NodeId, count: u64) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.lookups = node.lookups.saturating_sub(count);
-            if node.lookups > 0 && node.resized {
-                node.crossed = true;
+            if node.lookups > 0 && node.told_size != ToldSize::Present {
+                node.told_size = ToldSize::Crossed;
                 if node.opens == 0 {
                     self.retire(id);
                 }

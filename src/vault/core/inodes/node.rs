@@ -104,6 +104,18 @@ pub(super) struct Rare {
     pub number: Option<u64>,
 }
 
+/// Whether replies to the kernel may contain a size that the file no longer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToldSize {
+    /// All contain the present size.
+    Present,
+    /// Some contain an earlier size, which the kernel's inode no longer has.
+    Earlier,
+    /// The same, and the kernel has dropped its inode while replies were in flight: it may have made
+    /// the next one from an earlier size.
+    Crossed,
+}
+
 /// The data of one node.
 pub(super) struct Node {
     pub id: NodeId,
@@ -122,11 +134,7 @@ pub(super) struct Node {
     /// unknown). Set if a program has written past the page cache: the kernel does not update its
     /// own time for such writes.
     pub told_second: Option<NonZeroU32>,
-    /// The file's size has changed since a reply contained it.
-    pub resized: bool,
-    /// The kernel has dropped its inode while replies were in flight that may have contained
-    /// another size.
-    pub crossed: bool,
+    pub told_size: ToldSize,
     /// It stays although nothing holds it, see
     /// [`Nodes::forget_and_linger`](super::Nodes::forget_and_linger).
     pub lingers: bool,
@@ -147,8 +155,7 @@ impl Node {
             cached: Cached::NOTHING,
             retired: false,
             told_second: None,
-            resized: false,
-            crossed: false,
+            told_size: ToldSize::Present,
             lingers: false,
             rare: None,
         }
@@ -161,7 +168,7 @@ impl Node {
     /// Clears what the kernel caches: it holds no inode of this node.
     pub fn clear_cached(&mut self) {
         (self.cached, self.told_second) = (Cached::NOTHING, None);
-        (self.resized, self.crossed) = (false, false);
+        self.told_size = ToldSize::Present;
     }
 
     pub fn directory(&self) -> Option<Tag> {
