@@ -5,7 +5,7 @@
 //! * All of them are locks on ranges of offsets, also those of `flock`: an NFS server makes a lock on
 //!   a range of it. They say nothing about the bytes at these offsets.
 //! * All ranges that ordinary programs use end below 2^31, or are open-ended. The metadata server of
-//!   CephFS (at least up to version 20) keeps 32 bits of the end of a lock that it merges with
+//!   CephFS keeps 32 bits of the end of a lock that it merges with
 //!   another one of the same owner. Beyond 2^31, such a lock covers too much or too little.
 //! * The ranges are part of the format: SPEC.md, section 2.
 //! * A lock of a program is a point of coherence. What programs of this daemon have written is
