@@ -174,14 +174,13 @@ nextcloud_apart() { :; }
 lines() { [ "$1" = one ] && printf '%s\n' "$2" || printf '%s\nlonger\n' "$2"; }
 # Both machines are mounted and written to all the time, and the tool works in between.
 together() {
-    local machine n second whole=true
+    local machine n ended whole=true
     # Syncthing names a conflict copy after the second of its creation, and another copy of the file in that second replaces the first one. So
     # each of its rounds begins in a new second, after the round before has ended.
     [ "$sync" != syncthing ] || whole=entries_are_equal
     up one
     up two
     for n in 1 2 3 4 5 6; do
-        second=$(date +%s)
         for machine in one two; do
             mkdir -p "$(point "$machine")/common/$n"
             echo "$n of $machine" >"$(point "$machine")/common/$n/$machine"
@@ -190,7 +189,8 @@ together() {
             lines "$machine" "$n of $machine" >"$(point "$machine")/created-$n"
         done
         "${sync}_sync" "$whole"
-        [ "$whole" = true ] || until [ "$(date +%s)" != "$second" ]; do sleep 0.05; done
+        ended=$(date +%s)
+        [ "$whole" = true ] || until [ "$(date +%s)" != "$ended" ]; do sleep 0.05; done
     done
     "${sync}_sync" entries_are_equal
     for machine in one two; do

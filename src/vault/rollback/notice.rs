@@ -98,7 +98,7 @@ pub struct Notice {
     pub kind: NoticeKind,
     /// When the newer state was last seen, in seconds since 1970.
     pub seen: i64,
-    /// When this was first noticed, in seconds since 1970.
+    /// When this entry first had a notice of any kind, in seconds since 1970.
     pub first: i64,
     /// The store has been unchanged since: it is not an unfinished sync.
     pub due: bool,
