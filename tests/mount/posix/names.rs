@@ -114,6 +114,57 @@ fn an_overlay_has_its_upper_layer_in_a_vault() {
     posix.finish();
 }
 
+/// What an overlay writes into its upper layer: whiteouts, opaque and redirected directories, and
+/// files of which only the metadata are there. The kernel refuses an upper layer without whiteouts,
+/// types in listings or attributes, and turns off what else it misses.
+#[test]
+fn an_overlay_finds_whiteouts_and_redirects_again() {
+    const CHANGE: &str = "rm removed && mv dir moved && mkdir dir && echo new >dir/fresh \
+        && echo more >>moved/sub/file && chmod 600 large";
+    const LIST: &str = "find . -mindepth 1 | LC_ALL=C sort && cat dir/fresh moved/a moved/sub/file \
+        && stat -c '%a %s' large && cmp large ../../below/large && test ! -e removed";
+    const LISTED: &str = "./dir\n./dir/fresh\n./large\n./moved\n./moved/a\n./moved/sub\n\
+        ./moved/sub/file\nnew\na\nb\nmore\n600 100000\n";
+    let Some(mut posix) = Posix::new() else { return };
+    let lower = posix.below();
+    fs::create_dir_all(lower.join("dir/sub")).unwrap();
+    for (path, content) in [("removed", "r\n"), ("dir/a", "a\n"), ("dir/sub/file", "b\n")] {
+        fs::write(lower.join(path), content).unwrap();
+    }
+    fs::write(lower.join("large"), vec![7; 100_000]).unwrap();
+    for (options, key) in
+        [("redirect_dir=on,metacopy=on", "trusted.overlay"), ("userxattr", "user.overlay")]
+    {
+        posix.shell("rm -rf upper work merged && mkdir upper work merged");
+        let point = posix.scratch.point();
+        let mount = format!(
+            "mount -t overlay overlay -o lowerdir={},upperdir={1}/upper,workdir={1}/work,{options} \
+             merged && trap 'cd / && umount {1}/merged' EXIT && cd merged",
+            lower.display(),
+            point.display()
+        );
+        posix.shell(&format!("{mount} && {CHANGE}"));
+        posix.remount();
+        let mounted = posix.shell(&format!("{mount} && grep -F \"$PWD overlay\" /proc/mounts"));
+        for option in options.split(',') {
+            assert!(mounted.contains(option), "{mounted}");
+        }
+        assert_eq!(posix.shell(&format!("{mount} && {LIST}")), LISTED, "{options}");
+
+        let whiteout = fs::symlink_metadata(posix.at("upper/removed")).unwrap();
+        assert!(whiteout.file_type().is_char_device() && whiteout.rdev() == 0, "{options}");
+        let value = |name: &str, of: &str| {
+            posix.shell(&format!("getfattr --only-values -n {key}.{name} upper/{of}"))
+        };
+        assert_eq!(value("opaque", "dir"), "y", "{options}");
+        if options.contains("redirect_dir") {
+            assert_eq!(value("redirect", "moved"), "dir");
+            assert_eq!(value("metacopy", "large"), "");
+        }
+    }
+    posix.finish();
+}
+
 #[test]
 fn hard_links_share_everything_across_handles_and_mounts() {
     let Some(mut posix) = Posix::new() else { return };
