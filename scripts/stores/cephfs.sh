@@ -41,6 +41,8 @@ mon osd min down reporters = 1
 [client]
 # ceph-fuse lets the kernel keep pages of a file that another client has open for writing, and never drops them.
 fuse disable pagecache = true
+# The cache of ceph-fuse itself keeps bytes that it has read ahead, also after another client has changed them (coherent.py).
+client oc = false
 EOF
     part() { "$@" -c "$ceph_conf" -f >"$at/$1.out" 2>&1 </dev/null & cluster+=($!); }
     ask() { timeout 20 ceph -c "$ceph_conf" "$@" >"$at/asked" 2>&1; }

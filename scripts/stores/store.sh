@@ -344,6 +344,7 @@ machines() {
         cephfs)
             store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
             second=$server server=$first
+            coherent
             ;;
         nfs3 | nfs4) on_second nfs_mount "$work/machine" ;;
         smb) on_second smb_mount "$work/machine" ;;
@@ -389,6 +390,14 @@ machines() {
     [ -z "$second" ] || wait "$second" || true
 }
 
+# Tests plain files through both clients, without kithfs: what a mount may rely on.
+coherent() {
+    mkdir "$store/plain"
+    soon 120 python3 "$here/scripts/stores/coherent.py" 20 "$store/plain" "$work/machine/plain" >"$work/coherent" ||
+        { cat "$work/coherent" >&2; die "plain files are not coherent through two clients"; }
+    rm -r "$store/plain"
+}
+
 # Runs random work in several mounts through two clients of the cluster, daemons being killed and stopped, and counters under locks. Only by
 # request, as it takes minutes. KITHFS_SEED and KITHFS_RUNS choose the sessions, and an argument one of the tests.
 random() {
@@ -396,6 +405,7 @@ random() {
     mkdir -p "$work/machine"
     store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
     second=$server server=$first
+    [ -e "$work/coherent" ] || coherent
     random_work "${1:-random_shared}" || die "random work in several mounts through two clients"
     umount "$work/machine"
     wait "$second" || true
