@@ -7,6 +7,7 @@
 mod support;
 
 mod attributes;
+mod calls;
 mod concurrent;
 mod concurrent_model;
 mod lingering;

@@ -530,6 +530,48 @@ fn a_file_replaced_during_its_commit_is_kept() {
     }
 }
 
+/// The first commit of a new file, which is empty, does not look whether another program has
+/// replaced or removed it meanwhile. What is written afterwards is kept by later commits.
+#[test]
+fn a_file_replaced_during_its_creation_keeps_its_data() {
+    let ends = [Commit::Fsync, Commit::Close, Commit::Background];
+    for (how, removed, written) in ends.into_iter().flat_map(|how| {
+        [(true, true), (true, false), (false, true), (false, false)]
+            .map(|(removed, written)| (how, removed, written))
+    }) {
+        let mut scene = Scene::new(b"f", b"older", b"newer", true);
+        scene.vault.unlink(ROOT, b"f").unwrap();
+        scene.vault.release(scene.handle).unwrap();
+        let (store, stored, older) =
+            (scene.store.clone(), scene.stored.clone(), scene.older.clone());
+        let calls = scene.at_change(0, move || {
+            let root = store.root();
+            if removed {
+                return root.unlink(&stored).unwrap();
+            }
+            let file = root.create_file(b".arriving.tmp", 0o644).unwrap();
+            file.write_at(&older, 0).unwrap();
+            root.rename(b".arriving.tmp", &*root, &stored, RenameMode::Replace).unwrap();
+        });
+        scene.handle = vaults::open_or_create(&scene.vault, b"f", READ_WRITE).unwrap();
+        assert!(calls.load(Ordering::SeqCst) > 0, "the creation writes");
+        scene.store.on_event(Box::new(|_| {}));
+        if written {
+            scene.vault.write(scene.handle, 0, b"ours", false).unwrap();
+        }
+        scene.commit(how).unwrap();
+        let older = b"older".to_vec();
+        let expected = match (removed, written) {
+            (true, true) => (Some(b"ours".to_vec()), vec![]),
+            (true, false) => (None, vec![]),
+            (false, true) => (Some(older), vec![b"ours".to_vec()]),
+            (false, false) => (Some(older), vec![]),
+        };
+        assert!(scene.files() == expected, "{how:?}, removed: {removed}, written: {written}");
+        scene.end();
+    }
+}
+
 /// A sync tool removes the file again while it is written back, or removes the conflict copy while
 /// that is written: `fsync` had made an inode durable that no longer had a name.
 #[test]

@@ -261,7 +261,8 @@ impl Core {
         state: &mut FileState,
         durability: Durability,
     ) -> Inner<()> {
-        let is_changed = state.changes.is_some();
+        // The first commit of a new file writes nothing of a program that could be lost.
+        let may_lose = state.changes.is_some() && !state.is_just_made();
         let paths = RefCell::new(Some(self.namespace.paths.read()));
         let name = self.mode.writers.name_to_commit(self, open, state, durability)?;
         let path = || {
@@ -285,7 +286,7 @@ impl Core {
             self.note_lost(open, state);
         }
         committed?;
-        self.mode.writers.end_commit(self, open, state, name.filter(|_| is_changed))
+        self.mode.writers.end_commit(self, open, state, name.filter(|_| may_lose))
     }
 
     pub(super) fn committer<'a>(&'a self, next_serial: &'a dyn Fn() -> u64) -> Committer<'a> {

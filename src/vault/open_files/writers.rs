@@ -203,9 +203,9 @@ impl Writers {
         }
     }
 
-    /// Called after a commit. If the file had changes, `changed` is its name: another program may
-    /// have replaced the file during the commit, or removed the conflict copy with the changes. No
-    /// later commit would find them.
+    /// Called after a commit. If the file had changes that could be lost, `changed` is its name:
+    /// another program may have replaced the file during the commit, or removed the conflict copy
+    /// with the changes. No later commit would find them.
     pub fn end_commit(
         self,
         core: &Core,
