@@ -244,6 +244,141 @@ fn marks_in_a_changing_directory_cost_no_listing_each() {
     assert!(listed < shown.len() as u64 / 2, "{listed} listings for {} lookups", shown.len());
 }
 
+/// Returns how many calls to the store the first listing of a directory needs, and how many the
+/// lookups of all that it shows need, each after opening the vault. The directory was renamed
+/// `renames` times, and a file was created under each of its names.
+fn calls_after_renames(renames: usize) -> [u64; 2] {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    mkdir(&vault, b"dir 0").unwrap();
+    let dir = |n: usize| format!("dir {n}").into_bytes();
+    for n in 0..renames {
+        put(&vault, &[&dir(n)[..], format!("/{n}").as_bytes()].concat(), b"").unwrap();
+        rename(&vault, &dir(n), &dir(n + 1), RenameMode::NoReplace).unwrap();
+    }
+    vault.close().unwrap();
+    let calls = |act: &dyn Fn(&Vault)| {
+        let plan = FaultPlan::new();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        let before = plan.count(Calls::All);
+        act(&vault);
+        plan.count(Calls::All) - before
+    };
+    let list = calls(&|vault| {
+        let handle = at(vault, &dir(renames), |node| vault.open_dir(node)).unwrap();
+        let (mut shown, mut cookie) = (0, 0);
+        while let part = vault.read_dir(handle, cookie, 1 << 14).unwrap()
+            && let Some(last) = part.last()
+        {
+            cookie = last.next;
+            assert!(part.iter().all(|entry| entry.name.len() <= 3));
+            shown += part.len();
+        }
+        vault.release_dir(handle);
+        assert_eq!(shown, renames);
+    });
+    let look_up = calls(&|vault| {
+        at(vault, &dir(renames), |node| {
+            for n in 0..renames {
+                let attr = vault.lookup(node, n.to_string().as_bytes())?;
+                vault.forget(attr.node, 1);
+            }
+            Ok(())
+        })
+        .unwrap();
+    });
+    [list, look_up]
+}
+
+/// A listing tried each former name of the directory for each entry, and so did the lookups of all
+/// names: twelve seconds after 1,000 renames, with a file created under each name. Now only names
+/// that an entry has are tried.
+#[test]
+fn calls_grow_linearly_with_the_renames_of_a_directory() {
+    let [few, many] = [50, 200].map(calls_after_renames);
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(many < few * 5, "{few} calls after 50 renames, {many} after 200");
+    }
+}
+
+/// Returns a vault with the directory `dir 12`, which was renamed twelve times and got a file with a
+/// short name and one with a long name under each of its names.
+fn renamed_often() -> MemStore {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    mkdir(&vault, b"dir 0").unwrap();
+    for n in 0..12 {
+        let dir = format!("dir {n}").into_bytes();
+        for name in [n.to_string(), format!("{n:0>200}")] {
+            put(&vault, &[&dir[..], b"/", name.as_bytes()].concat(), b"x").unwrap();
+        }
+        let new = format!("dir {}", n + 1).into_bytes();
+        rename(&vault, &dir, &new, RenameMode::NoReplace).unwrap();
+    }
+    vault.close().unwrap();
+    store
+}
+
+/// A sync tool delivers entries to a directory with so many former names that only names that a
+/// listing has shown are tried: they are found at once, and marked entries too.
+#[test]
+fn entries_that_arrive_in_an_often_renamed_directory_are_found() {
+    let store = renamed_often();
+    let vault = vaults::open(store.root()).unwrap();
+    let dir = vault.cipher_path(b"dir 12").unwrap();
+    let path = |name: &str| vault.cipher_path(format!("dir 12/{name}").as_bytes()).unwrap();
+    let [three, four] = ["3", "4"].map(|name| last(&path(name)).to_vec());
+    vault.close().unwrap();
+    let inside = raw::beneath(&store.root(), &dir);
+    let bytes = raw::read(&*inside, &three);
+    inside.unlink(&three).unwrap();
+
+    let vault = vaults::open(store.root()).unwrap();
+    let look_up = |name: &[u8]| get(&vault, &[b"dir 12/", name].concat());
+    assert_eq!(look_up(b"3").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(names(&vault, b"dir 12").len(), 23);
+    raw::write(&*inside, &three, &bytes);
+    assert_eq!(look_up(b"3").unwrap(), b"x");
+    let copy = [&four[..], b" (1)"].concat();
+    raw::write(&*inside, &copy, &raw::read(&*inside, &four));
+    assert_eq!(look_up(b"4 (1)").unwrap(), b"x");
+    assert_eq!(names(&vault, b"dir 12").len(), 25);
+    // A file that is created here takes the name; the one that claims it too gets a mark.
+    raw::write(&*inside, &[&three[..], b" (1)"].concat(), &bytes);
+    at(&vault, b"dir 12", |dir| vault.unlink(dir, b"3")).unwrap();
+    put(&vault, b"dir 12/3", b"new").unwrap();
+    assert_eq!(look_up(b"3").unwrap(), b"new");
+    assert_eq!(look_up(b"3 (1)").unwrap(), b"x");
+    vault.close().unwrap();
+    raw::write(&*inside, &three, &bytes);
+    let three = marked(b"3", &three);
+    let vault = vaults::open(store.root()).unwrap();
+    assert!(names(&vault, b"dir 12").contains(&three));
+    assert_eq!(get(&vault, &[b"dir 12/", &three[..]].concat()).unwrap(), b"x");
+    assert_eq!(get(&vault, b"dir 12/3").unwrap(), b"new");
+}
+
+/// A program that knows the long name of an entry finds it even if the sealed name is missing, as in
+/// a directory that was renamed less often. It did not if the entry was the only one with its tag.
+#[test]
+fn a_lost_long_name_in_an_often_renamed_directory_is_found() {
+    let store = renamed_often();
+    let vault = vaults::open(store.root()).unwrap();
+    for n in 0..12 {
+        at(&vault, b"dir 12", |dir| vault.unlink(dir, n.to_string().as_bytes())).unwrap();
+    }
+    vault.close().unwrap();
+    let root: Arc<dyn Dir> = store.root();
+    raw::long_names(&root).into_iter().for_each(|(dir, file)| dir.unlink(&file).unwrap());
+    let vault = vaults::open(root).unwrap();
+    for n in 0..12 {
+        assert_eq!(get(&vault, format!("dir 12/{n:0>200}").as_bytes()).unwrap(), b"x", "{n}");
+    }
+    assert_eq!(names(&vault, b"dir 12").len(), 12);
+}
+
 /// A link, a FIFO, a file in place of a directory or the reverse, where evidence or a long name should
 /// be: it counts as withheld. One such object made whole directories, or the whole vault, unusable.
 #[test]

@@ -7,6 +7,7 @@
 //! * The number of entries is limited, because the storage host controls how many there could be.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ pub(crate) const CLOSURES_MAX: usize = 1 << 10;
 const LONG_NAMES_MAX: usize = 1 << 14;
 /// Maximum number of directories that are kept.
 const DIRS_MAX: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
+/// Maximum number of bytes of all censuses that are kept, except that the last one is always kept.
+const CENSUSES_MAX: usize = 256 << 20;
 
 /// The two times of a directory that show a change.
 pub(crate) type Times = (Timestamp, Timestamp);
@@ -81,8 +84,13 @@ impl<T: PartialEq> Freshness<T> {
 
     /// Returns whether it is valid for these times.
     pub fn is_valid(&self, times: &T, shared: bool) -> bool {
+        self.is_certain(times) || (self.times == *times && self.is_trusted(shared))
+    }
+
+    /// Returns whether these times show that nothing has changed since.
+    pub fn is_certain(&self, times: &T) -> bool {
         let has_aged = self.read.saturating_duration_since(self.first) >= GRANULARITY;
-        self.times == *times && (has_aged || self.is_trusted(shared))
+        self.times == *times && has_aged
     }
 }
 
@@ -155,28 +163,252 @@ impl LongNames {
     }
 }
 
-/// What one listing of a directory shows of its names.
+/// A sorted set of hashes, of which the first bytes are kept. A hash that is not in it may look as if
+/// it were: that costs a look at the store.
+#[derive(Default)]
+pub(crate) struct Hashes(Box<[u32]>);
+
+impl Hashes {
+    fn new(mut all: Vec<u32>) -> Self {
+        all.sort_unstable();
+        all.dedup();
+        Hashes(all.into())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn has(&self, hash: &[u8; 32]) -> bool {
+        self.0.binary_search(&first_bytes(hash)).is_ok()
+    }
+}
+
+fn first_bytes(hash: &[u8; 32]) -> u32 {
+    u32::from_be_bytes(*hash.first_chunk().expect("32 is more than 4"))
+}
+
+/// That an entry with this tag claims a name with this hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    name: u32,
+    /// Its number in the census.
+    tag: u32,
+}
+
+/// Returns the hash of a claimed name: a plain name with a suffix as stored, and perhaps with a mark.
+/// Its seed is unknown to the storage host, who could otherwise choose suffixes of equal hashes.
+fn hash_of(seed: &RandomState, (plain, suffix): (&[u8], &[u8]), mark: Option<Mark>) -> u32 {
+    seed.hash_one((plain, suffix, mark)) as u32
+}
+
+/// What one listing of a directory shows of its names: sixteen bytes for an entry with another tag
+/// than the directory's own, and four for a junction or a lost name. It holds no names, because the
+/// storage host controls how many entries there are.
 #[derive(Default)]
 pub(crate) struct Census {
-    /// Tags of the names.
-    pub tags: HashSet<Tag>,
-    /// Stored names, sorted, of the entries that may be shown with this mark.
-    pub marks: HashMap<Mark, Vec<Box<[u8]>>>,
+    seed: RandomState,
+    /// Tags of the names, in ascending order.
+    tags: Box<[Tag]>,
+    /// In ascending order.
+    claims: Box<[Claim]>,
+    /// Hashes of the long names that are lost.
+    pub lost: Hashes,
     /// Hashes of the places that have a junction.
-    pub junctions: HashSet<[u8; 32]>,
+    pub junctions: Hashes,
+}
+
+impl Census {
+    /// Returns the tags of all names, in ascending order.
+    pub fn tags(&self) -> &[Tag] {
+        &self.tags
+    }
+
+    /// Returns the tags, in ascending order and beside the directory's own, of the entries that may
+    /// have this plain name and suffix, and this mark. Others are among them if hashes are equal.
+    pub fn tags_of(&self, parts: (&[u8], &[u8]), mark: Option<Mark>) -> impl Iterator<Item = &Tag> {
+        let name = hash_of(&self.seed, parts, mark);
+        let from = self.claims.partition_point(|claim| claim.name < name);
+        let claims = self.claims[from..].iter().take_while(move |claim| claim.name == name);
+        claims.map(|claim| &self.tags[claim.tag as usize])
+    }
+
+    /// Returns the bytes that it takes.
+    fn size(&self) -> usize {
+        let hashes = size_of_val(&*self.lost.0) + size_of_val(&*self.junctions.0);
+        size_of::<Self>() + size_of_val(&*self.tags) + size_of_val(&*self.claims) + hashes
+    }
+}
+
+/// A census that is being taken.
+#[derive(Default)]
+pub(crate) struct Count {
+    seed: RandomState,
+    /// Their numbers, in the order in which they were met.
+    tags: HashMap<Tag, u32>,
+    claims: Vec<Claim>,
+    lost: Vec<u32>,
+    junctions: Vec<u32>,
+}
+
+impl Count {
+    /// Adds the tag of a name.
+    pub fn tag(&mut self, tag: &Tag) -> u32 {
+        let next = u32::try_from(self.tags.len()).expect("fewer directories than a store can have");
+        *self.tags.entry(*tag).or_insert(next)
+    }
+
+    /// Adds an entry with another tag than the directory's own: its plain name, its suffix as
+    /// stored, and its mark.
+    pub fn entry(&mut self, tag: &Tag, parts: (&[u8], &[u8]), mark: Mark) {
+        let tag = self.tag(tag);
+        for mark in [None, Some(mark)] {
+            self.claims.push(Claim { name: hash_of(&self.seed, parts, mark), tag });
+        }
+    }
+
+    pub fn lost(&mut self, hash: &[u8; 32]) {
+        self.lost.push(first_bytes(hash));
+    }
+
+    pub fn junction(&mut self, hash: &[u8; 32]) {
+        self.junctions.push(first_bytes(hash));
+    }
+
+    pub fn finish(self) -> Census {
+        let (mut tags, mut claims) = (self.tags.into_iter().collect::<Vec<_>>(), self.claims);
+        tags.sort_unstable();
+        let mut ranks = vec![0; tags.len()];
+        (0..).zip(&tags).for_each(|(rank, (_, number))| ranks[*number as usize] = rank);
+        claims.iter_mut().for_each(|claim| claim.tag = ranks[claim.tag as usize]);
+        claims.sort_unstable();
+        claims.dedup();
+        Census {
+            seed: self.seed,
+            tags: tags.into_iter().map(|(tag, _)| tag).collect(),
+            claims: claims.into(),
+            lost: Hashes::new(self.lost),
+            junctions: Hashes::new(self.junctions),
+        }
+    }
 }
 
 /// A directory of the store, its tag, and the generation of the keys.
-type Key = (u64, u64, Tag, u64);
+pub(crate) type Key = (u64, u64, Tag, u64);
 
 /// A census, and when the directory was listed.
-type Taken = (Freshness<Times>, Arc<Census>);
+pub(crate) type Taken = (Freshness<Times>, Arc<Census>);
 
 /// The directories that were listed.
-pub(crate) struct Censuses(pub Mutex<LruCache<Key, Taken>>);
+pub(crate) struct Censuses(Mutex<LruCache<Key, Taken>>);
+
+impl Censuses {
+    pub fn get(&self, key: &Key) -> Option<Taken> {
+        self.0.lock().get(key).cloned()
+    }
+
+    /// Keeps a census, and as many of the others, of those that were used last, as there is room for.
+    pub fn keep(&self, key: Key, taken: Taken) {
+        let mut all = self.0.lock();
+        all.put(key, taken);
+        let size = |(_, (_, census)): (&Key, &Taken)| census.size();
+        while all.len() > 1 && all.iter().map(size).sum::<usize>() > CENSUSES_MAX {
+            all.pop_lru();
+        }
+    }
+}
 
 impl Default for Censuses {
     fn default() -> Self {
         Censuses(Mutex::new(LruCache::new(DIRS_MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUFFIX: &[u8] = b" (1)";
+
+    fn tag(n: u32) -> Tag {
+        u64::from(n).to_be_bytes()
+    }
+
+    fn name(n: u32) -> Vec<u8> {
+        format!("name {}", n / 2).into_bytes()
+    }
+
+    /// Two entries of each name, with suffixes, each with a mark and a tag of its own.
+    fn census_of(entries: u32) -> Census {
+        let mut count = Count::default();
+        for n in (0..entries).rev() {
+            count.entry(&tag(n), (&name(n), SUFFIX), n.to_be_bytes());
+            count.lost(&[n as u8; 32]);
+            count.junction(&[n as u8; 32]);
+        }
+        count.finish()
+    }
+
+    /// The census kept the stored names of all entries that were not certain to be shown under their
+    /// plain names, and 32 bytes for each junction: a storage host that added ten million copies
+    /// filled the memory.
+    #[test]
+    fn a_census_takes_16_bytes_an_entry_and_4_a_junction() {
+        let mut count = Count::default();
+        for n in 0..10_000_u32 {
+            let suffix = format!(" ({n})").into_bytes();
+            count.entry(&tag(1), (&[b'x'; 200], &suffix), n.to_be_bytes());
+        }
+        let entries = count.finish().size() - size_of::<Census>() - size_of::<Tag>();
+        assert!(entries <= 16 * 10_000, "{entries} bytes");
+        let mut count = Count::default();
+        for n in 0..10_000_u32 {
+            count.junction(blake3::hash(&n.to_be_bytes()).as_bytes());
+        }
+        let junctions = count.finish().size() - size_of::<Census>();
+        assert!(junctions <= 4 * 10_000, "{junctions} bytes");
+    }
+
+    #[test]
+    fn a_census_shows_the_tags_of_a_name_in_ascending_order() {
+        let census = census_of(1000);
+        assert!(census.tags().is_sorted() && census.tags().len() == 1000);
+        for n in (0..1000).step_by(2) {
+            let name = name(n);
+            let tags = |mark| census.tags_of((&name, SUFFIX), mark).copied().collect::<Vec<_>>();
+            // Hashes of 4 bytes may be equal by chance.
+            let found = tags(None);
+            assert!(found.is_sorted() && found.len() < 10);
+            assert!(found.contains(&tag(n)) && found.contains(&tag(n + 1)));
+            assert!(tags(Some(n.to_be_bytes())).contains(&tag(n)));
+            assert!(census.tags_of((&name, b""), None).count() < 10);
+        }
+        assert!(census.lost.has(&[7; 32]) && census.junctions.has(&[255; 32]));
+        assert!(!census_of(2).lost.has(&[7; 32]) && Census::default().junctions.is_empty());
+    }
+
+    #[test]
+    fn censuses_are_kept_up_to_the_limit() {
+        let censuses = Censuses::default();
+        let keep = |dir: u64, claims: usize| {
+            let claims = vec![Claim { name: 0, tag: 0 }; claims].into();
+            let now = Instant::now();
+            let time = Timestamp { secs: 0, nanos: 0 };
+            let fresh = Freshness::new((time, time), None, now);
+            let census = Census { claims, ..Census::default() };
+            censuses.keep((1, dir, tag(1), 0), (fresh, census.into()));
+        };
+        let is_kept = |dir: u64| censuses.get(&(1, dir, tag(1), 0)).is_some();
+        const PART: usize = CENSUSES_MAX / size_of::<Claim>();
+        keep(1, PART / 2);
+        keep(2, PART / 4);
+        assert!(is_kept(2) && is_kept(1));
+        keep(3, PART / 4);
+        assert!(
+            !is_kept(2) && is_kept(1) && is_kept(3),
+            "the one that was used least lately is not"
+        );
+        keep(4, PART + 1);
+        assert!(is_kept(4) && !is_kept(1) && !is_kept(2) && !is_kept(3), "the last one is kept");
     }
 }

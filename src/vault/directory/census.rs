@@ -1,66 +1,84 @@
-//! The census of a directory: what one listing shows of its junctions, tags and entries that may
-//! need a mark. It is cached, because lookups of many names need it.
+//! The census of a directory: what one listing shows of its junctions and of its entries with other
+//! tags than its own. It is cached, because lookups of many names need it.
 //!
 //! Rules that hold here
 //! * A census is valid as long as the directory's times show no change. One that took long to take
 //!   is used a while longer: the storage host can change the times at any moment.
-//! * Entries that are certain to be shown under their plain names are not in it, because a directory
-//!   may be larger than memory.
+//! * Entries with the directory's own tag are not in it, because a directory may be larger than
+//!   memory. They are found by trying that tag.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::format::junction;
+use crate::format::name::{Parts, parse};
 use crate::format::suffix::mark_of;
 use crate::vault::core::Core;
-use crate::vault::core::known_names::{Census, Freshness};
+use crate::vault::core::known_names::{Census, Count, Freshness};
 use crate::vault::directory::folder::Folder;
-use crate::vault::directory::names::Meaning;
+use crate::vault::directory::names::{Meaning, Sealed};
 use crate::vault::error::Inner;
 use crate::vault::share::control_files::LISTED;
 
+/// A census as it is used.
+pub(in crate::vault) struct Counted {
+    pub census: Arc<Census>,
+    /// Whether the directory cannot have changed since.
+    pub is_certain: bool,
+}
+
 impl Folder<'_> {
     /// Returns the cached census of the directory. If the directory has changed, takes a new one.
-    pub(in crate::vault) fn census(&self) -> Inner<Arc<Census>> {
+    pub(in crate::vault) fn census(&self) -> Inner<Counted> {
         let Core { namespace, mode, keys, .. } = self.core;
         let stat = self.dir.stat_self()?;
         let (key, times) =
             ((stat.dev, stat.ino, self.tag, keys.generation()), (stat.mtime, stat.ctime));
-        let known = namespace.censuses.0.lock().get(&key).cloned();
+        let known = namespace.censuses.get(&key);
         let shared = mode.writers.share_names();
         if let Some((fresh, census)) = &known
             && (fresh.is_valid(&times, shared) || fresh.rests(shared))
         {
-            return Ok(census.clone());
+            let is_certain = fresh.is_certain(&times);
+            return Ok(Counted { census: census.clone(), is_certain });
         }
         let (before, begun) = (known.as_ref().map(|(fresh, _)| fresh), Instant::now());
         let fresh = Freshness::new(times, before, begun);
         let census = Arc::new(self.take_census()?);
         let fresh = fresh.took(begun.elapsed());
-        namespace.censuses.0.lock().put(key, (fresh, census.clone()));
-        Ok(census)
+        namespace.censuses.keep(key, (fresh, census.clone()));
+        Ok(Counted { census, is_certain: true })
     }
 
     fn take_census(&self) -> Inner<Census> {
-        let (dir, mut cookie, mut census) = (self.dir.reopen()?, 0, Census::default());
+        let (dir, mut cookie, mut count) = (self.dir.reopen()?, 0, Count::default());
         loop {
             let part = dir.read(cookie, LISTED)?;
             let Some(last) = part.last() else { break };
             cookie = last.next;
             let meanings = self.core.read_names(part.iter().map(|entry| &*entry.name))?;
-            for (entry, meaning) in part.into_iter().zip(meanings) {
-                census.junctions.extend(junction::hash_of(&entry.name));
-                let Some(meaning) = meaning else { continue };
-                if let Meaning::Name(sealed) = &meaning {
-                    census.tags.insert(sealed.tag);
-                    if self.is_plain(sealed) {
-                        continue;
-                    }
+            for (entry, meaning) in part.iter().zip(meanings) {
+                if let Some(place) = junction::hash_of(&entry.name) {
+                    count.junction(&place);
                 }
-                census.marks.entry(mark_of(&entry.name)).or_default().push(entry.name);
+                match meaning {
+                    Some(Meaning::Name(Sealed { tag, .. })) if tag == self.tag => {
+                        count.tag(&tag);
+                    }
+                    Some(Meaning::Name(Sealed { tag, plain, suffix, .. })) => {
+                        count.entry(&tag, (&plain, &suffix), mark_of(&entry.name));
+                    }
+                    Some(Meaning::Lost) => {
+                        if let Parts::Long { hash, .. } =
+                            parse(&entry.name, self.keys().longest_name)
+                        {
+                            count.lost(&hash);
+                        }
+                    }
+                    None => {}
+                }
             }
         }
-        census.marks.values_mut().for_each(|names| names.sort_unstable());
-        Ok(census)
+        Ok(count.finish())
     }
 }

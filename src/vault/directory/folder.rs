@@ -17,6 +17,12 @@
 //!   the vault is open; see [`crate::vault::core::vacated`].
 //! * An entry with the directory's own tag, sealed under the current epoch's key, without a suffix
 //!   has the first claim to its name; no search is needed to know that.
+//! * Names under the directory's own tag are looked for in the store. Where more than [`TRIED_MAX`]
+//!   tags are explained, and for marks, names under other tags are looked for only if the census
+//!   shows that an entry may have them. So the time of a listing does not grow with the square of
+//!   the tags. The search for a name that is not found is repeated under all explained tags that
+//!   the census shows, unless the census is certain to be current: an entry that has arrived is
+//!   found at once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,12 +33,14 @@ use crate::format::suffix::{self, Mark, mark_of, marked, split_mark};
 use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
+use crate::vault::core::known_names::Census;
+use crate::vault::directory::census::Counted;
 use crate::vault::directory::names::{Meaning, Sealed};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::keyring::keys::{Epoch, ShareKeys};
+use crate::vault::keyring::keys::ShareKeys;
 use crate::vault::types::{NodeId, ROOT};
 
-/// Up to this many explained tags are tried one by one. Of more, only those that a listing shows.
+/// Up to this many explained tags are tried one by one. Of more, only those that the census shows.
 const TRIED_MAX: usize = 8;
 
 fn check_name(name: &[u8]) -> Inner<()> {
@@ -47,6 +55,22 @@ fn check_name(name: &[u8]) -> Inner<()> {
 
 /// An existing stored name, with its `stat` if requested.
 type Found = Option<(Vec<u8>, Option<Stat>)>;
+
+/// A plain name and a suffix as stored.
+type Split<'a> = (&'a [u8], &'a [u8]);
+
+/// Returns the parts of which a shown name may consist, as a whole plain name first.
+fn splits(name: &[u8]) -> impl Iterator<Item = Split<'_>> {
+    std::iter::once((name, &b""[..])).chain(suffix::splits(name))
+}
+
+/// The tags, beside the directory's own, under which a name is looked for.
+enum Others {
+    /// All of these.
+    All(Arc<[Tag]>),
+    /// Those of these with which the census shows the name.
+    Shown(Arc<[Tag]>, Arc<Census>),
+}
 
 /// A directory whose names are in use.
 pub(crate) struct Folder<'a> {
@@ -93,6 +117,9 @@ impl Folder<'_> {
         if let Some(found) = self.has_first(name, None, 1)? {
             return Ok(Some(found));
         }
+        if let Some(found) = self.has_first_lately(name)? {
+            return Ok(Some(found));
+        }
         if let Some(stored) = self.has_mark(name, None)? {
             return Ok(self.there(&stored)?.map(|stat| (stored, Some(stat))));
         }
@@ -134,18 +161,53 @@ impl Folder<'_> {
         }
     }
 
+    /// Returns the explained tags of entries that may be here.
+    fn shown_tags(&self) -> Inner<Arc<[Tag]>> {
+        let explained = self.core.explained(&self.tag)?;
+        if explained.len() <= TRIED_MAX {
+            return Ok(explained);
+        }
+        let Counted { census, .. } = self.census()?;
+        let shown = |tag: &&Tag| explained.binary_search(tag).is_ok();
+        Ok(census.tags().iter().filter(shown).copied().collect())
+    }
+
     /// Returns the tags of entries here, the directory's own first: those that evidence explains
     /// follow, if entries with them may be here.
     fn tags(&self) -> Inner<Vec<Tag>> {
+        Ok([&[self.tag], &*self.shown_tags()?].concat())
+    }
+
+    fn others(&self) -> Inner<Others> {
         let explained = self.core.explained(&self.tag)?;
-        let mut tags = vec![self.tag];
         if explained.len() <= TRIED_MAX {
-            tags.extend_from_slice(&explained);
-        } else {
-            let census = self.census()?;
-            tags.extend(explained.iter().filter(|tag| census.tags.contains(*tag)));
+            return Ok(Others::All(explained));
         }
-        Ok(tags)
+        Ok(Others::Shown(explained, self.census()?.census))
+    }
+
+    /// Returns the tags under which a name is looked for, the directory's own first, in the order of
+    /// their claims. `known` is an entry that exists and claims the name.
+    fn tags_of(&self, (plain, suffix): Split, among: &Others, known: Option<&Sealed>) -> Vec<Tag> {
+        let (explained, census) = match among {
+            Others::All(tags) => return [&[self.tag], &**tags].concat(),
+            Others::Shown(explained, census) => (explained, census),
+        };
+        let belongs = |tag: &&Tag| explained.binary_search(tag).is_ok();
+        let shown = census.tags_of((plain, suffix), None).filter(belongs);
+        let mut tags: BTreeSet<Tag> = shown.copied().collect();
+        tags.extend(known.filter(|s| (&*s.plain, &*s.suffix) == (plain, suffix)).map(|s| s.tag));
+        if !census.lost.is_empty() {
+            let is_lost = |stored: StoredName| match stored {
+                StoredName::Long { hash, .. } => census.lost.has(&hash),
+                StoredName::Short(_) => false,
+            };
+            let may_be = |tag: &&Tag| self.encodings(tag, plain).any(is_lost);
+            let is_long = matches!(self.encode(plain), Ok(StoredName::Long { .. }));
+            tags.extend(explained.iter().filter(|_| is_long).filter(may_be));
+        }
+        tags.remove(&self.tag);
+        std::iter::once(self.tag).chain(tags).collect()
     }
 
     /// Returns whether an entry with this tag belongs here.
@@ -158,34 +220,67 @@ impl Folder<'_> {
         sealed.tag == self.tag && !sealed.is_old && sealed.suffix.is_empty()
     }
 
+    /// Returns the stored names of a plain name for the directory with this tag, under each epoch's
+    /// key.
+    fn encodings(&self, tag: &Tag, plain: &[u8]) -> impl Iterator<Item = StoredName> {
+        let encode = |epoch| self.keys().names_of(epoch).encode(tag, plain);
+        self.keys().all_epochs().filter_map(encode)
+    }
+
+    /// Returns the stored names of one way to take a name apart, under these tags.
+    fn entries(&self, tags: Vec<Tag>, (plain, suffix): Split) -> impl Iterator<Item = Vec<u8>> {
+        tags.into_iter().flat_map(move |tag| {
+            let entry = |stored: StoredName| [stored.entry(), suffix].concat();
+            self.encodings(&tag, plain).map(entry).collect::<Vec<_>>()
+        })
+    }
+
     /// Returns the entries that claim `name` as their first one, in the order of their claims: the
     /// whole name under the directory's own tag and then under the explained ones, each under every
     /// epoch's key; then split before each possible suffix.
-    fn claims(&self, tags: &[Tag], name: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-        let whole = std::iter::once((name, &b""[..]));
-        let epochs: Vec<&Epoch> = self.keys().all_epochs().collect();
-        whole.chain(suffix::splits(name)).flat_map(move |(plain, suffix)| {
-            let encode = |tag: &Tag, epoch: &Epoch| {
-                let stored = self.keys().names_of(epoch).encode(tag, plain)?;
-                Some([stored.entry(), suffix].concat())
-            };
-            let entries = tags.iter().flat_map(|tag| epochs.iter().map(move |e| (*tag, *e)));
-            entries.filter_map(|(tag, epoch)| encode(&tag, epoch)).collect::<Vec<_>>()
-        })
+    fn claims(
+        &self,
+        name: &[u8],
+        others: Others,
+        known: Option<&Sealed>,
+    ) -> impl Iterator<Item = Vec<u8>> {
+        splits(name).flat_map(move |split| self.entries(self.tags_of(split, &others, known), split))
     }
 
     /// Returns the entry that has `name` as its first one; `known` is known to exist. The first
     /// `skipped` claims are known not to.
-    fn has_first(&self, name: &[u8], known: Option<&[u8]>, skipped: usize) -> Inner<Found> {
+    fn has_first(
+        &self,
+        name: &[u8],
+        known: Option<(&[u8], &Sealed)>,
+        skipped: usize,
+    ) -> Inner<Found> {
         let count = if self.is_vacated(name) { 1 } else { usize::MAX };
         if skipped >= count {
             return Ok(None);
         }
-        for entry in self.claims(&self.tags()?, name).take(count).skip(skipped) {
-            // A name that is too long for any store is not looked up.
-            if entry.len() > NAME_MAX {
-                continue;
-            }
+        let (entry, sealed) = known.unzip();
+        self.first_of(self.claims(name, self.others()?, sealed).take(count).skip(skipped), entry)
+    }
+
+    /// Returns the entry that has `name` as its first one and that the census does not show, if the
+    /// census may not be current.
+    fn has_first_lately(&self, name: &[u8]) -> Inner<Found> {
+        let is_tried = self.core.explained(&self.tag)?.len() <= TRIED_MAX;
+        if is_tried || self.is_vacated(name) || self.census()?.is_certain {
+            return Ok(None);
+        }
+        self.first_of(self.claims(name, Others::All(self.shown_tags()?), None), None)
+    }
+
+    /// Returns the first of these entries that exists; `known` is known to.
+    fn first_of(
+        &self,
+        claims: impl Iterator<Item = Vec<u8>>,
+        known: Option<&[u8]>,
+    ) -> Inner<Found> {
+        // A name that is too long for any store is not looked up.
+        for entry in claims.filter(|entry| entry.len() <= NAME_MAX) {
             if known == Some(&*entry) {
                 return Ok(Some((entry, None)));
             }
@@ -203,9 +298,12 @@ impl Folder<'_> {
         if self.is_vacated(name) {
             return Ok(None);
         }
-        for stored in self.with_mark(&mark, known)? {
+        for stored in self.with_mark(rest, &mark, known)? {
             if known == Some(&*stored) {
                 return Ok(Some(stored));
+            }
+            if self.there(&stored)?.is_none() {
+                continue;
             }
             let Some(meaning) = self.core.read_name(&stored)? else { continue };
             if let Meaning::Name(sealed) = &meaning
@@ -221,11 +319,21 @@ impl Folder<'_> {
         Ok(None)
     }
 
-    /// Returns the entries that may have this mark, by their bytes.
-    fn with_mark(&self, mark: &Mark, known: Option<&[u8]>) -> Inner<BTreeSet<Vec<u8>>> {
-        let census = self.census()?;
-        let listed = census.marks.get(mark).into_iter().flatten().map(|stored| stored.to_vec());
-        Ok(listed.chain(known.map(<[u8]>::to_vec)).collect())
+    /// Returns the entries that may claim `rest` with this mark, by their bytes. They need not exist.
+    fn with_mark(
+        &self,
+        rest: &[u8],
+        mark: &Mark,
+        known: Option<&[u8]>,
+    ) -> Inner<BTreeSet<Vec<u8>>> {
+        let Counted { census, .. } = self.census()?;
+        let sealed = splits(rest).flat_map(|split| {
+            let others = census.tags_of(split, Some(*mark));
+            self.entries(std::iter::once(&self.tag).chain(others).copied().collect(), split)
+        });
+        let stored = may_be_sealed(rest).then(|| rest.to_vec());
+        let marked = sealed.chain(stored).filter(|stored| mark_of(stored) == *mark);
+        Ok(marked.chain(known.map(<[u8]>::to_vec)).collect())
     }
 
     /// Returns the entry that has its stored name `name`, if no other has that name.
@@ -300,7 +408,9 @@ impl Folder<'_> {
             return Ok(Some(name)); // nothing has an earlier claim
         }
         let has = self.is_explained(&sealed.tag)?
-            && self.has_first(&name, Some(stored), 0)?.is_some_and(|(entry, _)| entry == stored);
+            && self
+                .has_first(&name, Some((stored, sealed)), 0)?
+                .is_some_and(|(entry, _)| entry == stored);
         Ok(has.then_some(name))
     }
 
@@ -364,13 +474,9 @@ impl Folder<'_> {
     /// Returns whether an entry other than `stored`, which need not exist, has the place `place`:
     /// the junction there belongs to that entry.
     pub(in crate::vault) fn is_place_of_another(&self, stored: &[u8], place: &[u8]) -> Inner<bool> {
-        let tags = self.tags()?;
-        for epoch in self.keys().all_epochs() {
-            let cipher = self.keys().names_of(epoch);
-            for other in tags.iter().filter_map(|tag| cipher.encode(tag, place)) {
-                if other.entry() != stored && self.there(other.entry())?.is_some() {
-                    return Ok(true);
-                }
+        for other in self.entries(self.tags()?, (place, b"")) {
+            if other != stored && self.there(&other)?.is_some() {
+                return Ok(true);
             }
         }
         Ok(false)
@@ -378,21 +484,30 @@ impl Folder<'_> {
 
     /// Returns the tags that a directory at the place `name` may have.
     pub(in crate::vault) fn tags_at(&self, name: &[u8]) -> Inner<Vec<Tag>> {
-        let (keys, tags) = (self.keys(), self.tags()?);
-        let of_epoch = |epoch| {
-            let cipher = keys.names_of(epoch);
-            let stored = tags.iter().filter_map(move |tag| cipher.encode(tag, name));
-            stored.filter_map(|stored| keys.tag_of(stored.entry())).collect::<Vec<_>>()
-        };
-        Ok(keys.all_epochs().flat_map(of_epoch).collect())
+        let stored = self.entries(self.tags()?, (name, b""));
+        Ok(stored.filter_map(|stored| self.keys().tag_of(&stored)).collect())
     }
 
     /// Returns the tags under which a junction of this directory may be stored, its own first.
     pub(in crate::vault) fn junction_tags(&self) -> Inner<Vec<Tag>> {
         let explained = self.core.explained(&self.tag)?;
-        let is_none = explained.len() > TRIED_MAX && self.census()?.junctions.is_empty();
+        let is_none = explained.len() > TRIED_MAX && self.census()?.census.junctions.is_empty();
         let others = if is_none { &[] } else { &*explained };
         Ok([&[self.tag], others].concat())
+    }
+
+    /// Returns where the junction of a place may be: the tags of the directory, its own first, each
+    /// with the hash of the place. Those that a census which is certain does not show are left out.
+    pub(in crate::vault) fn junction_places(&self, place: &[u8]) -> Inner<Vec<(Tag, [u8; 32])>> {
+        let tags = self.junction_tags()?;
+        let counted = if tags.len() > 1 + TRIED_MAX { Some(self.census()?) } else { None };
+        let census = counted.filter(|c| c.is_certain).map(|c| c.census);
+        let may_be = |tag: &Tag, hash: &[u8; 32]| {
+            *tag == self.tag || census.as_ref().is_none_or(|census| census.junctions.has(hash))
+        };
+        let hashes = |tag: &Tag| self.keys().place_hashes(tag, place);
+        let places = tags.iter().flat_map(|tag| hashes(tag).into_iter().map(|hash| (*tag, hash)));
+        Ok(places.filter(|(tag, hash)| may_be(tag, hash)).collect())
     }
 }
 

@@ -58,18 +58,16 @@ impl Folder<'_> {
     /// Returns the valid junction at a place.
     pub fn junction(&self, name: &[u8]) -> Inner<Option<Junction>> {
         let keys = self.keys();
-        for tag in self.junction_tags()? {
-            for hash in keys.place_hashes(&tag, name) {
-                let file = file_name(&hash);
-                let Some(bytes) = read_control(&*self.dir, &file, JUNCTION_MAX)? else { continue };
-                let opened = keys.open_record(RecordKind::Junction, &bound(&tag, &hash), &bytes);
-                match opened.and_then(|plain| Ok(Junction::decode(&plain)?)) {
-                    Ok(junction) if junction.name == name => return Ok(Some(junction)),
-                    Ok(_) => {
-                        tracing::error!("{}: a junction that belongs to another name", shown(&file))
-                    }
-                    Err(fault) => drop(fault.at("read", || shown(&file).into())),
+        for (tag, hash) in self.junction_places(name)? {
+            let file = file_name(&hash);
+            let Some(bytes) = read_control(&*self.dir, &file, JUNCTION_MAX)? else { continue };
+            let opened = keys.open_record(RecordKind::Junction, &bound(&tag, &hash), &bytes);
+            match opened.and_then(|plain| Ok(Junction::decode(&plain)?)) {
+                Ok(junction) if junction.name == name => return Ok(Some(junction)),
+                Ok(_) => {
+                    tracing::error!("{}: a junction that belongs to another name", shown(&file))
                 }
+                Err(fault) => drop(fault.at("read", || shown(&file).into())),
             }
         }
         Ok(None)

@@ -1,6 +1,6 @@
 //! Maps names to entries: stored names, evidence of renames, junctions.
 
-mod census;
+pub(super) mod census;
 pub(super) mod evidence;
 pub(super) mod folder;
 pub(super) mod junction;

@@ -18,6 +18,7 @@ use crate::store::{Dir, Kind, RenameMode};
 use crate::vault::core::Core;
 use crate::vault::core::trash::Trash;
 use crate::vault::core::trash::remove_all;
+use crate::vault::directory::census::Counted;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
@@ -208,11 +209,12 @@ impl Place {
             let was_moved =
                 beside.tags_at(&self.name)?.iter().any(|place| explained.contains(place));
             let inside = core.folder_at(self.parent.open_dir(&stored)?, tag);
-            let tags = &inside.census()?.tags;
+            let Counted { census, .. } = inside.census()?;
+            let tags = census.tags();
             let is_folder = if tags.is_empty() {
                 !beside.exists(&self.name)?
             } else {
-                explained.iter().any(|tag| tags.contains(tag))
+                tags.iter().any(|tag| explained.binary_search(tag).is_ok())
             };
             if was_moved && is_folder {
                 return Ok(Some(Aside { name, stored }));
