@@ -2,7 +2,7 @@
 //! or restores.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kithfs::crypto::{
     RecordCipher, Suite, Tag, directory_key, directory_tag, moved_place, root_tag,
@@ -377,6 +377,37 @@ fn a_lost_long_name_in_an_often_renamed_directory_is_found() {
         assert_eq!(get(&vault, format!("dir 12/{n:0>200}").as_bytes()).unwrap(), b"x", "{n}");
     }
     assert_eq!(names(&vault, b"dir 12").len(), 12);
+}
+
+/// A marked entry has a long name that arrives later. The directory's times do not change then, and
+/// the entry must be found under the name with which it is listed.
+#[test]
+fn a_marked_entry_is_found_once_its_long_name_arrives() {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    [b"a", b"b"].iter().for_each(|dir| mkdir(&vault, *dir).unwrap());
+    put(&vault, &[b"a/", &LONG[..]].concat(), b"long").unwrap();
+    let from = vault.cipher_path(&[b"a/", &LONG[..]].concat()).unwrap();
+    let to = vault.cipher_path(b"b").unwrap();
+    vault.close().unwrap();
+    let stored = carry(&store, &from, &to);
+    let path = [b"b/", &marked(&LONG, &stored)[..]].concat();
+    let (dir, file) = raw::long_names(&(store.root() as Arc<dyn Dir>)).remove(0);
+    let sealed = raw::read(&*dir, &file);
+    dir.unlink(&file).unwrap();
+    let vault = vaults::open(store.root()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(get(&vault, &path).unwrap_err().errno(), libc::ENOENT);
+        std::thread::sleep(Duration::from_millis(2100)); // the directory is at rest for that long
+    }
+    raw::write(&*dir, &file, &sealed);
+    let end = Instant::now() + Duration::from_secs(60);
+    while get(&vault, &path).is_err() {
+        assert!(Instant::now() < end, "the entry is not found");
+        std::thread::yield_now();
+    }
+    assert_eq!(get(&vault, &path).unwrap(), b"long");
 }
 
 /// A link, a FIFO, a file in place of a directory or the reverse, where evidence or a long name should

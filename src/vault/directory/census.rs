@@ -42,7 +42,9 @@ impl Folder<'_> {
             let is_certain = fresh.is_certain(&times);
             return Ok(Counted { census: census.clone(), is_certain });
         }
-        let (before, begun) = (known.as_ref().map(|(fresh, _)| fresh), Instant::now());
+        // If a long name was lost, the times are no proof: its arrival changes no time of the directory.
+        let before = known.as_ref().filter(|(_, census)| census.lost.is_empty());
+        let (before, begun) = (before.map(|(fresh, _)| fresh), Instant::now());
         let fresh = Freshness::new(times, before, begun);
         let census = Arc::new(self.take_census()?);
         let fresh = fresh.took(begun.elapsed());
