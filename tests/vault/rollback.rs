@@ -12,7 +12,7 @@ use kithfs::store::mem::MemStore;
 use kithfs::store::os::OsDir;
 use kithfs::store::{Access, Call, Dir, Kind, RenameMode};
 use kithfs::vault::{
-    CheckFault, Event, Events, Notice, NoticeKind, OpenOptions, SurveyOptions, Vault,
+    CheckFault, Event, Events, Notice, NoticeKind, OpenOptions, ROOT, SurveyOptions, Vault,
 };
 use parking_lot::Mutex;
 
@@ -763,6 +763,92 @@ fn a_vault_is_closed_in_the_midst_of_a_comparison() {
     // Files that were not looked at do not count as gone.
     plan.slow_down(Call::OpenFile, Duration::ZERO);
     assert_eq!(client.told(&store), []);
+}
+
+/// A vault with a directory of so many files that it is not listed for a change in it.
+fn large(files: usize) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
+    slow(files, Duration::ZERO)
+}
+
+/// Every 30 seconds the directories with changes were listed, and each file in them was opened: in a
+/// directory of a million files one new file cost a million openings, and an import into one
+/// directory took time that grew with the square of its entries, and memory for what had to wait.
+#[test]
+fn recording_a_change_reads_no_other_file() {
+    let calls = |files: usize| {
+        let (store, plan, client) = large(files);
+        let vault = vaults::open(store).unwrap();
+        vault.remember(&client.path(), false).unwrap();
+        put(&vault, b"new", b"text").unwrap();
+        write_at(&vault, b"file 7", 1, b"E").unwrap();
+        plan.reset();
+        vault.learn().unwrap();
+        let calls = plan.count(Calls::All);
+        vault.close().unwrap();
+        calls
+    };
+    let [small, large] = [1100, 2200].map(calls);
+    assert_eq!(small, large);
+    assert!(small < 100, "{small}");
+}
+
+/// Changes names and files of a directory with so many files in two sessions, and puts back what was
+/// there before, or removes what is there now. Returns what the client notices then.
+fn told_after_changes(files: usize) -> Vec<(String, NoticeKind)> {
+    let (store, _, client) = large(files);
+    let names = [&b"file 1"[..], b"file 3", b"file 4", b"file 6", b"file 10"];
+    let before = names.map(|name| {
+        let stored = cipher(&store, name);
+        (bytes(&store, &stored), stored)
+    });
+    let vault = vaults::open(store.clone()).unwrap();
+    vault.remember(&client.path(), false).unwrap();
+    let unlink = |name: &[u8]| vault.unlink(ROOT, name).unwrap();
+    let moved = |from: &[u8], to: &[u8]| rename(&vault, from, to, RenameMode::Replace).unwrap();
+    write_at(&vault, b"file 1", 1, b"E").unwrap();
+    moved(b"file 3", b"renamed");
+    unlink(b"file 4");
+    put(&vault, b"another", b"text").unwrap();
+    moved(b"another", b"file 6");
+    for name in [&b"new"[..], b"written", b"both"] {
+        put(&vault, name, b"text").unwrap();
+    }
+    mkdir(&vault, b"dir").unwrap();
+    put(&vault, b"dir/inside", b"text").unwrap();
+    unlink(b"file 9");
+    unlink(b"file 10");
+    put(&vault, b"file 10", b"again").unwrap();
+    vault.learn().unwrap();
+    moved(b"dir", b"moved");
+    moved(b"both", b"second");
+    let written = cipher(&store, b"written");
+    let first = bytes(&store, &written);
+    write_at(&vault, b"written", 1, b"E").unwrap();
+    vault.close().unwrap();
+    assert_eq!(client.told(&store), []);
+
+    before.iter().for_each(|(bytes, stored)| set(&store, stored, bytes));
+    set(&store, &written, &first);
+    let (moved, inside) = (cipher(&store, b"moved"), cipher(&store, b"moved/inside"));
+    store.open_dir(&moved).unwrap().unlink(last(&inside)).unwrap();
+    for name in [&b"new"[..], b"second"] {
+        store.unlink(&cipher(&store, name)).unwrap();
+    }
+    client.told(&store)
+}
+
+/// Only the changed names of a large directory are looked up when its changes are recorded, and that
+/// records the same as a listing.
+#[test]
+fn all_changes_in_a_large_directory_are_recorded() {
+    let told = told_after_changes(1100);
+    assert_eq!(told, told_after_changes(100));
+    let paths: Vec<_> = told.iter().map(|(path, _)| &path[..]).collect();
+    for path in
+        ["file 1", "file 4", "file 6", "file 10", "moved/inside", "new", "second", "written"]
+    {
+        assert!(paths.contains(&path), "{path}: {told:?}");
+    }
 }
 
 /// Keeps only the alarms.

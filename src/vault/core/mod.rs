@@ -75,13 +75,14 @@ pub(crate) enum NameChange {
     /// An object was put there: by a rename, or by the first commit of a new file. For a file its
     /// id and version, if they are known.
     Taken(Option<([u8; 32], u64)>),
+    /// The file with this name is about to be committed. The name stays as it is.
+    Written,
 }
 
 /// The rollback database, as a share informs it of local changes.
 pub(crate) trait Witness: Send + Sync {
-    /// Notes a change of a name in a directory. Without a name: something in the directory was
-    /// committed.
-    fn note(&self, core: &Core, directory: NodeId, name: Option<(&[u8], NameChange)>);
+    /// Notes a change of a name in a directory.
+    fn note(&self, core: &Core, directory: NodeId, name: &[u8], change: NameChange);
 
     /// Notes that a file with this id is committed.
     fn note_file(&self, id: &[u8; 32]);
@@ -366,21 +367,21 @@ impl Core {
     /// Notes a change of a name, before it is made.
     pub fn remember_name(&self, directory: NodeId, name: &[u8]) {
         if let Some(memory) = self.memory.get() {
-            memory.note(self, directory, Some((name, NameChange::Any)));
+            memory.note(self, directory, name, NameChange::Any);
         }
     }
 
     /// Notes that the object with a name was removed or renamed, after that was done.
     pub fn remember_left(&self, directory: NodeId, name: &[u8]) {
         if let Some(memory) = self.memory.get() {
-            memory.note(self, directory, Some((name, NameChange::Left)));
+            memory.note(self, directory, name, NameChange::Left);
         }
     }
 
     /// Notes that an object was put under a name, after that was done; see [`NameChange::Taken`].
     pub fn remember_taken(&self, directory: NodeId, name: &[u8], file: Option<([u8; 32], u64)>) {
         if let Some(memory) = self.memory.get() {
-            memory.note(self, directory, Some((name, NameChange::Taken(file))));
+            memory.note(self, directory, name, NameChange::Taken(file));
         }
     }
 
@@ -405,7 +406,7 @@ impl Core {
         let Some(memory) = self.memory.get() else { return };
         memory.note_file(id);
         if let Ok(link) = self.nodes.link(node) {
-            memory.note(self, if node == ROOT { ROOT } else { link.parent }, None);
+            memory.note(self, link.parent, &link.name, NameChange::Written);
             if let Some(version) = base {
                 memory.note_base(self, link.parent, &link.name, id, version);
             }

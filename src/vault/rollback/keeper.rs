@@ -72,8 +72,8 @@ impl Memory {
 }
 
 impl Witness for Memory {
-    /// Notes that this client changes the name `name` in a directory, or commits a file in it.
-    fn note(&self, core: &Core, directory: NodeId, name: Option<(&[u8], NameChange)>) {
+    /// Notes that this client changes the name `name` in a directory, or commits its file.
+    fn note(&self, core: &Core, directory: NodeId, name: &[u8], change: NameChange) {
         let (Ok(tag), Ok(place)) = (core.directory_tag(directory), self.place_of(core, directory))
         else {
             return;
@@ -97,6 +97,7 @@ impl Witness for Memory {
                     chain,
                     names: HashMap::new(),
                     bases: HashMap::new(),
+                    written: HashMap::new(),
                     number: 0,
                 };
                 *len += new.weight();
@@ -104,19 +105,23 @@ impl Witness for Memory {
             }
         };
         touched.number = *count;
-        if let Some((name, change)) = name {
-            let put = match change {
-                NameChange::Taken(file) => file.map(|(id, version)| (short(&id), version)),
-                // Something may be about to take a name that is free.
-                NameChange::Any => {
-                    let done = touched.names.get(name);
-                    done.filter(|done| done.change != NameChange::Left).and_then(|done| done.put)
-                }
-                NameChange::Left => touched.names.get(name).and_then(|done| done.put),
-            };
-            let done = Done { change, put, number: *count };
-            *len += usize::from(touched.names.insert(name.to_vec(), done).is_none());
-        }
+        let done = touched.names.get(name);
+        let put = match change {
+            NameChange::Taken(file) => file.map(|(id, version)| (short(&id), version)),
+            // Something may be about to take a name that is free.
+            NameChange::Any => {
+                done.filter(|done| done.change != NameChange::Left).and_then(|done| done.put)
+            }
+            NameChange::Left | NameChange::Written => done.and_then(|done| done.put),
+        };
+        let is_new = match change {
+            NameChange::Written => touched.written.insert(name.to_vec(), *count).is_none(),
+            _ => {
+                let done = Done { change, put, number: *count };
+                touched.names.insert(name.to_vec(), done).is_none()
+            }
+        };
+        *len += usize::from(is_new);
         if held.is_full() {
             self.wake.1.notify_all();
         }
@@ -195,6 +200,7 @@ impl Witness for Memory {
                     there.get_mut().number = touched.number.max(there.get().number);
                     there.get_mut().names.extend(touched.names);
                     there.get_mut().bases.extend(touched.bases);
+                    there.get_mut().written.extend(touched.written);
                 }
                 Entry::Vacant(free) => drop(free.insert(touched)),
             }

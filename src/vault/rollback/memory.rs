@@ -1,6 +1,6 @@
 //! The part of the rollback database in memory: keys, and local changes that are not written yet.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +39,8 @@ pub(super) struct Touched {
     pub(super) names: HashMap<Vec<u8>, Done>,
     /// Files that were written, by their names, until they are compared with what was seen.
     pub(super) bases: HashMap<Vec<u8>, Base>,
+    /// Names of files that were committed, and the number of the last commit.
+    pub(super) written: HashMap<Vec<u8>, u64>,
     /// Number of the last operation.
     pub(super) number: u64,
 }
@@ -48,6 +50,12 @@ impl Touched {
     /// above it.
     pub(super) fn weight(&self) -> usize {
         1 + self.chain.len() / 16
+    }
+
+    /// Returns the names of all entries that may have changed.
+    pub(super) fn noted(&self) -> BTreeSet<&[u8]> {
+        let names = self.names.keys().chain(self.bases.keys()).chain(self.written.keys());
+        names.map(Vec::as_slice).collect()
     }
 }
 
@@ -108,6 +116,7 @@ impl Held {
         self.touched.retain(|place, touched| {
             let Some(learnt) = learnt.get(place) else { return true };
             touched.names.retain(|name, done| learnt.names.get(name) != Some(done));
+            touched.written.retain(|name, number| learnt.written.get(name) != Some(number));
             // One that has no entry was not compared.
             let is_over =
                 |name: &[u8], base: &Base| base.is_written && learnt.bases.get(name) == Some(base);
@@ -115,8 +124,12 @@ impl Held {
             touched.number != learnt.number
                 || !touched.names.is_empty()
                 || !touched.bases.is_empty()
+                || !touched.written.is_empty()
         });
-        let len = |touched: &Touched| touched.weight() + touched.names.len() + touched.bases.len();
+        let len = |touched: &Touched| {
+            let Touched { names, bases, written, .. } = touched;
+            touched.weight() + names.len() + bases.len() + written.len()
+        };
         self.len = self.touched.values().map(len).sum();
     }
 }

@@ -23,7 +23,7 @@ mod seen;
 pub(super) mod suspect;
 mod written;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
 use crate::crypto::Tag;
 use crate::format::name::is_control;
-use crate::store::{Access, Dir, DirEntry, Kind};
+use crate::store::{Access, Dir, Kind};
 use crate::vault::core::Core;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::Meaning;
@@ -65,6 +65,10 @@ const BATCH: usize = 32_768;
 const ROWS: usize = 4096;
 /// Bytes of names that are read from a listing at a time.
 const PIECE: usize = 1 << 16;
+/// Maximum number of recorded entries of a directory that is listed for local changes in it. In a
+/// larger one only the changed names are looked up, see [`Survey::is_large`]: changes follow each
+/// other, and a listing for each of them would take time that grows with the square of the entries.
+const LISTED_MAX: usize = 1000;
 /// Maximum number of directories held open for their sub-directories. Others are opened again by
 /// their paths.
 const OPEN_MAX: usize = 32;
@@ -331,23 +335,27 @@ impl<'a> Survey<'a> {
     /// Records only these directories, by their stored and plain paths: after local changes.
     pub fn learn(mut self, touched: &HashMap<PlaceId, Touched>) -> Inner<()> {
         self.whole = false;
-        for (place, Touched { tag, cipher, plain, .. }) in touched {
+        for (place, touched) in touched {
             let here = Here {
                 open: None,
-                tag: *tag,
+                tag: touched.tag,
                 place: *place,
-                cipher: cipher.clone(),
-                plain: plain.clone(),
+                cipher: touched.cipher.clone(),
+                plain: touched.plain.clone(),
                 former: None,
             };
-            let dir = self.core.open_parent(cipher).and_then(|(dir, name)| {
+            let dir = self.core.open_parent(&touched.cipher).and_then(|(dir, name)| {
                 Ok(if name.is_empty() { dir } else { dir.open_dir(name)? })
             });
             let Ok(dir) = dir else {
                 self.forget_ours(&here)?;
                 continue;
             };
-            if let Err(fault) = self.directory(&dir, here) {
+            let looked = match self.is_large(place)? {
+                true => self.noted(&dir, here, &touched.noted()),
+                false => self.directory(&dir, here),
+            };
+            if let Err(fault) = looked {
                 tracing::debug!(
                     errno = fault.errno(),
                     "rollback database: a directory cannot be read"
@@ -370,6 +378,13 @@ impl<'a> Survey<'a> {
         }
         self.write()?;
         self.db.set_others(self.others)
+    }
+
+    /// Returns whether only the changed names of a directory are looked up. In a synced vault the
+    /// copies beside them count too: what another machine has written there is a note.
+    fn is_large(&self, place: &PlaceId) -> Inner<bool> {
+        let rows = || self.reader.rows(&prefix(place), None, LISTED_MAX + 1);
+        Ok(!self.core.mode.synced && rows()?.len() > LISTED_MAX)
     }
 
     /// Records that another client has changed the vault, if a new file shows it. After an
@@ -597,7 +612,7 @@ impl<'a> Survey<'a> {
             let folder = self.core.folder_at(dir.clone(), here.tag);
             for entry in entries.iter().filter(|e| !is_control(&e.name)) {
                 self.give_way()?;
-                let Some(present) = self.look(&folder, dir, entry, is_touched)? else {
+                let Some(present) = self.look(&folder, dir, &entry.name, is_touched)? else {
                     continue;
                 };
                 let key = self.memory.key(&here.place, &present.name);
@@ -627,17 +642,44 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
+    /// Compares only these names of a directory, and records them.
+    fn noted(&mut self, dir: &Arc<dyn Dir>, here: Here, names: &BTreeSet<&[u8]>) -> Inner<()> {
+        let here = Arc::new(here);
+        let folder = self.core.folder_at(dir.clone(), here.tag);
+        let mut absent = Vec::new();
+        for &name in names {
+            let present = match folder.find(name) {
+                Ok((stored, _)) => self.look(&folder, dir, &stored, true)?,
+                // A call with a name that is too long or not allowed has failed.
+                Err(Fault::Os(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL)) => None,
+                Err(fault) => return Err(fault),
+            };
+            let key = self.memory.key(&here.place, name);
+            match present.filter(|present| present.name == name) {
+                Some(present) => self.entry(key, present, &here)?,
+                None => absent.push(key),
+            }
+        }
+        self.visited.insert(prefix(&here.place));
+        for key in absent {
+            if let Some(row) = self.row(&key)? {
+                self.absent(key, row, &here)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the present state of an entry of the store; `None` if it is not a name of this
     /// directory.
     fn look(
         &mut self,
         folder: &Folder,
         dir: &Arc<dyn Dir>,
-        entry: &DirEntry,
+        stored: &[u8],
         is_touched: bool,
     ) -> Inner<Option<Present>> {
-        let Some(meaning) = self.core.read_name(&entry.name)? else { return Ok(None) };
-        let Some(name) = folder.shown(&entry.name, &meaning)? else { return Ok(None) };
+        let Some(meaning) = self.core.read_name(stored)? else { return Ok(None) };
+        let Some(name) = folder.shown(stored, &meaning)? else { return Ok(None) };
         let (copy_of, is_former) = match meaning {
             Meaning::Name(sealed) if sealed.plain != name => {
                 (Some(sealed.plain), sealed.is_old && sealed.suffix.is_empty())
@@ -645,7 +687,7 @@ impl<'a> Survey<'a> {
             _ => (None, false),
         };
         let unknown = Thing { kind: FILE, id: NOTHING, version: 0 };
-        let stat = match dir.stat(&entry.name) {
+        let stat = match dir.stat(stored) {
             Ok(stat) => stat,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             Err(_) => {
@@ -655,7 +697,7 @@ impl<'a> Survey<'a> {
                     is_former,
                     thing: unknown,
                     inside: None,
-                    stored: entry.name.clone(),
+                    stored: stored.into(),
                     is_share: false,
                 }));
             }
@@ -665,12 +707,12 @@ impl<'a> Survey<'a> {
         }
         let (mut inside, mut is_share) = (None, false);
         let thing = match stat.kind {
-            Kind::File => match self.header(dir, &entry.name) {
+            Kind::File => match self.header(dir, stored) {
                 Some((id, version)) => Thing { kind: FILE, id, version },
                 // Empty, torn or damaged: its state is unknown now.
                 None => unknown,
             },
-            Kind::Dir => match self.boundary(folder, dir, entry, &name) {
+            Kind::Dir => match self.boundary(folder, dir, stored, &name) {
                 Ok((tag, share)) => {
                     inside = (!share).then_some(tag);
                     is_share = share;
@@ -686,7 +728,7 @@ impl<'a> Survey<'a> {
             is_former,
             thing,
             inside,
-            stored: entry.name.clone(),
+            stored: stored.into(),
             is_share,
         }))
     }
@@ -696,12 +738,12 @@ impl<'a> Survey<'a> {
         &self,
         folder: &Folder,
         dir: &Arc<dyn Dir>,
-        entry: &DirEntry,
+        stored: &[u8],
         name: &[u8],
     ) -> Inner<(Tag, bool)> {
-        let inner = dir.open_dir(&entry.name)?;
-        let place = folder.place_name(&entry.name, name)?;
-        let tag = self.core.keys.tag_of(&entry.name).ok_or(Fault::Os(libc::ESTALE))?;
+        let inner = dir.open_dir(stored)?;
+        let place = folder.place_name(stored, name)?;
+        let tag = self.core.keys.tag_of(stored).ok_or(Fault::Os(libc::ESTALE))?;
         match folder.check_boundary(&*inner, place.as_deref()) {
             Ok(()) => Ok((tag, false)),
             // The storage host can put a descriptor anywhere, but not the junction that refers to it.
