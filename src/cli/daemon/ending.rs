@@ -199,6 +199,8 @@ impl Ending {
         log_holders("locked while in use", &mounts::holders(self.mounted.device));
         self.closing.begin();
         self.drop_pages();
+        // Once the mount is gone, the process ends without waiting for this thread.
+        stack::wipe::<{ stack::DEPTH }>();
         match self.mounted.take_away() {
             Ok(true) => {}
             Ok(false) => self.exit(),
@@ -207,8 +209,6 @@ impl Ending {
                 self.exit();
             }
         }
-        // The thread that noticed the event stays.
-        stack::wipe::<{ stack::DEPTH }>();
     }
 
     /// Ends this process if the store does not answer any more before the vault is closed.
