@@ -79,9 +79,19 @@ fn shower() -> impl FnMut(&ShareProgress) {
     }
 }
 
-/// Reseals the remaining data.
+/// Reseals the remaining data. An entry can get another name while a pass works, from another program
+/// or because the pass itself reseals the other of two entries with one name. Such an entry is left
+/// out, and the next pass finds it.
 pub fn pass(connection: &Connection, eager: bool) -> Result<Pending, Failure> {
-    connection.reseal(eager, &mut shower())
+    let mut left = connection.reseal(eager, &mut shower())?;
+    while !left.is_done(eager) && left.skipped == 0 {
+        let before = (left.files, left.names, left.headers);
+        left = connection.reseal(eager, &mut shower())?;
+        if (left.files, left.names, left.headers) >= before {
+            break;
+        }
+    }
+    Ok(left)
 }
 
 /// Reports what a pass has left.
