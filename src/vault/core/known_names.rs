@@ -197,7 +197,7 @@ struct Claim {
 }
 
 /// Returns the hash of a claimed name: a plain name with a suffix as stored, and perhaps with a mark.
-/// Its seed is unknown to the storage host, who could otherwise choose suffixes of equal hashes.
+/// Its seed is unknown to the storage host, which could otherwise choose suffixes of equal hashes.
 fn hash_of(seed: &RandomState, (plain, suffix): (&[u8], &[u8]), mark: Option<Mark>) -> u32 {
     seed.hash_one((plain, suffix, mark)) as u32
 }
