@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Checks the memory of the daemon with a tree of many files (tree), a very large file (large) and a huge directory (many), and that of
-# commands on a huge directory (commands) and on a vault whose directory contains very many foreign entries (foreign). Prints the number of
-# open handles too.
+# commands on a vault whose directory contains very many foreign entries (foreign). Prints the number of open handles too.
 #
-#     scripts/memory.sh [--full] [tree] [large] [many] [commands] [foreign]      default: all five
+#     scripts/memory.sh [--full] [tree] [large] [many] [foreign]      default: all four
 #
 #   --full    100,000 files, 20 GiB, 1,000,000 entries (needs 26 GiB of disk and about half an hour). Otherwise 10,000 files, 1 GiB, 50,000
 #             entries
@@ -15,7 +14,7 @@ set -euo pipefail
 need python3
 files=10000 bytes=$((1 << 30)) entries=50000
 [ "${1-}" != --full ] || { files=100000 bytes=$((20 << 30)) entries=1000000; shift; }
-parts=" ${*:-tree large many commands foreign} "
+parts=" ${*:-tree large many foreign} "
 wanted() { [[ $parts == *" $1 "* ]]; }
 [ "$(id -u)" -eq 0 ] || skip "needs root, to drop the kernel's caches"
 
@@ -92,38 +91,6 @@ PY
     check "$entries entries forgotten in a new mount" 0
 }
 
-weigh() { # WHAT COMMAND...
-    local what=$1 peak
-    shift
-    peak=$(python3 - "$@" <<'PY'
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-PY
-)
-    echo "$what: $peak KiB of memory (limit $((128 * 1024)))"
-    [ "$peak" -le $((128 * 1024)) ] || die "$what took $peak KiB"
-}
-
-commands() {
-    local pass=(--passphrase-file "$work/passphrase") vault=$work/second command
-    python3 - "$work/source" "$entries" <<'PY'
-import os, sys
-os.makedirs(f"{sys.argv[1]}/many")
-for n in range(int(sys.argv[2])):
-    os.close(os.open(f"{sys.argv[1]}/many/file number {n}", os.O_CREAT | os.O_WRONLY))
-PY
-    "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "${pass[@]}" "$vault" >/dev/null 2>&1
-    weigh "import of $entries files of one directory" "$kithfs" import "${pass[@]}" "$work/source" "$vault"
-    for command in fsck rollback 'share rekey'; do
-        # shellcheck disable=SC2086 # a command and a subcommand
-        weigh "$command of them" "$kithfs" $command "${pass[@]}" "$vault"
-    done
-    weigh "export of them" "$kithfs" export "${pass[@]}" "$vault" "$work/out"
-    [ "$(ls -f "$work/out/many" | wc -l)" -eq $((entries + 2)) ] || die "the export is not whole"
-    rm -rf --one-file-system -- "$work/source" "$work/out" "$vault"
-}
-
 foreign() {
     umount_vault
     python3 - "$vault" "$entries" <<'PY'
@@ -131,9 +98,16 @@ import os, sys
 for n in range(int(sys.argv[2])):
     os.close(os.open(f"{sys.argv[1]}/{'.' if n % 2 else ''}entry-{n:030}", os.O_CREAT | os.O_WRONLY))
 PY
-    local command
+    local command peak
     for command in ls fsck; do
-        weigh "$command beside $entries foreign entries" "$kithfs" "$command" --passphrase-file "$work/passphrase" "$vault"
+        peak=$(python3 - "$kithfs" "$command" --passphrase-file "$work/passphrase" "$vault" <<'PY'
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+PY
+)
+        echo "$command beside $entries foreign entries: $peak KiB of memory (limit $((128 * 1024)))"
+        [ "$peak" -le $((128 * 1024)) ] || die "$command took $peak KiB"
     done
     mount_vault && find_daemon
     ls -f "$plain" >/dev/null
@@ -141,7 +115,7 @@ PY
     find "$vault" -maxdepth 1 -name '*entry-*' -delete
 }
 
-for part in tree large many commands foreign; do
+for part in tree large many foreign; do
     if wanted "$part"; then "$part"; fi
 done
 umount_vault
