@@ -180,8 +180,8 @@ fn writers_of_a_share_write_at_the_same_time() {
 
 /// The folder key changes on one machine while the others write under the former one, and
 /// everything is resealed while their changes arrive. On an idle machine, two runs of three left a
-/// file: the pass renamed one of two directories with the same name, and so the other had another
-/// name than the pass had found.
+/// file: the pass leaves out an entry that is not found any more under the name that it had, and was
+/// not repeated.
 #[test]
 fn a_rekey_loses_nothing_that_others_write() {
     if !can_mount() {

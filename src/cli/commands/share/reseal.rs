@@ -79,9 +79,8 @@ fn shower() -> impl FnMut(&ShareProgress) {
     }
 }
 
-/// Reseals the remaining data. An entry can get another name while a pass works, from another program
-/// or because the pass itself reseals the other of two entries with one name. Such an entry is left
-/// out, and the next pass finds it.
+/// Reseals the remaining data. A pass leaves out an entry that gets another name or is replaced before
+/// its turn, and the next pass finds it.
 pub fn pass(connection: &Connection, eager: bool) -> Result<Pending, Failure> {
     let mut left = connection.reseal(eager, &mut shower())?;
     while !left.is_done(eager) && left.skipped == 0 {
@@ -100,7 +99,14 @@ pub fn tell(left: &Pending, eager: bool) -> Exit {
     if left.is_done(eager) && left.skipped == 0 {
         return Exit::Ok;
     }
-    warn("some data could not be resealed: see `kithfs fsck`, and the log");
+    if left.skipped > 0 {
+        warn("some data could not be resealed: see `kithfs fsck`, and the log");
+    } else {
+        let eager = if eager { " --eager" } else { "" };
+        warn(format_args!(
+            "some data was changed meanwhile and is not resealed: `kithfs share rekey{eager}` continues"
+        ));
+    }
     Exit::Failure
 }
 
