@@ -298,6 +298,11 @@ pub trait Dir: Send + Sync {
     /// Returns whether a lock on a directory excludes every process that can use the store. False
     /// for stores with several machines, and for stores of an unknown type.
     fn directory_locks_suffice(&self) -> bool;
+    /// Returns whether a lock on a range of a file also keeps others from reading those bytes, so that
+    /// concurrent openers would exclude each other's readers.
+    fn has_mandatory_locks(&self) -> bool {
+        false
+    }
     /// Returns whether changes of this directory certainly get their time from this machine's
     /// clock.
     fn has_our_clock(&self) -> bool {

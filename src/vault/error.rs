@@ -105,6 +105,12 @@ pub enum Error {
         /// Why the two exclude each other.
         between: Contention,
     },
+    /// The vault is to be shared by several daemons, and locks on its store keep others from reading.
+    #[error("open {path}: the store is on SMB, where a lock also keeps others from reading: it cannot be mounted as shared", path = path.display())]
+    MandatoryLocks {
+        /// The vault.
+        path: PathBuf,
+    },
     /// An operation that fails by POSIX rules, with its errno.
     #[error("{op}: {}", io::Error::from_raw_os_error(*errno))]
     Os {
@@ -133,6 +139,7 @@ impl Error {
             Error::NoAccess { .. } | Error::Untrusted { .. } => libc::EACCES,
             Error::Members { .. } => libc::EPERM,
             Error::InUse { .. } => libc::EBUSY,
+            Error::MandatoryLocks { .. } => libc::EOPNOTSUPP,
             Error::Os { errno, .. } => *errno,
         }
     }

@@ -59,6 +59,14 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             format_args!("open {}: nothing vouches for this share, made by {}", place(&path), founder.fingerprint()),
         )
         .hint("the storage host may have planted it: accept an invitation first (`kithfs accept`), or accept it unverified with --trust-on-first-use"),
+        Error::MandatoryLocks { path } => Failure::new(
+            Exit::Failure,
+            format_args!("open {}: the store is on SMB, where a lock also keeps others from reading: it cannot be mounted as shared", place(&path)),
+        )
+        .hint(format_args!(
+            "use it on one machine at a time: kithfs set --no-shared {}, and mount it without --shared",
+            word(vault.as_os_str().as_bytes())
+        )),
         Error::InUse { path, holder, between } => in_use(&place(&path), vault, &holder, between),
         Error::Os { op, errno } => {
             let source = std::io::Error::from_raw_os_error(errno);
@@ -213,6 +221,9 @@ mod tests {
         assert_eq!(failure(Error::Os { op: "write", errno: libc::EROFS }).exit.code(), 11);
         assert_eq!(failure(Error::Os { op: "find", errno: libc::ENOENT }).exit.code(), 12);
         assert_eq!(failure(Error::NoAccess { path: path() }).exit.code(), 3);
+        let on_smb = failure(Error::MandatoryLocks { path: path() });
+        assert_eq!(on_smb.exit.code(), 1);
+        assert!(on_smb.hint.unwrap().contains("kithfs set --no-shared /v"));
     }
 
     #[test]

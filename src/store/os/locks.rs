@@ -42,6 +42,10 @@ const OF_ONE_MACHINE: [u32; 17] = [
     0xe0f5_e1e2,
 ];
 
+/// Filesystems (`statfs(2)`) of the kernel's SMB client: `CIFS_SUPER_MAGIC`, and the one of SMB 2 and
+/// later.
+const SMB: [u32; 2] = [0xff53_4d42, 0xfe53_4d42];
+
 /// Takes a lock without waiting; returns false if another handle holds it.
 pub(super) fn try_lock(fd: BorrowedFd<'_>, lock: Lock) -> io::Result<bool> {
     let operation = match lock {
@@ -91,6 +95,17 @@ pub(super) fn suffice(fd: BorrowedFd<'_>) -> bool {
     fs::fstatfs(fd).is_ok_and(|stat| OF_ONE_MACHINE.contains(&(stat.f_type as u32)))
 }
 
+/// Returns whether a lock on a range also keeps others from reading and writing the bytes there.
+pub(super) fn are_mandatory(fd: BorrowedFd<'_>) -> bool {
+    fs::fstatfs(fd).is_ok_and(|stat| are_mandatory_on(stat.f_type as u32))
+}
+
+/// Returns the same for a type of filesystem. Servers with POSIX extensions, whose locks are advisory,
+/// have the same types, so they count as mandatory, too.
+fn are_mandatory_on(filesystem: u32) -> bool {
+    SMB.contains(&filesystem)
+}
+
 /// Returns the locks on the object of `fd`, each with the process id of its holder.
 pub(super) fn held(fd: BorrowedFd<'_>) -> io::Result<Vec<(u32, Lock)>> {
     let ino = fs::fstat(fd)?.st_ino;
@@ -130,6 +145,18 @@ fn lock(line: &str, device: (u32, u32), ino: u64) -> Option<(u32, Lock)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A mount with `--shared` on SMB kept other machines from reading a file that it had open for
+    /// writing: its locks on ranges are locks of the server. Only the documentation said so.
+    #[test]
+    fn locks_of_smb_count_as_mandatory() {
+        let (cifs, smb2) = (0xff53_4d42, 0xfe53_4d42);
+        assert!(are_mandatory_on(cifs) && are_mandatory_on(smb2));
+        let (nfs, ceph, fuse) = (0x6969, 0x00c3_6400, 0x6573_5546);
+        assert!(![nfs, ceph, fuse].into_iter().any(are_mandatory_on));
+        assert!(!OF_ONE_MACHINE.into_iter().any(are_mandatory_on));
+        assert!(!SMB.iter().any(|smb| OF_ONE_MACHINE.contains(smb)));
+    }
 
     #[test]
     fn a_line_of_the_kernels_list_names_the_holder() {

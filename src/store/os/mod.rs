@@ -561,6 +561,10 @@ impl Dir for OsDir {
         locks::suffice(self.fd())
     }
 
+    fn has_mandatory_locks(&self) -> bool {
+        locks::are_mandatory(self.fd())
+    }
+
     fn has_our_clock(&self) -> bool {
         fs::fstatfs(&self.fd).is_ok_and(|stat| LOCAL.contains(&(stat.f_type as u32)))
     }

@@ -115,6 +115,9 @@ fn lock(
     if read_only || mode == LockMode::None {
         return Ok(None);
     }
+    if writers == Writers::Concurrent && store.has_mandatory_locks() {
+        return Err(Error::MandatoryLocks { path: shown.to_path_buf() });
+    }
     let taken = vault_lock::take(store, writers.vault_lock());
     match taken.map_err(|fault| fault.at("open", || shown.to_path_buf()))? {
         Attempt::Held(lock) => Ok(Some(lock)),
@@ -183,7 +186,8 @@ fn synced_by(
 }
 
 /// Decides which daemons may write to a share at the same time. A nested share follows its vault. One
-/// that is opened on its own and has other members needs no mark: they use it at any time.
+/// that is opened on its own and has other members needs no mark: they use it at any time, unless the
+/// store has mandatory locks. There, one daemon writes at a time.
 fn writers(
     store: &dyn Dir,
     mode: LockMode,
@@ -196,7 +200,9 @@ fn writers(
         (LockMode::Shared, _) => true,
         (LockMode::AsMarked, _) if is_synced => false,
         (LockMode::AsMarked, Some(parent)) => parent.mode.writers == Writers::Concurrent,
-        (LockMode::AsMarked, None) => has_other_members || shared::is_set(store)?,
+        (LockMode::AsMarked, None) => {
+            has_other_members && !store.has_mandatory_locks() || shared::is_set(store)?
+        }
     };
     Ok(if is_shared { Writers::Concurrent } else { Writers::Exclusive })
 }
