@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+use kithfs::crypto::heap::Wiping;
+
+#[global_allocator]
+static HEAP: Wiping = Wiping;
+
 fn main() -> ExitCode {
     kithfs::cli::main()
 }

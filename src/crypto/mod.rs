@@ -16,6 +16,7 @@ mod derive;
 pub mod digest;
 pub mod exchange;
 pub mod hctr2;
+pub mod heap;
 pub mod keys;
 pub mod labels;
 pub mod random;

@@ -126,6 +126,7 @@ const UNSAFE: &[(&str, &str)] = &[
         "crypto/exchange/wide.rs",
         "vector instructions, called where the processor has them, and their loads and stores",
     ),
+    ("crypto/heap.rs", "an allocator, which overwrites what is freed"),
     (
         "crypto/hctr2/wide.rs",
         "vector instructions, called where the processor has them, and their loads and stores",
