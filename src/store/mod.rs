@@ -19,12 +19,14 @@ pub mod os;
 
 mod call;
 mod name;
+mod path_handles;
 mod replace;
 
 #[cfg(test)]
 mod conformance;
 
 pub use call::Call;
+pub use path_handles::PathHandles;
 pub use replace::{ReplaceError, replace};
 
 use std::io;
