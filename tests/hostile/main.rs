@@ -9,6 +9,7 @@ mod support;
 
 mod borrowed_signatures;
 mod control_files;
+mod deep_trees;
 mod foreign_entries;
 mod fuzz;
 mod fuzz_findings;

@@ -61,8 +61,8 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct Move<'a> {
     pub from: (NodeId, &'a [u8]),
     pub to: (NodeId, &'a [u8]),
-    /// Its stored path now.
-    pub cipher: Vec<u8>,
+    /// Its stored name before and now.
+    pub stored: (&'a [u8], &'a [u8]),
 }
 
 /// A local change of a name.

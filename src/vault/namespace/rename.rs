@@ -119,8 +119,8 @@ impl Core {
         let synced = if is_dir { self.journal.sync_names(&*to.dir, &*from.dir) } else { Ok(()) };
         drop(paths);
         self.remember_rename(&source, &place, mode, file.flatten());
-        let there = recorded.then(|| self.moved(&source, &place)).flatten();
-        let back = exchanged.then(|| self.moved(&place, &source)).flatten();
+        let there = recorded.then(|| Self::moved(&source, &place));
+        let back = exchanged.then(|| Self::moved(&place, &source));
         self.remember_moves(&there.into_iter().chain(back).collect::<Vec<_>>());
         if let Some(place) = left {
             from.leave_place(&stored, &place);
@@ -247,9 +247,9 @@ impl Core {
     }
 
     /// Returns the rename of a directory for the rollback database; `None` if its path is unknown.
-    fn moved<'a>(&self, from: &Place<'a>, to: &Place<'a>) -> Option<Move<'a>> {
-        let cipher = self.path_in(to.parent, to.stored)?;
-        Some(Move { from: (from.parent, from.name), to: (to.parent, to.name), cipher })
+    fn moved<'a>(from: &Place<'a>, to: &Place<'a>) -> Move<'a> {
+        let stored = (from.stored, to.stored);
+        Move { from: (from.parent, from.name), to: (to.parent, to.name), stored }
     }
 
     /// For a nested share: writes the junction of its new place, and returns the name of its old

@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::database::Db;
-use super::memory::{Base, Chain, Done, Held, Memory, Touched};
+use super::memory::{Base, Done, Held, Memory, Touched};
 use super::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
+use super::places::Place;
 use super::rows::{NoticeRow, short};
 use super::survey::Survey;
 use crate::vault::core::{Core, Move, NameChange, Witness};
 use crate::vault::error::Inner;
-use crate::vault::fsck::report::join;
 use crate::vault::types::{Event, NodeId};
 
 /// Interval at which local changes are recorded.
@@ -74,36 +74,14 @@ impl Memory {
 impl Witness for Memory {
     /// Notes that this client changes the name `name` in a directory, or commits its file.
     fn note(&self, core: &Core, directory: NodeId, name: &[u8], change: NameChange) {
-        let (Ok(tag), Ok(place)) = (core.directory_tag(directory), self.place_of(core, directory))
-        else {
-            return;
-        };
         let mut held = self.held.lock();
+        let Ok(place) = self.hold(core, &mut held.places, directory) else { return };
         let Held { touched, len, count, .. } = &mut *held;
         *count += 1;
-        let touched = match touched.entry(place) {
-            Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(free) => {
-                let Some((cipher, plain)) =
-                    core.nodes.stored_path(directory).zip(core.nodes.plain_path(directory))
-                else {
-                    return;
-                };
-                let Ok(chain) = self.chain_of(core, directory) else { return };
-                let new = Touched {
-                    tag,
-                    cipher,
-                    plain,
-                    chain,
-                    names: HashMap::new(),
-                    bases: HashMap::new(),
-                    written: HashMap::new(),
-                    number: 0,
-                };
-                *len += new.weight();
-                free.insert(new)
-            }
-        };
+        let touched = touched.entry(place).or_insert_with(|| {
+            *len += 1;
+            Touched::default()
+        });
         touched.number = *count;
         let done = touched.names.get(name);
         let put = match change {
@@ -165,44 +143,45 @@ impl Witness for Memory {
 
     /// Moves noted changes along with directories that were renamed locally.
     fn follow(&self, core: &Core, moves: &[Move]) {
-        let chains = |one: &Move| {
-            Some((self.chain_of(core, one.from.0).ok()?, self.chain_of(core, one.to.0).ok()?))
-        };
-        let chains: Vec<_> = moves.iter().map(chains).collect();
         let mut held = self.held.lock();
+        let Held { touched, places, .. } = &mut *held;
         let mut moved = Vec::new();
-        for (one, chains) in moves.iter().zip(chains) {
-            let Some((from, to)) = chains else { continue };
+        for one in moves {
             // A directory's tag follows from its stored name, so the renamed one has another tag. The
             // directories below keep their stored names.
-            let stored = one.cipher.rsplit(|b| *b == b'/').next().unwrap_or(&one.cipher);
-            let Some(tag) = core.keys.tag_of(stored) else { continue };
-            let renamed = (one.to.1.to_vec(), self.directory_id(&tag));
-            let depth = from.len();
-            let is_below = |chain: &Chain| {
-                chain.len() > depth && chain[..depth] == from && chain[depth].0 == one.from.1
+            let tag_of = |stored| core.keys.tag_of(stored);
+            let Some((before, tag)) = tag_of(one.stored.0).zip(tag_of(one.stored.1)) else {
+                continue;
             };
-            for (_, mut touched) in held.touched.extract_if(|_, touched| is_below(&touched.chain)) {
-                let below = touched.cipher.split(|b| *b == b'/').skip(depth + 1);
-                touched.cipher = below.fold(one.cipher.to_vec(), |path, name| join(&path, name));
-                if touched.chain.len() == depth + 1 {
-                    touched.tag = tag;
-                }
-                touched.chain.splice(..=depth, to.iter().chain([&renamed]).cloned());
-                touched.plain =
-                    touched.chain.iter().fold(Vec::new(), |path, (name, _)| join(&path, name));
-                moved.push((self.place_at(core, &touched.chain), touched));
+            let Ok(from) = self.place_of(core, one.from.0) else { continue };
+            let top = self.place(&from, one.from.1, &self.directory_id(&before));
+            if !places.contains(&top) {
+                continue;
+            }
+            let Ok(parent) = self.hold(core, places, one.to.0) else { continue };
+            let renamed = Place { parent, name: one.to.1.into(), stored: one.stored.1.into(), tag };
+            let mut ids = HashMap::new();
+            for (old, place) in places.take(&top) {
+                let place = match ids.get(&place.parent) {
+                    Some(parent) => Place { parent: *parent, ..place },
+                    None => renamed.clone(),
+                };
+                let id = self.place(&place.parent, &place.name, &self.directory_id(&place.tag));
+                ids.insert(old, id);
+                moved.push((id, place, touched.remove(&old)));
             }
         }
-        for (place, touched) in moved {
-            match held.touched.entry(place) {
+        for (id, place, changes) in moved {
+            places.add(id, place);
+            let Some(changes) = changes else { continue };
+            match touched.entry(id) {
                 Entry::Occupied(mut there) => {
-                    there.get_mut().number = touched.number.max(there.get().number);
-                    there.get_mut().names.extend(touched.names);
-                    there.get_mut().bases.extend(touched.bases);
-                    there.get_mut().written.extend(touched.written);
+                    there.get_mut().number = changes.number.max(there.get().number);
+                    there.get_mut().names.extend(changes.names);
+                    there.get_mut().bases.extend(changes.bases);
+                    there.get_mut().written.extend(changes.written);
                 }
-                Entry::Vacant(free) => drop(free.insert(touched)),
+                Entry::Vacant(free) => drop(free.insert(changes)),
             }
         }
     }

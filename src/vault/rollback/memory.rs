@@ -12,6 +12,7 @@ use crate::crypto::{RecordCipher, Tag};
 use crate::vault::core::{Core, DEPTH_MAX, NameChange};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::rollback::blocks::Sealer;
+use crate::vault::rollback::places::Places;
 use crate::vault::rollback::rows::{EntryKey, Id, KEY, NameTag, PREFIX, short};
 use crate::vault::types::{NodeId, ROOT};
 use zeroize::Zeroizing;
@@ -28,13 +29,8 @@ pub(super) type PlaceId = [u8; 32];
 
 /// A directory with local changes since they were last recorded: a name in it was changed, or a
 /// file was committed.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Touched {
-    pub(super) tag: Tag,
-    /// Stored and plain path.
-    pub(super) cipher: Vec<u8>,
-    pub(super) plain: Vec<u8>,
-    pub(super) chain: Chain,
     /// Names that were created, removed or replaced.
     pub(super) names: HashMap<Vec<u8>, Done>,
     /// Files that were written, by their names, until they are compared with what was seen.
@@ -46,21 +42,12 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// Returns its size without its names: its paths and its chain take memory for each directory
-    /// above it.
-    pub(super) fn weight(&self) -> usize {
-        1 + self.chain.len() / 16
-    }
-
     /// Returns the names of all entries that may have changed.
     pub(super) fn noted(&self) -> BTreeSet<&[u8]> {
         let names = self.names.keys().chain(self.bases.keys()).chain(self.written.keys());
         names.map(Vec::as_slice).collect()
     }
 }
-
-/// The path from the root to a directory: names, and hashes of the tags of the directories.
-pub(super) type Chain = Vec<(Vec<u8>, Id)>;
 
 /// Returns the part of their keys that all entries of a directory share.
 pub(super) fn prefix(place: &PlaceId) -> [u8; PREFIX] {
@@ -92,7 +79,9 @@ pub(super) struct Base {
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) touched: HashMap<PlaceId, Touched>,
-    /// Number of names and directories; deep directories count as several.
+    /// All directories on the way to them.
+    pub(super) places: Places,
+    /// Number of names, and of directories with changes.
     pub(super) len: usize,
     /// Number of operations noted.
     pub(super) count: u64,
@@ -104,7 +93,7 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn is_full(&self) -> bool {
-        self.len + self.files.len() > HELD_MAX
+        self.len + self.places.len() + self.files.len() > HELD_MAX
     }
 
     pub(super) fn done(&self, place: &PlaceId, name: &[u8]) -> Option<Done> {
@@ -126,9 +115,9 @@ impl Held {
                 || !touched.bases.is_empty()
                 || !touched.written.is_empty()
         });
+        self.places.keep(self.touched.keys());
         let len = |touched: &Touched| {
-            let Touched { names, bases, written, .. } = touched;
-            touched.weight() + names.len() + bases.len() + written.len()
+            1 + touched.names.len() + touched.bases.len() + touched.written.len()
         };
         self.len = self.touched.values().map(len).sum();
     }
@@ -281,23 +270,5 @@ impl Memory {
 
     pub(super) fn is_touched(&self, place: &PlaceId) -> bool {
         self.held.lock().touched.contains_key(place)
-    }
-
-    /// Returns the chain of a directory by its node.
-    pub(super) fn chain_of(&self, core: &Core, mut node: NodeId) -> Inner<Chain> {
-        let mut chain = Vec::new();
-        while node != ROOT {
-            let link = core.nodes.link(node)?;
-            chain.push((link.name.to_vec(), self.directory_id(&core.directory_tag(node)?)));
-            node = link.parent;
-        }
-        chain.reverse();
-        Ok(chain)
-    }
-
-    pub(super) fn place_at(&self, core: &Core, chain: &Chain) -> PlaceId {
-        chain
-            .iter()
-            .fold(self.root_place(core), |place, (name, hash)| self.place(&place, name, hash))
     }
 }

@@ -24,6 +24,7 @@ mod database;
 pub(super) mod keeper;
 mod memory;
 pub(super) mod notice;
+mod places;
 pub(super) mod recall;
 mod rows;
 mod survey;

@@ -33,6 +33,7 @@ use self::suspect::{DIRECTORY, FILE, Pending, Thing, Why};
 use self::written::Found;
 use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
+use super::places::Places;
 use crate::crypto::Tag;
 use crate::format::name::is_control;
 use crate::store::{Access, Dir, Kind};
@@ -92,14 +93,20 @@ struct Here {
     former: Option<Vec<u8>>,
 }
 
+/// A directory in the one that is read.
+struct Inside {
+    tag: Tag,
+    /// Hash of the tag.
+    hash: Id,
+    place: PlaceId,
+}
+
 /// A directory that is still to be read.
 struct Child {
     parent: Arc<Here>,
     stored: Box<[u8]>,
     name: Box<[u8]>,
-    tag: Tag,
-    hash: Id,
-    place: PlaceId,
+    inside: Inside,
     /// The plain path that it had before a change of the share's key, if a mark shows that another
     /// directory has that path now, or is in such a directory.
     former: Option<Vec<u8>>,
@@ -189,6 +196,8 @@ pub(super) struct Survey<'a> {
     /// Directories that are known at their places, and those that are not.
     known: Vec<Child>,
     fresh: Vec<Child>,
+    /// The same as `fresh`, if only some directories are read: their entries are not.
+    arrived: Vec<Inside>,
     opened: Arc<()>,
     /// In the background: since when the store has been used without a pause.
     busy: Option<Instant>,
@@ -236,6 +245,7 @@ impl<'a> Survey<'a> {
             vacated: HashMap::new(),
             known: Vec::new(),
             fresh: Vec::new(),
+            arrived: Vec::new(),
             opened: Arc::new(()),
             busy: None,
             whole: true,
@@ -295,8 +305,8 @@ impl<'a> Survey<'a> {
                 let cipher = join(&child.parent.cipher, &child.stored);
                 let here = Here {
                     open: None,
-                    tag: child.tag,
-                    place: child.place,
+                    tag: child.inside.tag,
+                    place: child.inside.place,
                     cipher,
                     plain: plain.clone(),
                     former: child.former.clone(),
@@ -306,7 +316,7 @@ impl<'a> Survey<'a> {
             self.has_looked(
                 looked,
                 self.memory.key(&child.parent.place, &child.name),
-                &child.place,
+                &child.inside.place,
                 plain,
             )?;
             if self.memory.is_full() {
@@ -332,26 +342,20 @@ impl<'a> Survey<'a> {
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
     }
 
-    /// Records only these directories, by their stored and plain paths: after local changes.
-    pub fn learn(mut self, touched: &HashMap<PlaceId, Touched>) -> Inner<()> {
+    /// Records only these directories: after local changes.
+    pub fn learn(mut self, touched: &HashMap<PlaceId, Touched>, places: &Places) -> Inner<()> {
         self.whole = false;
-        for (place, touched) in touched {
-            let here = Here {
-                open: None,
-                tag: touched.tag,
-                place: *place,
-                cipher: touched.cipher.clone(),
-                plain: touched.plain.clone(),
-                former: None,
-            };
-            let dir = self.core.open_parent(&touched.cipher).and_then(|(dir, name)| {
-                Ok(if name.is_empty() { dir } else { dir.open_dir(name)? })
-            });
-            let Ok(dir) = dir else {
+        let mut walk = places.walk(self.memory.root_place(self.core), self.core.root.clone());
+        while let Some(place) = walk.next() {
+            let Some(touched) = touched.get(&place) else { continue };
+            let tag = walk.place().map_or_else(|| self.core.keys.root_tag(), |place| place.tag);
+            let (cipher, plain) = walk.paths();
+            let here = Here { open: None, tag, place, cipher, plain, former: None };
+            let Ok(dir) = walk.open() else {
                 self.forget_ours(&here)?;
                 continue;
             };
-            let looked = match self.is_large(place)? {
+            let looked = match self.is_large(&place)? {
                 true => self.noted(&dir, here, &touched.noted()),
                 false => self.directory(&dir, here),
             };
@@ -430,7 +434,7 @@ impl<'a> Survey<'a> {
             return Ok(Some(child));
         }
         let Some(child) = self.fresh.pop() else { return Ok(None) };
-        self.move_to(&child)?;
+        self.move_to(&child.inside)?;
         Ok(Some(child))
     }
 
@@ -452,22 +456,22 @@ impl<'a> Survey<'a> {
 
     /// Moves the rows of renamed directories to their new places.
     fn move_known(&mut self) -> Inner<()> {
-        while let Some(child) = self.fresh.pop() {
-            self.move_to(&child)?;
+        while let Some(arrived) = self.arrived.pop() {
+            self.move_to(&arrived)?;
         }
         Ok(())
     }
 
     /// If a directory of this tag, or of one that evidence explains, is not at its place any more,
-    /// moves its rows to `child`.
-    fn move_to(&mut self, child: &Child) -> Inner<()> {
-        let hashes = std::iter::once(child.hash).chain(self.hashes_before(&child.tag)?);
+    /// moves its rows to `new`.
+    fn move_to(&mut self, new: &Inside) -> Inner<()> {
+        let hashes = std::iter::once(new.hash).chain(self.hashes_before(&new.tag)?);
         let mut old = None;
         for hash in hashes {
             old = old.or_else(|| self.vacated.get_mut(&hash).and_then(Vec::pop));
         }
         let Some(old) = old else { return Ok(()) };
-        let mut todo = vec![(old.place, child.place)];
+        let mut todo = vec![(old.place, new.place)];
         while let Some((old, new)) = todo.pop() {
             for (old_key, row) in self.rows(&old)? {
                 self.set(old_key, None)?;
@@ -910,13 +914,16 @@ impl<'a> Survey<'a> {
                 self.seen.add(hash, Seen::default())?;
             }
             let place = self.memory.place(&here.place, &present.name, &thing.id);
+            let inside = Inside { tag: *tag, hash: thing.id, place };
+            if !self.whole {
+                self.arrived.extend((!is_kept).then_some(inside));
+                return Ok(());
+            }
             let child = Child {
                 parent: here.clone(),
                 stored: present.stored.clone(),
                 name: present.name.clone().into(),
-                tag: *tag,
-                hash: thing.id,
-                place,
+                inside,
                 former,
             };
             if is_kept { self.known.push(child) } else { self.fresh.push(child) }
@@ -1226,15 +1233,15 @@ fn part(key: &EntryKey) -> u64 {
 impl Memory {
     /// Records the local changes.
     pub(super) fn learn(&self, core: &Core, db: &Db) -> Inner<()> {
-        let touched = {
+        let (touched, places) = {
             let mut held = self.held.lock();
             held.files_before = std::mem::take(&mut held.files);
-            held.touched.clone()
+            (held.touched.clone(), held.places.clone())
         };
         if touched.is_empty() {
             return Ok(());
         }
-        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched)?;
+        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched, &places)?;
         self.held.lock().forget(&touched);
         Ok(())
     }
