@@ -279,30 +279,14 @@ pub(crate) type Inner<T> = std::result::Result<T, Fault>;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     /// The log of a daemon once had only the line "an operation failed: input/output error" when
     /// CephFS refused to report a lock. Neither the operation nor the file could be found out.
     #[test]
     fn a_fault_that_becomes_eio_is_logged_with_its_file() {
-        let log = Log::default();
-        let to = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.reopen().unwrap()).finish();
         tracing::subscriber::with_default(subscriber, || {
             let faults = [
                 Fault::Io(io::Error::from_raw_os_error(libc::EIO)),
@@ -315,7 +299,7 @@ mod tests {
                 drop(fault.at("write", || "stored/file".into()));
             }
         });
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let log = std::fs::read_to_string(log.path()).unwrap();
         assert_eq!(log.lines().count(), 3, "{log}");
         assert!(log.lines().all(|line| line.contains("write") && line.contains("stored/file")));
     }

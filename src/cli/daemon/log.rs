@@ -89,25 +89,22 @@ pub fn start(level: LogLevel, target: Target) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
     use super::*;
 
     #[test]
     fn an_event_is_one_line_whatever_is_in_it() {
         // Text from the store, such as a lock file or names of control files, was logged unescaped:
         // a line feed or a carriage return in it made lines that looked like the daemon's own.
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let to = log.clone();
+        let log = tempfile::NamedTempFile::new().unwrap();
         let subscriber =
-            builder(LevelFilter::INFO, true).with_writer(move || Shared(to.clone())).finish();
+            builder(LevelFilter::INFO, true).with_writer(log.reopen().unwrap()).finish();
         tracing::subscriber::with_default(subscriber, || {
             let hostile = "x\r ERROR all is lost\n ERROR forged \x1b[2J";
             tracing::warn!("process 7 on {hostile} has it now");
             tracing::warn!(path = %hostile, other = hostile, "deferred flush failed");
             tracing::debug!("not at this level");
         });
-        let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        let log = std::fs::read_to_string(log.path()).unwrap();
         assert_eq!(log.lines().count(), 2, "{log}");
         assert!(
             log.lines()
@@ -120,17 +117,5 @@ mod tests {
             ),
             "{log}"
         );
-    }
-
-    struct Shared(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Shared {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
     }
 }
