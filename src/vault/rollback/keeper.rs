@@ -180,6 +180,7 @@ impl Witness for Memory {
                     there.get_mut().names.extend(changes.names);
                     there.get_mut().bases.extend(changes.bases);
                     there.get_mut().written.extend(changes.written);
+                    there.get_mut().unlisted += changes.unlisted;
                 }
                 Entry::Vacant(free) => drop(free.insert(changes)),
             }
@@ -188,7 +189,7 @@ impl Witness for Memory {
 
     /// See [`Vault::learn`](crate::vault::Vault::learn).
     fn learn_now(&self, core: &Core) -> Inner<()> {
-        if self.held.lock().touched.is_empty() {
+        if self.held.lock().touched.values().all(Touched::is_recorded) {
             return Ok(());
         }
         self.learn(core, &Db::open(&self.path)?)

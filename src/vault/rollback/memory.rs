@@ -39,9 +39,19 @@ pub(super) struct Touched {
     pub(super) written: HashMap<Vec<u8>, u64>,
     /// Number of the last operation.
     pub(super) number: u64,
+    /// Number of names that were recorded since the directory was last listed, or of which that is
+    /// still to be done: a large directory of a synced vault is listed again in the end.
+    pub(super) unlisted: usize,
+    /// Number of entries when the directory was last listed.
+    pub(super) entries: usize,
 }
 
 impl Touched {
+    /// Returns whether all changes are recorded.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.names.is_empty() && self.bases.is_empty() && self.written.is_empty()
+    }
+
     /// Returns the names of all entries that may have changed.
     pub(super) fn noted(&self) -> BTreeSet<&[u8]> {
         let names = self.names.keys().chain(self.bases.keys()).chain(self.written.keys());
@@ -110,10 +120,7 @@ impl Held {
             let is_over =
                 |name: &[u8], base: &Base| base.is_written && learnt.bases.get(name) == Some(base);
             touched.bases.retain(|name, base| !is_over(name, base));
-            touched.number != learnt.number
-                || !touched.names.is_empty()
-                || !touched.bases.is_empty()
-                || !touched.written.is_empty()
+            touched.number != learnt.number || !touched.is_recorded() || touched.unlisted > 0
         });
         self.places.keep(self.touched.keys());
         let len = |touched: &Touched| {
@@ -268,7 +275,21 @@ impl Memory {
         held.files.contains(id) || held.files_before.contains(id)
     }
 
+    /// Notes that a directory with changes was listed, and how many entries it has.
+    pub(super) fn has_listed(&self, place: &PlaceId, entries: usize) {
+        if let Some(touched) = self.held.lock().touched.get_mut(place) {
+            (touched.unlisted, touched.entries) = (0, entries);
+        }
+    }
+
+    /// Notes that so many names of a directory were looked up, and that it is to be listed later.
+    pub(super) fn has_looked_up(&self, place: &PlaceId, names: usize) {
+        if let Some(touched) = self.held.lock().touched.get_mut(place) {
+            touched.unlisted += names;
+        }
+    }
+
     pub(super) fn is_touched(&self, place: &PlaceId) -> bool {
-        self.held.lock().touched.contains_key(place)
+        self.held.lock().touched.get(place).is_some_and(|touched| !touched.is_recorded())
     }
 }

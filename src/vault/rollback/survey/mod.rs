@@ -67,7 +67,7 @@ const ROWS: usize = 4096;
 /// Bytes of names that are read from a listing at a time.
 const PIECE: usize = 1 << 16;
 /// Maximum number of recorded entries of a directory that is listed for local changes in it. In a
-/// larger one only the changed names are looked up, see [`Survey::is_large`]: changes follow each
+/// larger one only the changed names are looked up, see [`Survey::is_listed`]: changes follow each
 /// other, and a listing for each of them would take time that grows with the square of the entries.
 const LISTED_MAX: usize = 1000;
 /// Maximum number of directories held open for their sub-directories. Others are opened again by
@@ -203,6 +203,8 @@ pub(super) struct Survey<'a> {
     busy: Option<Instant>,
     /// The whole vault is read.
     whole: bool,
+    /// Number of entries of the directory that was listed last.
+    entries: usize,
     /// How many more entries may be recorded.
     room: i64,
     /// How many were left out.
@@ -249,6 +251,7 @@ impl<'a> Survey<'a> {
             opened: Arc::new(()),
             busy: None,
             whole: true,
+            entries: 0,
             room: db.room()?,
             left_out: 0,
         })
@@ -348,16 +351,30 @@ impl<'a> Survey<'a> {
         let mut walk = places.walk(self.memory.root_place(self.core), self.core.root.clone());
         while let Some(place) = walk.next() {
             let Some(touched) = touched.get(&place) else { continue };
+            if touched.is_recorded() && !self.memory.is_stopped() {
+                continue; // it is to be listed in the end
+            }
             let tag = walk.place().map_or_else(|| self.core.keys.root_tag(), |place| place.tag);
             let (cipher, plain) = walk.paths();
             let here = Here { open: None, tag, place, cipher, plain, former: None };
             let Ok(dir) = walk.open() else {
                 self.forget_ours(&here)?;
+                self.memory.has_listed(&place, 0);
                 continue;
             };
-            let looked = match self.is_large(&place)? {
-                true => self.noted(&dir, here, &touched.noted()),
-                false => self.directory(&dir, here),
+            let names = touched.noted();
+            let looked = if self.is_listed(&place, touched, &names)? {
+                let looked = self.directory(&dir, here);
+                if looked.is_ok() {
+                    self.memory.has_listed(&place, self.entries);
+                }
+                looked
+            } else {
+                let looked = self.noted(&dir, here, &names);
+                if self.core.mode.synced {
+                    self.memory.has_looked_up(&place, names.len());
+                }
+                looked
             };
             if let Err(fault) = looked {
                 tracing::debug!(
@@ -384,11 +401,23 @@ impl<'a> Survey<'a> {
         self.db.set_others(self.others)
     }
 
-    /// Returns whether only the changed names of a directory are looked up. In a synced vault the
-    /// copies beside them count too: what another machine has written there is a note.
-    fn is_large(&self, place: &PlaceId) -> Inner<bool> {
-        let rows = || self.reader.rows(&prefix(place), None, LISTED_MAX + 1);
-        Ok(!self.core.mode.synced && rows()?.len() > LISTED_MAX)
+    /// Returns whether a directory is listed to record changes in it, see [`LISTED_MAX`]. A larger one
+    /// is listed only in a synced vault, to learn what other machines have written there: in the end,
+    /// and each time that an eighth of its names was recorded, so that a change costs the same
+    /// whatever the size. It is also listed if a file was older than it was seen: all that is beside
+    /// it tells a note from an alarm.
+    fn is_listed(
+        &self,
+        place: &PlaceId,
+        touched: &Touched,
+        names: &BTreeSet<&[u8]>,
+    ) -> Inner<bool> {
+        if self.reader.rows(&prefix(place), None, LISTED_MAX + 1)?.len() <= LISTED_MAX {
+            return Ok(true);
+        }
+        let is_due = touched.unlisted + names.len() > touched.entries.max(LISTED_MAX) / 8;
+        Ok(self.core.mode.synced
+            && (self.memory.is_stopped() || is_due || self.is_any_older(place, touched)?))
     }
 
     /// Records that another client has changed the vault, if a new file shows it. After an
@@ -628,6 +657,7 @@ impl<'a> Survey<'a> {
             }
         }
         self.visited.insert(prefix(&here.place));
+        self.entries = there.len();
         there.sort_unstable();
         let mut after = None;
         loop {
@@ -650,7 +680,7 @@ impl<'a> Survey<'a> {
     fn noted(&mut self, dir: &Arc<dyn Dir>, here: Here, names: &BTreeSet<&[u8]>) -> Inner<()> {
         let here = Arc::new(here);
         let folder = self.core.folder_at(dir.clone(), here.tag);
-        let mut absent = Vec::new();
+        let (mut absent, left) = (Vec::new(), self.left.len());
         for &name in names {
             let present = match folder.find(name) {
                 Ok((stored, _)) => self.look(&folder, dir, &stored, true)?,
@@ -661,16 +691,44 @@ impl<'a> Survey<'a> {
             let key = self.memory.key(&here.place, name);
             match present.filter(|present| present.name == name) {
                 Some(present) => self.entry(key, present, &here)?,
-                None => absent.push(key),
+                None => absent.extend(self.row(&key)?.map(|row| (key, row))),
             }
+        }
+        if self.core.mode.synced && (self.left.len() > left || !absent.is_empty()) {
+            self.copies_of(&folder, dir, &here, names)?;
         }
         self.visited.insert(prefix(&here.place));
-        for key in absent {
-            if let Some(row) = self.row(&key)? {
-                self.absent(key, row, &here)?;
+        absent.into_iter().try_for_each(|(key, row)| self.absent(key, row, &here))
+    }
+
+    /// Compares the conflict copies of these names, and entries that had them under a former key. No
+    /// other entry is opened. A file that has left its name may still be there as a copy.
+    fn copies_of(
+        &mut self,
+        folder: &Folder,
+        dir: &Arc<dyn Dir>,
+        here: &Arc<Here>,
+        names: &BTreeSet<&[u8]>,
+    ) -> Inner<()> {
+        let listing = dir.reopen()?;
+        let mut cookie = 0;
+        loop {
+            let entries = listing.read(cookie, PIECE)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            cookie = last.next;
+            for entry in entries.iter().filter(|e| !is_control(&e.name)) {
+                let meaning = self.core.read_name(&entry.name)?;
+                let Some(Meaning::Name(sealed)) = meaning else { continue };
+                if !names.contains(&sealed.plain[..]) {
+                    continue;
+                }
+                let present = self.look(folder, dir, &entry.name, true)?;
+                if let Some(present) = present.filter(|p| !names.contains(&p.name[..])) {
+                    let key = self.memory.key(&here.place, &present.name);
+                    self.entry(key, present, here)?;
+                }
             }
         }
-        Ok(())
     }
 
     /// Returns the present state of an entry of the store; `None` if it is not a name of this
@@ -1238,7 +1296,7 @@ impl Memory {
             held.files_before = std::mem::take(&mut held.files);
             (held.touched.clone(), held.places.clone())
         };
-        if touched.is_empty() {
+        if touched.values().all(Touched::is_recorded) && !self.is_stopped() || touched.is_empty() {
             return Ok(());
         }
         Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched, &places)?;
