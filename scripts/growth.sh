@@ -92,7 +92,7 @@ fresh() { rm -rf --one-file-system -- "${work:?}/$1"; make_store "$1"; start_mou
 stored() { du -s --block-size=1 "$1" | cut -f 1; }
 
 files() {
-    local size=$1 fs=$2 store=$work/$2/store mnt=$work/$2/mnt
+    local size=$1 fs=$2 store=$work/$2/store mnt=$work/$2/mnt vault
     fresh "$fs"
     load files "$size" "$fs" 'created, files/s' files "$mnt/tree" "$size"
     timed files "$size" "$fs" 'unmount after that, s' end_mount "$fs"
@@ -107,10 +107,13 @@ files() {
             weighed files "$size" "$fs" 'check' "$kithfs" fsck "$store"
             weighed files "$size" "$fs" 'rollback' "$kithfs" rollback "$store"
             weighed files "$size" "$fs" 'export' "$kithfs" export "$store" "$work/$fs/out"
-            quietly "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$work/$fs/second"
-            weighed files "$size" "$fs" 'import' "$kithfs" import --no-rollback-memory "$work/$fs/out" "$work/$fs/second"
             row files "$size" "$fs" 'rollback database, bytes a file' "$(awk -v all="$(stored "$XDG_STATE_HOME/kithfs/seen")" -v n="$size" 'BEGIN { printf "%.0f", all / n }')"
-            rm -rf --one-file-system -- "$work/$fs/out" "$work/$fs/second"
+            for vault in second third; do
+                quietly "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$work/$fs/$vault"
+            done
+            weighed files "$size" "$fs" 'import' "$kithfs" import "$work/$fs/out" "$work/$fs/second"
+            weighed files "$size" "$fs" 'import without rollback memory' "$kithfs" import --no-rollback-memory "$work/$fs/out" "$work/$fs/third"
+            rm -rf --one-file-system -- "$work/$fs/out" "$work/$fs/second" "$work/$fs/third"
             ;;
     esac
     start_mount "$fs"
