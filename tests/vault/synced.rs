@@ -9,12 +9,15 @@ use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, Dir, File, RenameMode};
-use kithfs::vault::{Local, OpenFlags, OpenOptions, ROOT, SetAttr, Vault};
+use kithfs::vault::{
+    Local, OpenFlags, OpenOptions, ROOT, RenameMode as VaultRename, SetAttr, Vault,
+};
 
 use crate::support::cuts::{Cut, Session, record_on};
 use crate::support::raw;
 use crate::support::vaults::{
-    self, Item, READ_WRITE, at, get, open_on, owner, pattern, put, set_xattr, write_at,
+    self, Item, READ_WRITE, at, get, mkdir, open_on, owner, pattern, put, rename, set_xattr,
+    write_at,
 };
 
 /// Size of a file that is written in place.
@@ -169,6 +172,61 @@ fn a_replay_finds_its_file_among_the_conflict_copies() {
         }
     }
     assert!(torn > 0 && completed > 0, "{torn} torn, {completed} completed");
+}
+
+/// Power is lost at each moment of a commit. Before the daemon returns, a sync tool does what another
+/// machine has done: it renames the file, or moves it to another directory, or makes a copy there.
+/// The records of the journal did not find the file. What had been acknowledged was in a refused
+/// journal, which nothing reads.
+#[test]
+fn a_replay_finds_a_file_that_another_machine_renamed() {
+    let (cuts, _) = cuts();
+    let mut completed = 0;
+    for (n, Cut { what, store, state, promises }) in cuts.iter().enumerate() {
+        let durable = promises.get(&b"file"[..]).is_some_and(|allowed| !allowed.unreadable);
+        if !durable {
+            continue;
+        }
+        for (to, is_copied) in [(&b"new"[..], false), (b"dir/new", false), (b"dir/file", true)] {
+            let mut chance = crate::support::cuts::chance(n as u64);
+            let here = store.crash(&mut |n| chance(n));
+            let state = state.as_ref().unwrap().crash(&mut |n| n - 1);
+            let before = get(&open_on(&here.snapshot(), None).unwrap(), b"file").ok();
+            let expected = {
+                let vault = open_on(&here.snapshot(), Some(&state.snapshot())).unwrap();
+                get(&vault, b"file").unwrap()
+            };
+            let other = cuts.last().unwrap().store.snapshot();
+            let theirs = open_on(&other, Some(&MemStore::new())).unwrap();
+            mkdir(&theirs, b"dir").unwrap();
+            rename(&theirs, b"file", to, VaultRename::NoReplace).unwrap();
+            let path = theirs.cipher_path(to).unwrap();
+            theirs.close().unwrap();
+            let (root, (above, name)) = (here.root(), vaults::split(&path));
+            let stored = stored_file(&*root);
+            let dir = match above {
+                b"" => root.clone(),
+                _ => {
+                    root.mkdir(above, 0o700).unwrap();
+                    root.open_dir(above).unwrap()
+                }
+            };
+            if is_copied {
+                raw::write(&*dir, name, &raw::read(&*root, &stored));
+                root.unlink(&stored).unwrap();
+            } else {
+                root.rename(&stored, &*dir, name, RenameMode::NoReplace).unwrap();
+            }
+            let vault = open_on(&here, Some(&state)).unwrap();
+            assert!(get(&vault, to).unwrap() == expected, "{what}: {}", to.escape_ascii());
+            completed += usize::from(before.as_ref() != Some(&expected));
+            assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty(), "{what}");
+            vault.close().unwrap();
+            assert_eq!(below(&*state.root(), b"+journal-").len(), 0, "{what}");
+            assert_eq!(below(&*state.root(), b"+refused-").len(), 0, "{what}");
+        }
+    }
+    assert!(completed > 0);
 }
 
 /// The stored name of the only file.

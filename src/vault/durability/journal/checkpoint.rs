@@ -125,7 +125,7 @@ impl Journal {
                 Origin::Open(_, file) => {
                     self.redo(&**file, &records, true).map(|outcome| outcome == Outcome::Refused)
                 }
-                _ => self.redo_file(&records, true).map(|redone| redone.refused > 0),
+                _ => self.redo_file(&records, None, true).map(|redone| redone.refused > 0),
             };
             let mended =
                 mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });

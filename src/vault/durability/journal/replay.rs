@@ -11,6 +11,8 @@
 //!   one without records after a day.
 //! * Another machine may have replaced a file since. Its version stays. If a sync tool has kept ours
 //!   as a conflict copy, the records are applied to that.
+//! * Another machine may have renamed a file or a directory above it since, and a sync tool may have
+//!   done the same here. So a synced vault is searched for files that refused records match.
 //! * In a read-only vault the records are applied to files in memory, and no journal is touched.
 
 use std::collections::HashMap;
@@ -23,10 +25,12 @@ use super::redo::Outcome;
 use super::state::{Broken, Inode, Old, Origin};
 use super::{CREATED, Found, Journal, PREFIX};
 use crate::format::error::FormatErrorKind;
+use crate::format::header::PublicHeader;
 use crate::format::journal::{
     ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
 };
-use crate::store::{Access, Dir, File, Lock, RenameMode};
+use crate::format::name::{Parts, parse};
+use crate::store::{Access, Dir, File, Kind, Lock, RenameMode};
 use crate::vault::durability::writers::{RESTS, rested};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::entries;
@@ -35,12 +39,24 @@ use crate::vault::share::synced::REFUSED;
 /// How long one without records rests before it counts as left behind.
 const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 
+type FileId = [u8; 32];
+
+/// The stored paths of files, by their ids.
+pub(super) type Places = HashMap<FileId, Vec<Vec<u8>>>;
+
 /// Numbers of files by [`Outcome`].
 #[derive(Default)]
 pub(super) struct Redone {
     done: usize,
     pub(super) refused: usize,
+    /// The ids of the files of refused records.
+    lost: Vec<FileId>,
     files: HashMap<Inode, Arc<dyn File>>,
+}
+
+/// Returns the stored path of an entry of a directory.
+fn join(above: &[u8], name: &[u8]) -> Vec<u8> {
+    if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
 }
 
 /// How long the replay waits for readers of a journal, and the poll interval.
@@ -63,23 +79,26 @@ impl Journal {
         // have filled since.
         let mut left = self.leftover()?;
         left.sort_by_key(|found| !found.is_own);
-        let mut refused_before = usize::MAX;
+        let (mut refused_before, mut places) = (usize::MAX, None);
         // One journal may continue where another one ends, and their names do not tell which is
         // first. So the replay repeats while that reduces the refused records; only they count,
         // because redone records can be redone without end.
         loop {
-            let (mut done, mut refused) = (0, Vec::new());
+            let (mut done, mut refused, mut lost) = (0, Vec::new(), Vec::new());
             for found in left {
-                let redone = self.replay_one(&found)?;
+                let redone = self.replay_one(&found, places.as_ref())?;
                 done += redone.done;
                 files.extend(redone.files);
+                lost.extend(redone.lost);
                 if redone.refused > 0 {
                     refused.push((found, redone.refused));
                 }
             }
             count += done;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
-            if refused_now == 0 || refused_now >= refused_before {
+            if refused_now >= refused_before && self.home.is_local && places.is_none() {
+                places = Some(self.search(&lost)?);
+            } else if refused_now == 0 || refused_now >= refused_before {
                 // If a file could not be written, another journal may depend on just that file: it
                 // is left for the next replay.
                 let wait = self.overlaid.is_some() || !self.state.lock().broken.is_empty();
@@ -231,7 +250,7 @@ impl Journal {
     }
 
     /// Replays one journal, and removes it if nothing in it was refused and nothing failed.
-    fn replay_one(&self, found: &Found) -> Inner<Redone> {
+    fn replay_one(&self, found: &Found, places: Option<&Places>) -> Inner<Redone> {
         let Found { dir, name, .. } = found;
         let access = if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite };
         let file = match dir.open_file(name, access) {
@@ -263,10 +282,11 @@ impl Journal {
         }
         let (mut all, mut failed) = (Redone::default(), Vec::new());
         for records in by_file {
-            match self.redo_file(&records.iter().collect::<Vec<_>>(), false) {
+            match self.redo_file(&records.iter().collect::<Vec<_>>(), places, false) {
                 Ok(redone) => {
                     all.done += redone.done;
                     all.refused += redone.refused;
+                    all.lost.extend(redone.lost);
                     all.files.extend(redone.files);
                 }
                 Err(fault) => {
@@ -377,8 +397,14 @@ impl Journal {
     }
 
     /// Applies the records that name one file id. They may name several paths: hard links, or
-    /// copies that a sync tool made.
-    pub(super) fn redo_file(&self, records: &[&JournalRecord<'_>], rewrite: bool) -> Inner<Redone> {
+    /// copies that a sync tool made. If they match none of these files, they are applied to those
+    /// in `places`.
+    pub(super) fn redo_file(
+        &self,
+        records: &[&JournalRecord<'_>],
+        places: Option<&Places>,
+        rewrite: bool,
+    ) -> Inner<Redone> {
         let mut redone = Redone::default();
         type Named<'a> = (Inode, Arc<dyn File>, Vec<&'a [u8]>);
         let mut inodes: Vec<Named> = Vec::new();
@@ -412,24 +438,35 @@ impl Journal {
         let of = |paths: &[&[u8]]| -> Vec<&JournalRecord<'_>> {
             records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect()
         };
-        for (inode, file, paths) in &inodes {
+        let elsewhere = places.and_then(|places| places.get(&records[0].file_id));
+        let mut lost = |paths: &[&[u8]], is_refused: bool| -> Inner<()> {
             let own = of(paths);
-            match self.redo(&**file, &own, rewrite)? {
-                Outcome::Done => redone.done += 1,
-                Outcome::Nothing => {}
-                other => match self.redo_copies(paths, &own, rewrite)? {
-                    Some(done) => redone.done += done,
-                    None => redone.refused += usize::from(other == Outcome::Refused),
-                },
+            let mut done = self.redo_copies(paths, &own, rewrite)?;
+            if is_refused && done.is_none() {
+                for path in elsewhere.into_iter().flatten() {
+                    self.redo_at(path, &own, rewrite, &mut done)?;
+                }
             }
-            redone.files.insert(*inode, file.clone());
+            redone.done += done.unwrap_or(0);
+            if is_refused && done.is_none() {
+                redone.refused += 1;
+                redone.lost.push(records[0].file_id);
+            }
+            Ok(())
+        };
+        let mut done = 0;
+        for (_, file, paths) in &inodes {
+            match self.redo(&**file, &of(paths), rewrite)? {
+                Outcome::Done => done += 1,
+                Outcome::Nothing => {}
+                other => lost(paths, other == Outcome::Refused)?,
+            }
         }
         for path in missing {
-            match self.redo_copies(&[path], &of(&[path]), rewrite)? {
-                Some(done) => redone.done += done,
-                None => redone.refused += 1,
-            }
+            lost(&[path], true)?;
         }
+        redone.done += done;
+        redone.files.extend(inodes.into_iter().map(|(inode, file, _)| (inode, file)));
         Ok(redone)
     }
 
@@ -448,31 +485,78 @@ impl Journal {
                 .iter()
                 .rposition(|b| *b == b'/')
                 .map_or((&b""[..], *path), |at| (&path[..at], &path[at + 1..]));
-            let mut dir = Ok(self.root.clone());
-            for component in above.split(|b| *b == b'/').filter(|component| !component.is_empty()) {
-                dir = dir.and_then(|dir| dir.open_dir(component));
-            }
-            let Ok(dir) = dir else { continue };
+            let Ok(dir) = self.open_below(above) else { continue };
             for entry in entries(&*dir)? {
                 let copy = entry?.name;
                 // Every tool puts its mark behind the name.
-                if copy.len() <= name.len() || !copy.starts_with(name) {
-                    continue;
-                }
-                let path =
-                    if above.is_empty() { copy.to_vec() } else { [above, b"/", &copy].concat() };
-                let Ok(file) = self.open_path(&path) else { continue };
-                if !self.matches(&*file, records)? {
-                    continue;
-                }
-                match self.redo(&*file, records, rewrite)? {
-                    Outcome::Done => *done.get_or_insert(0) += 1,
-                    Outcome::Nothing => drop(done.get_or_insert(0)),
-                    Outcome::Newer | Outcome::Refused => {}
+                if copy.len() > name.len() && copy.starts_with(name) {
+                    self.redo_at(&join(above, &copy), records, rewrite, &mut done)?;
                 }
             }
         }
         Ok(done)
+    }
+
+    /// Applies records to the file at a path, if they match it.
+    fn redo_at(
+        &self,
+        path: &[u8],
+        records: &[&JournalRecord<'_>],
+        rewrite: bool,
+        done: &mut Option<usize>,
+    ) -> Inner<()> {
+        let Ok(file) = self.open_path(path) else { return Ok(()) };
+        if !self.matches(&*file, records)? {
+            return Ok(());
+        }
+        match self.redo(&*file, records, rewrite)? {
+            Outcome::Done => *done.get_or_insert(0) += 1,
+            Outcome::Nothing => drop(done.get_or_insert(0)),
+            Outcome::Newer | Outcome::Refused => {}
+        }
+        Ok(())
+    }
+
+    /// Searches the vault for files with these ids.
+    fn search(&self, ids: &[FileId]) -> Inner<Places> {
+        let (mut places, mut left) = (Places::new(), vec![Vec::new()]);
+        while let Some(above) = left.pop() {
+            let Ok(dir) = self.open_below(&above) else { continue };
+            for entry in entries(&*dir)? {
+                let name = entry?.name;
+                // What a tool has put aside has no name of the vault.
+                if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
+                    continue;
+                }
+                match dir.stat(&name).map(|stat| stat.kind) {
+                    Ok(Kind::Dir) => left.push(join(&above, &name)),
+                    Ok(Kind::File) => {
+                        if let Some(id) = self.id_of(&*dir, &name).filter(|id| ids.contains(id)) {
+                            places.entry(id).or_default().push(join(&above, &name));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// Returns the id that a file's header states. It need not be authentic: a crash may have torn
+    /// it.
+    fn id_of(&self, dir: &dyn Dir, name: &[u8]) -> Option<FileId> {
+        let mut bytes = vec![0; self.keys.layout.header()];
+        let read = dir.open_file(name, Access::Read).ok()?.read_at(&mut bytes, 0).ok()?;
+        Some(PublicHeader::decode(&self.keys.layout, &bytes[..read]).ok()?.file_id)
+    }
+
+    /// Opens a directory by its stored path.
+    fn open_below(&self, path: &[u8]) -> Inner<Arc<dyn Dir>> {
+        let mut dir = self.root.clone();
+        for component in path.split(|b| *b == b'/').filter(|component| !component.is_empty()) {
+            dir = dir.open_dir(component)?;
+        }
+        Ok(dir)
     }
 
     pub(super) fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {
