@@ -93,6 +93,36 @@ fn an_entry_in_another_directory_is_marked_and_opens() {
     assert_eq!(vault.check(b"", &mut |_| ()).unwrap().notes.len(), 1);
 }
 
+/// A directory that is renamed keeps the stored names of its entries. A directory made at the former
+/// path of one of them has its stored name, and entries of both look the same.
+#[test]
+fn two_directories_of_one_stored_name_exchange_entries() {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    let made = |vault: &Vault| {
+        mkdir(vault, b"a").unwrap();
+        mkdir(vault, b"a/x").unwrap();
+    };
+    made(&vault);
+    rename(&vault, b"a", b"b", RenameMode::NoReplace).unwrap();
+    made(&vault);
+    put(&vault, b"a/x/one", b"1").unwrap();
+    put(&vault, b"b/x/two", b"2").unwrap();
+    let [one, two, to_a, to_b] =
+        [&b"a/x/one"[..], b"b/x/two", b"a/x", b"b/x"].map(|path| vault.cipher_path(path).unwrap());
+    vault.close().unwrap();
+    assert_eq!(last(&to_a), last(&to_b));
+    carry(&store, &one, &to_b);
+    carry(&store, &two, &to_a);
+
+    let vault = vaults::open(store.root()).unwrap();
+    assert_eq!(get(&vault, b"b/x/one").unwrap(), b"1");
+    assert_eq!(get(&vault, b"a/x/two").unwrap(), b"2");
+    let report = vault.check(b"", &mut |_| ()).unwrap();
+    assert_eq!((report.faults.len(), report.notes.len()), (0, 0), "{report:?}");
+}
+
 const LONG: [u8; 200] = [b'l'; 200];
 
 /// Returns a vault with the directory `b`, of which the entries, `x` and one with a long name, need
