@@ -196,6 +196,158 @@ fn a_removed_file_that_is_written_on_stays_noticed() {
     accept_all(&client, &root);
 }
 
+/// How a host hides what this machine has changed, at the moment at which it is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hidden {
+    /// The directory is elsewhere.
+    Directory,
+    /// The header of the file cannot be opened.
+    Header,
+    /// The file is elsewhere.
+    File,
+}
+
+/// Records the changes of a vault while the file `dir/inside` is hidden.
+fn learn_without(vault: &Vault, root: &Arc<dyn Dir>, hidden: Hidden) {
+    let stored = cipher(root, b"dir/inside");
+    let (above, name) = vaults::split(&stored);
+    let dir = root.open_dir(above).unwrap();
+    let moved = |dir: &Arc<dyn Dir>, from: &[u8], to: &[u8]| {
+        dir.rename(from, &**dir, to, RenameMode::NoReplace).unwrap();
+    };
+    match hidden {
+        Hidden::Directory => moved(root, above, b".away"),
+        Hidden::Header => moved(&dir, name, b".away"),
+        Hidden::File => moved(&dir, name, b".away"),
+    }
+    if hidden == Hidden::Header {
+        set(&dir, name, &[0; 5000]);
+    }
+    vault.learn().unwrap();
+    match hidden {
+        Hidden::Directory => moved(root, b".away", above),
+        Hidden::Header => dir.rename(b".away", &*dir, name, RenameMode::Replace).unwrap(),
+        Hidden::File => moved(&dir, b".away", name),
+    }
+}
+
+/// The host put an older version back, and took the directory away at the moment at which this
+/// machine recorded that it had written on it: the version that it had built on was forgotten.
+#[test]
+fn an_older_version_hidden_while_it_is_recorded_is_noticed() {
+    for hidden in [Hidden::Directory, Hidden::Header, Hidden::File] {
+        let (store, client) = fresh();
+        let root = store.root();
+        let stored = cipher(&root, b"dir/inside");
+        let (above, name) = vaults::split(&stored);
+        let dir = root.open_dir(above).unwrap();
+        let before = bytes(&dir, name);
+        let write = |v: &Vault, times: u64| {
+            (0..times).for_each(|n| write_at(v, b"dir/inside", n, b"on").unwrap());
+        };
+        client.session(&root, |v| write(v, 3));
+        assert_eq!(client.told(&root), []);
+        set(&dir, name, &before);
+        client.session(&root, |v| {
+            write(v, 8);
+            learn_without(v, &root, hidden);
+        });
+        let told = client.told(&root);
+        assert!(older(&told, "dir/inside"), "{hidden:?}: {told:?}");
+    }
+}
+
+/// The same with a file that this machine had put in the place of another one, in a synced vault:
+/// the former one came back, and nothing was noticed. It was enough to damage the header meanwhile.
+#[test]
+fn a_replacement_hidden_while_it_is_recorded_is_noticed() {
+    for hidden in [Hidden::Directory, Hidden::Header, Hidden::File] {
+        let (store, client, _) = of_two_machines(true);
+        let root = store.root();
+        let stored = cipher(&root, b"dir/inside");
+        let (above, name) = vaults::split(&stored);
+        let dir = root.open_dir(above).unwrap();
+        let before = bytes(&dir, name);
+        client.session(&root, |v| {
+            rename(v, b"third", b"dir/inside", RenameMode::Replace).unwrap();
+            learn_without(v, &root, hidden);
+            set(&dir, name, &before);
+        });
+        let told = client.told(&root);
+        assert!(told.iter().any(|(path, _)| path == "dir/inside"), "{hidden:?}: {told:?}");
+    }
+}
+
+/// A file was saved twice, each time by a rename, before either was recorded. The host put the first
+/// one back, and it counted as a new file of another machine: no alarm. In the same way a temporary
+/// file of this machine made the host's removals in a synced vault notes.
+#[test]
+fn a_file_made_and_gone_before_it_is_recorded_is_known() {
+    let (store, client) = fresh();
+    let root = store.root();
+    let letter = cipher(&root, b"letter");
+    let mut first = Vec::new();
+    let saved = |v: &Vault, contents: &[u8]| {
+        put(v, b"new", contents).unwrap();
+        rename(v, b"new", b"letter", RenameMode::Replace).unwrap();
+        bytes(&root, &letter)
+    };
+    client.session(&root, |v| {
+        first = saved(v, b"first");
+        saved(v, b"second");
+    });
+    assert_eq!(client.told(&root), []);
+    set(&root, &letter, &first);
+    for _ in 0..2 {
+        let gone = [("letter".to_owned(), NoticeKind::Gone { elsewhere: false })];
+        assert_eq!(client.told(&root), gone);
+    }
+
+    let (store, client) = fresh();
+    Vault::set_synced(&store.root()).unwrap();
+    let root = store.root();
+    let (mut stored, mut kept) = (Vec::new(), Vec::new());
+    client.session(&root, |v| {
+        put(v, b"temporary", b"text").unwrap();
+        stored = v.cipher_path(b"temporary").unwrap();
+        kept = bytes(&root, &stored);
+        remove(v, b"temporary");
+    });
+    set(&root, &stored, &kept);
+    assert_eq!(client.told(&root), []);
+    root.unlink(&cipher(&root, b"third")).unwrap();
+    for _ in 0..2 {
+        let gone = [("third".to_owned(), NoticeKind::Gone { elsewhere: false })];
+        assert_eq!(client.told(&root), gone);
+    }
+}
+
+/// Another machine received such a file, and renamed it or wrote on: that is no alarm.
+#[test]
+fn a_file_gone_before_it_is_recorded_may_come_from_elsewhere() {
+    for writes in 0..3 {
+        let (store, client, other) = of_two_machines(true);
+        let root = store.root();
+        let mut apart = None;
+        client.session(&root, |v| {
+            put(v, b"temporary", b"text").unwrap();
+            apart = Some(store.snapshot().root());
+            write_at(v, b"temporary", 0, b"T").unwrap();
+            remove(v, b"temporary");
+        });
+        let apart = apart.unwrap();
+        other.session(&apart, |v| {
+            (0..writes).for_each(|n| write_at(v, b"temporary", n, b"t").unwrap());
+            rename(v, b"temporary", b"kept", RenameMode::NoReplace).unwrap();
+        });
+        let kept = cipher(&apart, b"kept");
+        set(&root, &kept, &bytes(&apart, &kept));
+        for _ in 0..2 {
+            assert_eq!(client.told(&root), [], "{writes}");
+        }
+    }
+}
+
 /// An alarm vanished when a program replaced the file, as editors do when they save what they have
 /// read.
 #[test]

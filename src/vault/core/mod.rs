@@ -84,8 +84,8 @@ pub(crate) trait Witness: Send + Sync {
     /// Notes a change of a name in a directory.
     fn note(&self, core: &Core, directory: NodeId, name: &[u8], change: NameChange);
 
-    /// Notes that a file with this id is committed.
-    fn note_file(&self, id: &[u8; 32]);
+    /// Notes that a file with this id is committed, or was, with this version.
+    fn note_file(&self, id: &[u8; 32], version: u64);
 
     /// Notes that a commit of the file with this id and name is about to build on the version that
     /// was read from the store.
@@ -404,12 +404,19 @@ impl Core {
     /// builds on, if that was read from the store since the last commit.
     pub fn remember_commit(&self, node: NodeId, id: &[u8; 32], base: Option<u64>) {
         let Some(memory) = self.memory.get() else { return };
-        memory.note_file(id);
+        memory.note_file(id, 0);
         if let Ok(link) = self.nodes.link(node) {
             memory.note(self, link.parent, &link.name, NameChange::Written);
             if let Some(version) = base {
                 memory.note_base(self, link.parent, &link.name, id, version);
             }
+        }
+    }
+
+    /// Notes that the file with this id was committed with this version.
+    pub fn remember_version(&self, id: &[u8; 32], version: u64) {
+        if let Some(memory) = self.memory.get() {
+            memory.note_file(id, version);
         }
     }
 

@@ -239,6 +239,9 @@ impl Core {
         let is_new = state.committed.is_none();
         self.remember_commit(open.node, &id, base);
         let committed = self.commit_noted(open, state, durability);
+        if committed.is_ok() {
+            self.remember_version(&state.file_id, state.version);
+        }
         let Some(link) = link else { return committed };
         let is_same = || self.nodes.link(open.node).is_ok_and(|now| now.stored == link.stored);
         let is_written = committed.is_ok() && state.file_id == id && is_same();

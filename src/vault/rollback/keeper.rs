@@ -105,8 +105,10 @@ impl Witness for Memory {
         }
     }
 
-    fn note_file(&self, id: &[u8; 32]) {
-        self.held.lock().files.insert(short(id));
+    fn note_file(&self, id: &[u8; 32], version: u64) {
+        let mut held = self.held.lock();
+        let noted = held.files.entry(short(id)).or_default();
+        *noted = version.max(*noted);
     }
 
     fn note_base(&self, core: &Core, directory: NodeId, name: &[u8], id: &[u8; 32], version: u64) {

@@ -1,6 +1,6 @@
 //! The part of the rollback database in memory: keys, and local changes that are not written yet.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,10 +95,10 @@ pub(super) struct Held {
     pub(super) len: usize,
     /// Number of operations noted.
     pub(super) count: u64,
-    /// Ids of files that were committed since changes were last recorded.
-    pub(super) files: HashSet<Id>,
+    /// Ids of files that were committed since changes were last recorded, and their versions.
+    pub(super) files: HashMap<Id, u64>,
     /// Those of the time before: a commit may have been on its way while they were recorded.
-    pub(super) files_before: HashSet<Id>,
+    pub(super) files_before: Arc<HashMap<Id, u64>>,
 }
 
 impl Held {
@@ -272,7 +272,7 @@ impl Memory {
     /// Returns whether this client has committed a file lately.
     pub(super) fn is_committed(&self, id: &Id) -> bool {
         let held = self.held.lock();
-        held.files.contains(id) || held.files_before.contains(id)
+        held.files.contains_key(id) || held.files_before.contains_key(id)
     }
 
     /// Notes that a directory with changes was listed, and how many entries it has.

@@ -67,7 +67,8 @@ pub(super) struct RemovedRow {
     /// The last name at which this machine put another object in its place, and the id of that, if
     /// it is a file. Recorded in a synced vault.
     pub over: Option<(NameTag, Id)>,
-    /// The names from which it was removed.
+    /// The names from which it was removed. None if this machine made the file, and it was gone
+    /// before it was recorded.
     pub names: Vec<NameTag>,
 }
 
@@ -164,6 +165,11 @@ impl FileRow {
 }
 
 impl RemovedRow {
+    /// Returns the row of a file without names.
+    pub fn new(version: u64, when: i64, here: bool) -> RemovedRow {
+        RemovedRow { version, when, here, replaced: false, over: None, names: Vec::new() }
+    }
+
     /// Adds a name, in place of the oldest if there are too many.
     pub fn add_name(&mut self, name: NameTag) {
         if !self.names.contains(&name) {

@@ -117,8 +117,8 @@ impl Survey<'_> {
                         return Ok(Some(conflict));
                     }
                 }
-                let is_elsewhere = back == Some(true) && !same_name && self.has_other_writers();
-                older = (!is_elsewhere).then_some(removed.version);
+                let is_other = back == Some(true) && !same_name || removed.names.is_empty();
+                older = (!(is_other && self.has_other_writers())).then_some(removed.version);
             }
             Why::Older { was, backwards: true } => {
                 let (was, now) = (*was, thing.version);

@@ -82,6 +82,7 @@ const REFRESH: i64 = 86_400;
 const PATIENCE: i64 = 12;
 
 /// A directory that is or was read.
+#[derive(Clone)]
 struct Here {
     /// Held open for its sub-directories. The second value counts the open ones.
     open: Option<(Arc<dyn Dir>, Arc<()>)>,
@@ -345,8 +346,14 @@ impl<'a> Survey<'a> {
         Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
     }
 
-    /// Records only these directories: after local changes.
-    pub fn learn(mut self, touched: &HashMap<PlaceId, Touched>, places: &Places) -> Inner<()> {
+    /// Records only these directories: after local changes. `files` are the ids and versions of the
+    /// files that were committed.
+    pub fn learn(
+        mut self,
+        touched: &HashMap<PlaceId, Touched>,
+        places: &Places,
+        files: &HashMap<Id, u64>,
+    ) -> Inner<()> {
         self.whole = false;
         let mut walk = places.walk(self.memory.root_place(self.core), self.core.root.clone());
         while let Some(place) = walk.next() {
@@ -358,19 +365,20 @@ impl<'a> Survey<'a> {
             let (cipher, plain) = walk.paths();
             let here = Here { open: None, tag, place, cipher, plain, former: None };
             let Ok(dir) = walk.open() else {
+                self.keep_noted(&here, touched)?;
                 self.forget_ours(&here)?;
                 self.memory.has_listed(&place, 0);
                 continue;
             };
             let names = touched.noted();
             let looked = if self.is_listed(&place, touched, &names)? {
-                let looked = self.directory(&dir, here);
+                let looked = self.directory(&dir, here.clone());
                 if looked.is_ok() {
                     self.memory.has_listed(&place, self.entries);
                 }
                 looked
             } else {
-                let looked = self.noted(&dir, here, &names);
+                let looked = self.noted(&dir, here.clone(), &names);
                 if self.core.mode.synced {
                     self.memory.has_looked_up(&place, names.len());
                 }
@@ -381,6 +389,7 @@ impl<'a> Survey<'a> {
                     errno = fault.errno(),
                     "rollback database: a directory cannot be read"
                 );
+                self.keep_noted(&here, touched)?;
             }
         }
         self.move_known()?;
@@ -391,6 +400,7 @@ impl<'a> Survey<'a> {
             self.prune(place, false)?;
         }
         self.learn_of_others();
+        self.learn_of_gone(files)?;
         self.keep_found();
         if self.is_told {
             // Before the rows: they no longer show it.
@@ -427,15 +437,44 @@ impl<'a> Survey<'a> {
         self.others.changed |= self.news && self.others.compared;
     }
 
+    /// Records the files that were committed and are gone again: nothing else tells them from another
+    /// client's new files, when the storage host shows them later.
+    fn learn_of_gone(&mut self, files: &HashMap<Id, u64>) -> Inner<()> {
+        for (id, version) in files {
+            if self.seen.get(id)?.is_none()
+                && self.file(id)?.is_none()
+                && self.removed(id)?.is_none()
+            {
+                let removed = RemovedRow::new(*version, self.options.now, false);
+                self.changes.removed.insert(*id, Some(removed));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records what is known of the noted changes without reading their directory: the storage host
+    /// can hide it at any moment.
+    fn keep_noted(&mut self, here: &Here, touched: &Touched) -> Inner<()> {
+        for name in touched.noted() {
+            let key = self.memory.key(&here.place, name);
+            let (row, ours) = (self.row(&key)?, self.memory.is_ours(&here.place, name));
+            self.compare_base(key, row.as_ref(), here, name, ours)?;
+            if let Some(row) = row.filter(|row| row.kind == FILE) {
+                self.is_back(key, &row, name, here)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Drops the noted changes in a directory that is gone or was renamed; the next comparison
     /// records them.
     fn forget_ours(&mut self, here: &Here) -> Inner<()> {
         for (key, row) in self.rows(&here.place)? {
-            if !self.memory.is_ours(&here.place, &row.name) {
+            let put = self.memory.put_there(&here.place, &row.name);
+            if !self.memory.is_ours(&here.place, &row.name)
+                || put.is_some_and(|(id, _)| id == row.id)
+            {
                 continue;
-            }
-            if self.memory.has_left(&here.place, &row.name) {
-                self.leaves(&row, here, &row.name, true);
             }
             if row.kind == DIRECTORY {
                 let place = self.memory.place(&here.place, &row.name, &row.id);
@@ -680,13 +719,17 @@ impl<'a> Survey<'a> {
     fn noted(&mut self, dir: &Arc<dyn Dir>, here: Here, names: &BTreeSet<&[u8]>) -> Inner<()> {
         let here = Arc::new(here);
         let folder = self.core.folder_at(dir.clone(), here.tag);
-        let (mut absent, left) = (Vec::new(), self.left.len());
+        let (mut absent, left, mut outcome) = (Vec::new(), self.left.len(), Ok(()));
         for &name in names {
             let present = match folder.find(name) {
-                Ok((stored, _)) => self.look(&folder, dir, &stored, true)?,
+                Ok((stored, _)) => self.look(&folder, dir, &stored, true),
                 // A call with a name that is too long or not allowed has failed.
-                Err(Fault::Os(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL)) => None,
-                Err(fault) => return Err(fault),
+                Err(Fault::Os(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL)) => Ok(None),
+                Err(fault) => Err(fault),
+            };
+            let Ok(present) = present else {
+                outcome = present.map(drop); // it must not keep the other names from being recorded
+                continue;
             };
             let key = self.memory.key(&here.place, name);
             match present.filter(|present| present.name == name) {
@@ -698,7 +741,8 @@ impl<'a> Survey<'a> {
             self.copies_of(&folder, dir, &here, names)?;
         }
         self.visited.insert(prefix(&here.place));
-        absent.into_iter().try_for_each(|(key, row)| self.absent(key, row, &here))
+        absent.into_iter().try_for_each(|(key, row)| self.absent(key, row, &here))?;
+        outcome
     }
 
     /// Compares the conflict copies of these names, and entries that had them under a former key. No
@@ -843,10 +887,12 @@ impl<'a> Survey<'a> {
             if accepted {
                 return self.absent(key, row, here);
             }
-            if !ours {
-                let (row, why) = (Some(row), Why::NotCompared);
-                self.pending.push(Pending { key, name, plain, ours, row, thing: None, why });
+            if ours {
+                self.is_back(key, &row, &present.name, here)?;
+                return Ok(());
             }
+            let (row, why) = (Some(row), Why::NotCompared);
+            self.pending.push(Pending { key, name, plain, ours, row, thing: None, why });
             return Ok(());
         }
         let same = row.as_ref().filter(|row| row.kind == thing.kind && row.id == thing.id);
@@ -1177,14 +1223,7 @@ impl<'a> Survey<'a> {
             {
                 continue;
             }
-            let mut removed = self.removed(&id)?.unwrap_or(RemovedRow {
-                version,
-                when: 0,
-                here,
-                replaced: false,
-                over: None,
-                names: Vec::new(),
-            });
+            let mut removed = self.removed(&id)?.unwrap_or(RemovedRow::new(version, 0, here));
             let before = removed.version;
             removed.version =
                 removed.version.max(version).max(file.as_ref().map_or(0, |file| file.version));
@@ -1291,15 +1330,16 @@ fn part(key: &EntryKey) -> u64 {
 impl Memory {
     /// Records the local changes.
     pub(super) fn learn(&self, core: &Core, db: &Db) -> Inner<()> {
-        let (touched, places) = {
+        let (touched, places, files) = {
             let mut held = self.held.lock();
-            held.files_before = std::mem::take(&mut held.files);
-            (held.touched.clone(), held.places.clone())
+            held.files_before = std::mem::take(&mut held.files).into();
+            (held.touched.clone(), held.places.clone(), held.files_before.clone())
         };
         if touched.values().all(Touched::is_recorded) && !self.is_stopped() || touched.is_empty() {
             return Ok(());
         }
-        Survey::new(core, self, db, &SurveyOptions::default(), None)?.learn(&touched, &places)?;
+        let options = SurveyOptions::default();
+        Survey::new(core, self, db, &options, None)?.learn(&touched, &places, &files)?;
         self.held.lock().forget(&touched);
         Ok(())
     }
