@@ -187,6 +187,12 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
             "{left_out} entries were not compared: the rollback database has reached its limit; raise it with --rollback-memory SIZE"
         ));
     }
+    let unlisted = Vault::unlisted_of_rollback_memory(&memory).map_err(failed)?;
+    if unlisted > 0 {
+        note(format_args!(
+            "{unlisted} more of the same kinds were only counted; once those above are accepted or removed, run this again to list them"
+        ));
+    }
     let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
     if lines.is_empty() && !args.json {
         note(format_args!(

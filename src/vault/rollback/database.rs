@@ -47,6 +47,7 @@ const SYNCED: &str = "synced";
 const LIMIT: &str = "limit";
 /// Key of the number of entries that the last comparison found and did not record, for want of room.
 const LEFT_OUT: &str = "left out";
+const UNLISTED: &str = "unlisted";
 /// Key of the time when the user last accepted a state.
 const ACCEPTED: &str = "accepted";
 /// Key of the layout version of the rows.
@@ -297,6 +298,16 @@ impl Db {
     /// Returns how many entries the last comparison did not record, for want of room.
     pub fn left_out(&self) -> Inner<u64> {
         Ok(self.meta(LEFT_OUT)?.unwrap_or(0) as u64)
+    }
+
+    /// Returns how many notices of the last comparison are not among those that it listed.
+    pub fn unlisted(&self) -> Inner<u64> {
+        Ok(self.meta(UNLISTED)?.unwrap_or(0) as u64)
+    }
+
+    /// Records how many notices a comparison did not list.
+    pub fn set_unlisted(&self, notices: u64) -> Inner<()> {
+        self.set_meta(UNLISTED, notices as i64)
     }
 
     /// Records how many entries a comparison did not record.

@@ -247,6 +247,11 @@ pub(in crate::vault) fn left_out(path: &Path) -> Inner<u64> {
     Db::open(path)?.left_out()
 }
 
+/// Returns how many notices the last comparison with the database at `path` did not list.
+pub(in crate::vault) fn unlisted(path: &Path) -> Inner<u64> {
+    Db::open(path)?.unlisted()
+}
+
 fn due_alarms(db: &Db) -> Inner<usize> {
     let options = SurveyOptions::default();
     let counts = |row: &NoticeRow| {

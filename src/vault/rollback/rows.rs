@@ -91,16 +91,17 @@ pub(super) struct NoticeRow {
     pub path: Vec<u8>,
 }
 
-struct Take<'a>(&'a [u8]);
+/// Takes values from the front of encoded bytes.
+pub(super) struct Take<'a>(pub &'a [u8]);
 
 impl<'a> Take<'a> {
-    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(head)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub fn u8(&mut self) -> Option<u8> {
         Some(self.bytes(1)?[0])
     }
 
@@ -108,13 +109,30 @@ impl<'a> Take<'a> {
         Some(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?))
     }
 
-    fn number(&mut self) -> Option<u64> {
+    pub fn number(&mut self) -> Option<u64> {
         take_number(&mut self.0)
     }
 
     fn i64(&mut self) -> Option<i64> {
         self.u64().map(|n| n as i64)
     }
+
+    /// Takes what [`put_bytes`] has appended.
+    pub fn sized(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        self.bytes(len)
+    }
+
+    /// Takes an array of a fixed length.
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+}
+
+/// Appends bytes behind their length.
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
 }
 
 impl Row {

@@ -358,6 +358,15 @@ impl Vault {
         keeper::left_out(path).map_err(|f| f.at("open", || path.to_owned()))
     }
 
+    /// Returns how many notices the last comparison with the rollback database at `path` did not
+    /// list: lists are bounded by 10,000 of each kind.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn unlisted_of_rollback_memory(path: &Path) -> Result<u64> {
+        keeper::unlisted(path).map_err(|f| f.at("open", || path.to_owned()))
+    }
+
     /// Drops this handle, and returns whether it was the last one: the vault is then closed, and its
     /// keys are wiped from memory.
     pub fn is_last(self) -> bool {

@@ -38,19 +38,49 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::suspect::{DIRECTORY, FILE, Pending, Why};
-use super::{BATCH, Left, PATIENCE, Survey};
+use super::later::List;
+use super::suspect::{DIRECTORY, FILE, Left, Pending, Why};
+use super::{BATCH, NOTICES_MAX, PATIENCE, STEPS_MAX, Survey};
 use crate::vault::error::Inner;
-use crate::vault::rollback::memory::{Memory, PlaceId, prefix};
+use crate::vault::rollback::memory::{Memory, PlaceId};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
 use crate::vault::rollback::rows::{EntryKey, Id, NameTag, NoticeRow, RemovedRow, Row};
 
+/// What a comparison has noticed.
+#[derive(Default)]
+pub(super) struct Notices {
+    pub rows: BTreeMap<EntryKey, NoticeRow>,
+    /// Numbers of those that are listed: by whether they are alarms, and whether the name is
+    /// remembered. The storage host can add any number of new names, and names that are remembered
+    /// are listed beside them.
+    listed: [[usize; 2]; 2],
+    /// Number of those that are not listed.
+    pub more: u64,
+}
+
+/// Names whose files have rotated.
+enum Round {
+    Of(HashSet<EntryKey>),
+    /// There are too many to tell.
+    All,
+}
+
+impl Round {
+    fn has(&self, key: &EntryKey) -> bool {
+        match self {
+            Round::Of(keys) => keys.contains(key),
+            Round::All => true,
+        }
+    }
+}
+
 impl Survey<'_> {
     /// Classifies all deviations. Harmless ones are recorded.
-    pub(super) fn judge(&mut self) -> Inner<BTreeMap<EntryKey, NoticeRow>> {
+    pub(super) fn judge(&mut self) -> Inner<Notices> {
         let round = self.go_round();
-        let mut notices = BTreeMap::new();
-        for pending in std::mem::take(&mut self.pending) {
+        let mut notices = Notices::default();
+        let none = List::new(self.memory.sealer.clone(), self.db.folder());
+        std::mem::replace(&mut self.pending, none).drain(|pending| {
             match self.kind(&pending, &round)? {
                 Some(kind) => self.notice(&mut notices, &pending, kind),
                 None => self.accept(pending)?,
@@ -58,7 +88,8 @@ impl Survey<'_> {
             if self.changes.len() >= BATCH {
                 self.write()?;
             }
-        }
+            Ok(())
+        })?;
         for vacated in std::mem::take(&mut self.vacated).into_values().flatten() {
             if let Some(pending) = vacated.pending {
                 if let Some(elsewhere) = self.lost_below(vacated.place, vacated.hash)? {
@@ -71,12 +102,12 @@ impl Survey<'_> {
         }
         self.retire()?;
         self.keep_found();
-        self.keep_written(&mut notices)?;
-        self.keep_first(&mut notices);
+        self.keep_written(&mut notices.rows)?;
+        self.keep_first(&mut notices.rows);
         Ok(notices)
     }
 
-    fn kind(&self, pending: &Pending, round: &HashSet<EntryKey>) -> Inner<Option<NoticeKind>> {
+    fn kind(&self, pending: &Pending, round: &Round) -> Inner<Option<NoticeKind>> {
         let Some(thing) = pending.thing else {
             return match (&pending.why, &pending.row) {
                 // A crash can leave a file that cannot be read.
@@ -145,7 +176,7 @@ impl Survey<'_> {
             return Ok(Some(NoticeKind::Older { was, now: thing.version }));
         }
         if let Some(row) = displaced {
-            if round.contains(&pending.key) && self.interrupted.is_none() {
+            if round.has(&pending.key) && self.interrupted.is_none() {
                 let elsewhere = self.has_other_writers();
                 return Ok(Some(NoticeKind::Exchanged { elsewhere }));
             }
@@ -237,22 +268,30 @@ impl Survey<'_> {
         let mut lost = None;
         let mut todo = vec![(place, hash)];
         while let Some((place, hash)) = todo.pop() {
-            if self.visited.contains(&prefix(&place)) {
+            if self.was_visited(&place)? {
                 continue;
             }
-            for row in self.rows(&place)?.into_values() {
-                let one = match row.kind {
-                    FILE => self.gone(&row.id, row.version)?,
-                    DIRECTORY => {
-                        todo.push((self.memory.place(&place, &row.name, &row.id), row.id));
-                        None
+            let mut after = None;
+            loop {
+                let (rows, last) = self.some_rows(&place, after.as_ref())?;
+                for row in rows.into_values() {
+                    let one = match row.kind {
+                        FILE => self.gone(&row.id, row.version)?,
+                        DIRECTORY => {
+                            todo.push((self.memory.place(&place, &row.name, &row.id), row.id));
+                            None
+                        }
+                        _ => (self.seen.get(&hash)?.is_none() && self.interrupted.is_none())
+                            .then_some(self.may_be_elsewhere()),
+                    };
+                    match one {
+                        Some(false) => return Ok(one),
+                        _ => lost = lost.or(one),
                     }
-                    _ => (self.seen.get(&hash)?.is_none() && self.interrupted.is_none())
-                        .then_some(self.may_be_elsewhere()),
-                };
-                match one {
-                    Some(false) => return Ok(one),
-                    _ => lost = lost.or(one),
+                }
+                after = last;
+                if after.is_none() {
+                    break;
                 }
             }
         }
@@ -261,16 +300,11 @@ impl Survey<'_> {
 
     /// Returns the names whose files have rotated: each shows a file that another of these names
     /// showed before. Names at which another client has renamed files in a row are not included.
-    fn go_round(&self) -> HashSet<EntryKey> {
-        let steps: Vec<(EntryKey, Id, Id)> = (self.pending.iter())
-            .filter_map(|pending| {
-                Some((
-                    pending.key,
-                    pending.displaced()?.id,
-                    pending.thing.filter(|thing| thing.kind == FILE)?.id,
-                ))
-            })
-            .collect();
+    fn go_round(&mut self) -> Round {
+        let steps = std::mem::take(&mut self.steps);
+        if steps.len() > STEPS_MAX {
+            return Round::All;
+        }
         let mut displaced: HashMap<Id, usize> = HashMap::new();
         let mut shown: HashMap<Id, Vec<usize>> = HashMap::new();
         for (n, (_, was, now)) in steps.iter().enumerate() {
@@ -289,7 +323,7 @@ impl Survey<'_> {
                 ends.extend(shown.remove(was).unwrap_or_default());
             }
         }
-        round
+        Round::Of(round)
     }
 
     /// Accepts the present state of an entry.
@@ -301,7 +335,7 @@ impl Survey<'_> {
                 && self.interrupted.is_none()
         }) {
             let Row { id, version, .. } = *row;
-            self.left.push(Left { name, id, version, here: false, over: None });
+            self.left.push(Left { name, id, version, here: false, over: None })?;
         }
         match thing {
             Some(thing) => self.put(
@@ -314,12 +348,7 @@ impl Survey<'_> {
         }
     }
 
-    fn notice(
-        &self,
-        notices: &mut BTreeMap<EntryKey, NoticeRow>,
-        pending: &Pending,
-        kind: NoticeKind,
-    ) {
+    fn notice(&self, notices: &mut Notices, pending: &Pending, kind: NoticeKind) {
         let old = self.before.get(&pending.key);
         let kind = match (kind, old.and_then(NoticeKind::decode)) {
             // The other client's changes that explained it are no longer new in the next
@@ -327,6 +356,13 @@ impl Survey<'_> {
             (NoticeKind::Gone { .. }, Some(told @ NoticeKind::Gone { elsewhere: true })) => told,
             (kind, _) => kind,
         };
+        let listed =
+            &mut notices.listed[usize::from(kind.is_alarm())][usize::from(pending.row.is_some())];
+        if *listed == NOTICES_MAX {
+            notices.more += 1;
+            return;
+        }
+        *listed += 1;
         let (what, was, now) = kind.encode();
         let same = old.filter(|old| (old.what, old.now) == (what, now));
         let known_path =
@@ -350,7 +386,7 @@ impl Survey<'_> {
             path: known_path
                 .map_or_else(|| self.memory.seal(&pending.plain), |old| old.path.clone()),
         };
-        notices.insert(pending.key, row);
+        notices.rows.insert(pending.key, row);
     }
 
     /// Remembers for a while at what time an entry first had a notice, although it has none now.

@@ -18,18 +18,24 @@
 //! * A directory is read piece by piece, and sub-directories are opened one by one, so neither
 //!   number is limited.
 
+mod child;
 mod judge;
+mod later;
 mod seen;
 pub(super) mod suspect;
 mod written;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use self::child::{Child, Here, Inside};
+use self::later::List;
 use self::seen::{AllSeen, Seen};
-use self::suspect::{DIRECTORY, FILE, Pending, Thing, Why};
+use self::suspect::{DIRECTORY, FILE, Left, Pending, Step, Thing, Why};
 use self::written::Found;
 use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
@@ -75,43 +81,19 @@ const LISTED_MAX: usize = 1000;
 const OPEN_MAX: usize = 32;
 /// Maximum number of reads of a header that cannot be opened: a commit may be writing it.
 const TRIES: usize = 3;
+/// Maximum number of files that are kept in each of the maps that make an alarm a note.
+const KEPT_MAX: usize = 1 << 16;
+/// Maximum number of names with other files than before that are searched for exchanges. If there are
+/// more, each of them counts as exchanged.
+const STEPS_MAX: usize = 1 << 16;
+/// Maximum number of listed notices of each kind: alarms and others, about remembered names and about
+/// new ones. Further ones are counted.
+const NOTICES_MAX: usize = 10_000;
 /// Seconds after which an unchanged row is written again, to update its time.
 const REFRESH: i64 = 86_400;
 /// Number of settle times after which a notice that persists is shown even if the store keeps
 /// changing.
 const PATIENCE: i64 = 12;
-
-/// A directory that is or was read.
-#[derive(Clone)]
-struct Here {
-    /// Held open for its sub-directories. The second value counts the open ones.
-    open: Option<(Arc<dyn Dir>, Arc<()>)>,
-    tag: Tag,
-    place: PlaceId,
-    cipher: Vec<u8>,
-    plain: Vec<u8>,
-    /// See [`Child::former`].
-    former: Option<Vec<u8>>,
-}
-
-/// A directory in the one that is read.
-struct Inside {
-    tag: Tag,
-    /// Hash of the tag.
-    hash: Id,
-    place: PlaceId,
-}
-
-/// A directory that is still to be read.
-struct Child {
-    parent: Arc<Here>,
-    stored: Box<[u8]>,
-    name: Box<[u8]>,
-    inside: Inside,
-    /// The plain path that it had before a change of the share's key, if a mark shows that another
-    /// directory has that path now, or is in such a directory.
-    former: Option<Vec<u8>>,
-}
 
 /// The present state of an entry.
 struct Present {
@@ -128,17 +110,6 @@ struct Present {
     is_share: bool,
 }
 
-/// A file that has left one of its names.
-struct Left {
-    name: NameTag,
-    id: Id,
-    version: u64,
-    here: bool,
-    /// In a synced vault: this client has put another object in its place, a file with this id or
-    /// [`NOTHING`].
-    over: Option<Id>,
-}
-
 /// A directory that is not at its place any more.
 struct Vacated {
     hash: Id,
@@ -153,10 +124,14 @@ pub(super) struct Survey<'a> {
     memory: &'a Memory,
     db: &'a Db,
     reader: Reader,
+    /// The rows before local changes were recorded, if some are written already.
+    begun: Option<Reader>,
     options: &'a SurveyOptions,
     changes: Changes,
     /// Deviations that cannot be classified before the whole vault was read.
-    pending: Vec<Pending>,
+    pending: List<Pending>,
+    /// The names that show other files than they showed.
+    steps: Vec<Step>,
     /// What was seen in this comparison.
     seen: AllSeen,
     /// The highest version of each file that was seen in a conflict copy, by file and by the name
@@ -188,17 +163,17 @@ pub(super) struct Survey<'a> {
     /// When the user last accepted a state, in seconds since 1970.
     accepted: i64,
     /// Directories that were read.
-    visited: HashSet<[u8; PREFIX]>,
-    left: Vec<Left>,
+    visited: AllSeen,
+    left: List<Left>,
     /// Files that this client has removed or renamed, and the names that they had, by the numbers of
     /// the operations.
     moved_on: Vec<(u64, Id, NameTag)>,
     vacated: HashMap<Id, Vec<Vacated>>,
     /// Directories that are known at their places, and those that are not.
-    known: Vec<Child>,
-    fresh: Vec<Child>,
+    known: List<Child>,
+    fresh: List<Child>,
     /// The same as `fresh`, if only some directories are read: their entries are not.
-    arrived: Vec<Inside>,
+    arrived: List<Inside>,
     opened: Arc<()>,
     /// In the background: since when the store has been used without a pause.
     busy: Option<Instant>,
@@ -220,17 +195,19 @@ impl<'a> Survey<'a> {
         options: &'a SurveyOptions,
         interrupted: Option<i64>,
     ) -> Inner<Survey<'a>> {
-        let mut others = db.others()?;
+        let (mut others, sealer) = (db.others()?, &memory.sealer);
         others.synced |= !others.compared && core.mode.synced;
         Ok(Survey {
             core,
             memory,
             db,
             reader: db.reader(&memory.sealer)?,
+            begun: None,
             options,
             changes: Changes::default(),
-            pending: Vec::new(),
-            seen: AllSeen::new(memory.sealer.clone(), db.folder()),
+            pending: List::new(sealer.clone(), db.folder()),
+            steps: Vec::new(),
+            seen: AllSeen::new(sealer.clone(), db.folder()),
             copies: HashMap::new(),
             former: HashMap::new(),
             replaced: HashMap::new(),
@@ -242,13 +219,13 @@ impl<'a> Survey<'a> {
             is_told: false,
             found: Vec::new(),
             accepted: db.accepted()?,
-            visited: HashSet::new(),
-            left: Vec::new(),
+            visited: AllSeen::new(sealer.clone(), db.folder()),
+            left: List::new(sealer.clone(), db.folder()),
             moved_on: Vec::new(),
             vacated: HashMap::new(),
-            known: Vec::new(),
-            fresh: Vec::new(),
-            arrived: Vec::new(),
+            known: List::new(sealer.clone(), db.folder()),
+            fresh: List::new(sealer.clone(), db.folder()),
+            arrived: List::new(sealer.clone(), db.folder()),
             opened: Arc::new(()),
             busy: None,
             whole: true,
@@ -342,8 +319,9 @@ impl<'a> Survey<'a> {
         if !self.options.accept.is_empty() {
             self.db.set_accepted(self.options.now)?;
         }
-        self.db.set_notices(&notices)?;
-        Ok(Some(self.memory.shown(&notices, self.options, self.latest)))
+        self.db.set_notices(&notices.rows)?;
+        self.db.set_unlisted(notices.more)?;
+        Ok(Some(self.memory.shown(&notices.rows, self.options, self.latest)))
     }
 
     /// Records only these directories: after local changes. `files` are the ids and versions of the
@@ -401,14 +379,20 @@ impl<'a> Survey<'a> {
         }
         self.learn_of_others();
         self.learn_of_gone(files)?;
+        self.keep_told()?;
+        self.write()?;
+        self.db.set_others(self.others)
+    }
+
+    /// Writes the findings of a comparison of local changes. The rows, which are written later, no
+    /// longer show them.
+    fn keep_told(&mut self) -> Inner<()> {
         self.keep_found();
-        if self.is_told {
-            // Before the rows: they no longer show it.
+        if std::mem::take(&mut self.is_told) {
             self.db.set_notices(&self.before)?;
             self.memory.has_found.store(true, Ordering::Release);
         }
-        self.write()?;
-        self.db.set_others(self.others)
+        Ok(())
     }
 
     /// Returns whether a directory is listed to record changes in it, see [`LISTED_MAX`]. A larger one
@@ -498,10 +482,10 @@ impl<'a> Survey<'a> {
     /// then it is known which directories have left their places, and the rows of a renamed
     /// directory are moved to its new place.
     fn next_child(&mut self) -> Inner<Option<Child>> {
-        if let Some(child) = self.known.pop() {
+        if let Some(child) = self.known.pop()? {
             return Ok(Some(child));
         }
-        let Some(child) = self.fresh.pop() else { return Ok(None) };
+        let Some(child) = self.fresh.pop()? else { return Ok(None) };
         self.move_to(&child.inside)?;
         Ok(Some(child))
     }
@@ -524,7 +508,7 @@ impl<'a> Survey<'a> {
 
     /// Moves the rows of renamed directories to their new places.
     fn move_known(&mut self) -> Inner<()> {
-        while let Some(arrived) = self.arrived.pop() {
+        while let Some(arrived) = self.arrived.pop()? {
             self.move_to(&arrived)?;
         }
         Ok(())
@@ -559,7 +543,7 @@ impl<'a> Survey<'a> {
                     // the other way round, and neither was recorded yet.
                     let name = self.memory.tag(&new, &row.name);
                     let Row { id, version, .. } = row;
-                    self.left.push(Left { name, id, version, here: true, over: None });
+                    self.left.push(Left { name, id, version, here: true, over: None })?;
                 } else if self.row(&key)?.is_none() {
                     // An entry that is already there was recorded under its new name.
                     self.set(key, Some(row))?;
@@ -577,26 +561,51 @@ impl<'a> Survey<'a> {
     fn prune(&mut self, place: PlaceId, removed: bool) -> Inner<()> {
         let mut todo = vec![place];
         while let Some(place) = todo.pop() {
-            if self.visited.contains(&prefix(&place)) {
+            if self.was_visited(&place)? {
                 continue;
             }
-            for (key, row) in self.rows(&place)? {
-                match row.kind {
-                    DIRECTORY => todo.push(self.memory.place(&place, &row.name, &row.id)),
-                    FILE if removed => {
-                        let name = self.memory.tag(&place, &row.name);
-                        let Row { id, version, .. } = row;
-                        self.left.push(Left { name, id, version, here: false, over: None });
+            let mut after = None;
+            loop {
+                let (rows, last) = self.some_rows(&place, after.as_ref())?;
+                for (key, row) in rows {
+                    match row.kind {
+                        DIRECTORY => todo.push(self.memory.place(&place, &row.name, &row.id)),
+                        FILE if removed => {
+                            let name = self.memory.tag(&place, &row.name);
+                            let Row { id, version, .. } = row;
+                            self.left.push(Left { name, id, version, here: false, over: None })?;
+                        }
+                        _ => {}
                     }
-                    _ => {}
+                    self.set(key, None)?;
                 }
-                self.set(key, None)?;
-            }
-            if self.changes.len() >= BATCH {
-                self.write()?;
+                if self.changes.len() >= BATCH {
+                    self.write()?;
+                }
+                after = last;
+                if after.is_none() {
+                    break;
+                }
             }
         }
         Ok(())
+    }
+
+    fn was_visited(&self, place: &PlaceId) -> Inner<bool> {
+        Ok(self.visited.get(&short(place))?.is_some())
+    }
+
+    /// Keeps a deviation until the whole vault was read.
+    fn pend(&mut self, pending: Pending) -> Inner<()> {
+        if !self.whole {
+            return Ok(());
+        }
+        if let Some(step) = pending.step()
+            && self.steps.len() <= STEPS_MAX
+        {
+            self.steps.push(step);
+        }
+        self.pending.push(pending)
     }
 
     fn write(&mut self) -> Inner<()> {
@@ -608,9 +617,24 @@ impl<'a> Survey<'a> {
                 other => other?,
             }
             self.db.apply(&self.memory.sealer, &changes)?;
-            self.reader = self.db.reader(&self.memory.sealer)?;
+            let reader = self.db.reader(&self.memory.sealer)?;
+            let before = std::mem::replace(&mut self.reader, reader);
+            if !self.whole {
+                self.begun.get_or_insert(before);
+            }
         }
         Ok(())
+    }
+
+    /// Writes the changes if they are many.
+    fn write_part(&mut self) -> Inner<()> {
+        if self.changes.len() < BATCH {
+            return Ok(());
+        }
+        if !self.whole {
+            self.keep_told()?;
+        }
+        self.write()
     }
 
     fn row(&self, key: &EntryKey) -> Inner<Option<Row>> {
@@ -648,19 +672,39 @@ impl<'a> Survey<'a> {
 
     /// Returns all rows of a directory.
     fn rows(&self, place: &PlaceId) -> Inner<BTreeMap<EntryKey, Row>> {
+        let (mut rows, mut after) = (BTreeMap::new(), None);
+        loop {
+            let (some, last) = self.some_rows(place, after.as_ref())?;
+            rows.extend(some);
+            after = last;
+            if after.is_none() {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// Returns some thousand rows of a directory, from the key after `after` on, and the key after
+    /// which the others are; `None` if these are the last ones.
+    fn some_rows(
+        &self,
+        place: &PlaceId,
+        after: Option<&EntryKey>,
+    ) -> Inner<(BTreeMap<EntryKey, Row>, Option<EntryKey>)> {
         let prefix = prefix(place);
-        let mut rows: BTreeMap<EntryKey, Row> =
-            self.reader.rows(&prefix, None, usize::MAX)?.into_iter().collect();
+        let read = self.reader.rows(&prefix, after, ROWS)?;
+        let last = read.last().map(|(key, _)| *key);
         let (mut from, mut to) = ([0; KEY], [0xff; KEY]);
         from[..PREFIX].copy_from_slice(&prefix);
         to[..PREFIX].copy_from_slice(&prefix);
-        for (key, row) in self.changes.entries.range(from..=to) {
+        let from = after.map_or(Bound::Included(from), |after| Bound::Excluded(*after));
+        let mut rows: BTreeMap<EntryKey, Row> = read.into_iter().collect();
+        for (key, row) in self.changes.entries.range((from, Bound::Included(last.unwrap_or(to)))) {
             match row {
                 Some(row) => drop(rows.insert(*key, row.clone())),
                 None => drop(rows.remove(key)),
             }
         }
-        Ok(rows)
+        Ok((rows, last))
     }
 
     /// Compares one directory, records new state, and queues its sub-directories.
@@ -691,11 +735,9 @@ impl<'a> Survey<'a> {
                 there.push(part(&key));
                 self.entry(key, present, &here)?;
             }
-            if self.whole && self.changes.len() >= BATCH {
-                self.write()?;
-            }
+            self.write_part()?;
         }
-        self.visited.insert(prefix(&here.place));
+        self.visited.add(short(&here.place), Seen::default())?;
         self.entries = there.len();
         there.sort_unstable();
         let mut after = None;
@@ -708,9 +750,7 @@ impl<'a> Survey<'a> {
                     self.absent(key, row, &here)?;
                 }
             }
-            if self.whole && self.changes.len() >= BATCH {
-                self.write()?;
-            }
+            self.write_part()?;
         }
         Ok(())
     }
@@ -740,7 +780,7 @@ impl<'a> Survey<'a> {
         if self.core.mode.synced && (self.left.len() > left || !absent.is_empty()) {
             self.copies_of(&folder, dir, &here, names)?;
         }
-        self.visited.insert(prefix(&here.place));
+        self.visited.add(short(&here.place), Seen::default())?;
         absent.into_iter().try_for_each(|(key, row)| self.absent(key, row, &here))?;
         outcome
     }
@@ -892,8 +932,7 @@ impl<'a> Survey<'a> {
                 return Ok(());
             }
             let (row, why) = (Some(row), Why::NotCompared);
-            self.pending.push(Pending { key, name, plain, ours, row, thing: None, why });
-            return Ok(());
+            return self.pend(Pending { key, name, plain, ours, row, thing: None, why });
         }
         let same = row.as_ref().filter(|row| row.kind == thing.kind && row.id == thing.id);
         let is_not_newer = |row: &&Row| thing.kind == FILE && thing.version <= row.version;
@@ -930,8 +969,7 @@ impl<'a> Survey<'a> {
         }
         let (why, mark) = self.suspicion(&present, here, same, other.as_ref(), ours)?;
         if let Some(why) = why {
-            self.pending.push(Pending { key, name, plain, ours, row, thing: Some(thing), why });
-            return Ok(());
+            return self.pend(Pending { key, name, plain, ours, row, thing: Some(thing), why });
         }
         let is_full = self.room <= 0;
         let is_news = thing.kind == FILE && mark.map_or(!is_full, |mark| mark < thing.version);
@@ -948,7 +986,7 @@ impl<'a> Survey<'a> {
     /// back.
     fn is_back(&mut self, key: EntryKey, row: &Row, name: &[u8], here: &Here) -> Inner<bool> {
         if self.memory.has_left(&here.place, name) {
-            self.leaves(row, here, name, true);
+            self.leaves(row, here, name, true)?;
             self.set(key, None)?;
             return Ok(true);
         }
@@ -956,7 +994,7 @@ impl<'a> Survey<'a> {
         let Some((id, version)) = put.filter(|(id, _)| *id != row.id) else { return Ok(false) };
         let tag = self.memory.tag(&here.place, name);
         let over = Some(id);
-        self.left.push(Left { name: tag, id: row.id, version: row.version, here: true, over });
+        self.left.push(Left { name: tag, id: row.id, version: row.version, here: true, over })?;
         self.put(key, Some(row), Thing { kind: FILE, id, version }, name)?;
         Ok(true)
     }
@@ -976,13 +1014,12 @@ impl<'a> Survey<'a> {
             || self.memory.is_committed(&present.thing.id);
         let over = (is_over && self.core.mode.synced).then_some(present.thing.id);
         let name = self.memory.tag(&here.place, &present.name);
-        self.left.push(Left { name, id: row.id, version: row.version, here: by_us, over });
+        self.left.push(Left { name, id: row.id, version: row.version, here: by_us, over })?;
         if by_us {
             self.keep_alarm(&self.memory.key(&here.place, &present.name));
         }
         if is_new && !by_us {
-            let version = self.replaced.entry(row.id).or_default();
-            *version = row.version.max(*version);
+            keep_highest(&mut self.replaced, row.id, row.version);
         }
         if !self.whole
             && !ours
@@ -1003,15 +1040,15 @@ impl<'a> Survey<'a> {
             self.seen.add(thing.id, Seen { version, kept })?;
         }
         if let Some(of) = present.copy_of.as_ref().filter(|_| thing.kind == FILE) {
-            let copy = self.copies.entry((thing.id, self.memory.tag(&here.place, of))).or_default();
-            *copy = (*copy).max(thing.version);
+            let copy = (thing.id, self.memory.tag(&here.place, of));
+            keep_highest(&mut self.copies, copy, thing.version);
         }
         let plain = present.copy_of.as_ref().filter(|_| present.is_former).unwrap_or(&present.name);
         let above = here.former.as_ref().or(present.is_former.then_some(&here.plain));
         let former = above.map(|above| join(above, plain));
         if let Some(former) = former.as_ref().filter(|_| thing.kind == FILE) {
-            let version = self.former.entry((thing.id, self.memory.path_id(former))).or_default();
-            *version = thing.version.max(*version);
+            let former = (thing.id, self.memory.path_id(former));
+            keep_highest(&mut self.former, former, thing.version);
         }
         if let Some(tag) = &present.inside {
             for hash in self.hashes_before(tag)? {
@@ -1020,8 +1057,7 @@ impl<'a> Survey<'a> {
             let place = self.memory.place(&here.place, &present.name, &thing.id);
             let inside = Inside { tag: *tag, hash: thing.id, place };
             if !self.whole {
-                self.arrived.extend((!is_kept).then_some(inside));
-                return Ok(());
+                return if is_kept { Ok(()) } else { self.arrived.push(inside) };
             }
             let child = Child {
                 parent: here.clone(),
@@ -1030,7 +1066,10 @@ impl<'a> Survey<'a> {
                 inside,
                 former,
             };
-            if is_kept { self.known.push(child) } else { self.fresh.push(child) }
+            match is_kept {
+                true => self.known.push(child)?,
+                false => self.fresh.push(child)?,
+            }
         } else if present.is_share {
             // The contents of the folder are in the share.
             let place = self.memory.place(&here.place, &present.name, &thing.id);
@@ -1081,11 +1120,12 @@ impl<'a> Survey<'a> {
         // it there.
         let is_successor =
             |row: &Row| known.as_ref().is_some_and(|known| known.after == head(&row.id));
+        let begun = self.begun.as_ref().unwrap_or(&self.reader);
         let is_new_here = || {
             Ok::<_, Fault>(
                 !self.whole
-                    && self.reader.file(&thing.id)?.is_none()
-                    && self.reader.removed(&thing.id)?.is_none(),
+                    && begun.file(&thing.id)?.is_none()
+                    && begun.removed(&thing.id)?.is_none(),
             )
         };
         let is_new = thing.kind == FILE
@@ -1143,18 +1183,10 @@ impl<'a> Survey<'a> {
             });
             self.vacated.entry(row.id).or_default().push(Vacated { hash: row.id, place, pending });
         } else if row.kind == FILE && !is_settled {
-            self.pending.push(Pending {
-                key,
-                name: tag,
-                plain,
-                ours,
-                row: Some(row),
-                thing: None,
-                why: Why::Gone,
-            });
-            return Ok(());
+            let (row, thing, why) = (Some(row), None, Why::Gone);
+            return self.pend(Pending { key, name: tag, plain, ours, row, thing, why });
         } else if row.kind == FILE {
-            self.leaves(&row, here, &name, ours);
+            self.leaves(&row, here, &name, ours)?;
         }
         if row.kind != DIRECTORY || is_settled {
             self.set(key, None)?;
@@ -1175,23 +1207,15 @@ impl<'a> Survey<'a> {
             return Ok(()); // nothing is judged any more, and the rows may be many
         }
         tracing::debug!(errno = fault.errno(), "rollback database: a directory cannot be read");
-        if self.options.accepts(&plain) || self.rows(place)?.is_empty() {
+        if self.options.accepts(&plain) || self.some_rows(place, None)?.0.is_empty() {
             return Ok(());
         }
         let row = self.row(&key)?;
-        self.pending.push(Pending {
-            key,
-            name: NameTag::default(),
-            plain,
-            ours: false,
-            row,
-            thing: None,
-            why: Why::NotCompared,
-        });
-        Ok(())
+        let (name, ours, thing) = (NameTag::default(), false, None);
+        self.pend(Pending { key, name, plain, ours, row, thing, why: Why::NotCompared })
     }
 
-    fn leaves(&mut self, row: &Row, here: &Here, name: &[u8], by_us: bool) {
+    fn leaves(&mut self, row: &Row, here: &Here, name: &[u8], by_us: bool) -> Inner<()> {
         if row.kind == FILE {
             let name = self.memory.tag(&here.place, name);
             let Row { id, version, .. } = *row;
@@ -1202,8 +1226,9 @@ impl<'a> Survey<'a> {
             if let Some(done) = done.filter(|_| self.core.mode.synced) {
                 self.moved_on.push((done.number, over.unwrap_or(id), name));
             }
-            self.left.push(Left { name, id, version, here: by_us, over });
+            self.left.push(Left { name, id, version, here: by_us, over })?;
         }
+        Ok(())
     }
 
     /// Records as removed the files that have left a name and were not seen elsewhere.
@@ -1214,29 +1239,36 @@ impl<'a> Survey<'a> {
                 self.changes.files.insert(id, Some(FileRow { left, ..file }));
             }
         }
-        for Left { name, id, version, here, over } in std::mem::take(&mut self.left) {
-            let file = self.file(&id)?;
-            // If only part of the vault is read, the file may be at a remembered name elsewhere.
-            let is_remembered = || file.as_ref().is_some_and(|file| file.names > 0);
-            if self.seen.get(&id)?.is_some_and(|seen| seen.version >= version)
-                || !self.whole && is_remembered()
-            {
-                continue;
-            }
-            let mut removed = self.removed(&id)?.unwrap_or(RemovedRow::new(version, 0, here));
-            let before = removed.version;
-            removed.version =
-                removed.version.max(version).max(file.as_ref().map_or(0, |file| file.version));
-            removed.replaced = removed.replaced && before == removed.version
-                || self.replaced.get(&id) == Some(&removed.version);
-            removed.when = self.options.now;
-            removed.here |= here;
-            removed.over = over.map(|by| (name, by)).or(removed.over);
-            removed.add_name(name);
-            self.changes.removed.insert(id, Some(removed));
-            if file.is_some_and(|file| file.names == 0) {
-                self.changes.files.insert(id, None);
-            }
+        let none = List::new(self.memory.sealer.clone(), self.db.folder());
+        std::mem::replace(&mut self.left, none).drain(|left| self.retire_one(left))
+    }
+
+    fn retire_one(&mut self, left: Left) -> Inner<()> {
+        let Left { name, id, version, here, over } = left;
+        let file = self.file(&id)?;
+        // If only part of the vault is read, the file may be at a remembered name elsewhere.
+        let is_remembered = || file.as_ref().is_some_and(|file| file.names > 0);
+        if self.seen.get(&id)?.is_some_and(|seen| seen.version >= version)
+            || !self.whole && is_remembered()
+        {
+            return Ok(());
+        }
+        let mut removed = self.removed(&id)?.unwrap_or(RemovedRow::new(version, 0, here));
+        let before = removed.version;
+        removed.version =
+            removed.version.max(version).max(file.as_ref().map_or(0, |file| file.version));
+        removed.replaced = removed.replaced && before == removed.version
+            || self.replaced.get(&id) == Some(&removed.version);
+        removed.when = self.options.now;
+        removed.here |= here;
+        removed.over = over.map(|by| (name, by)).or(removed.over);
+        removed.add_name(name);
+        self.changes.removed.insert(id, Some(removed));
+        if file.is_some_and(|file| file.names == 0) {
+            self.changes.files.insert(id, None);
+        }
+        if self.whole && self.changes.len() >= BATCH {
+            self.write()?;
         }
         Ok(())
     }
@@ -1251,7 +1283,7 @@ impl<'a> Survey<'a> {
     ) -> Inner<()> {
         if let Some(row) = row.filter(|row| row.id != thing.id) {
             let row = row.clone();
-            self.leaves(&row, here, name, false);
+            self.leaves(&row, here, name, false)?;
         }
         if thing.kind == FILE {
             let version = self.seen.get(&thing.id)?.map_or(thing.version, |seen| seen.version);
@@ -1314,6 +1346,15 @@ impl<'a> Survey<'a> {
             )?;
         }
         Ok(())
+    }
+}
+
+/// Raises the version of a file in one of the maps that make an alarm a note. In a full map it is left
+/// out, and the alarm remains.
+fn keep_highest<K: Hash + Eq>(map: &mut HashMap<K, u64>, key: K, version: u64) {
+    if map.len() < KEPT_MAX || map.contains_key(&key) {
+        let highest = map.entry(key).or_default();
+        *highest = version.max(*highest);
     }
 }
 
