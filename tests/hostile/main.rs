@@ -10,6 +10,7 @@ mod support;
 mod borrowed_signatures;
 mod control_files;
 mod deep_trees;
+mod floods;
 mod foreign_entries;
 mod fuzz;
 mod fuzz_findings;

@@ -17,7 +17,7 @@ use crate::crypto::Random;
 use crate::format::name::is_control;
 use crate::store::{Dir, Kind, RenameMode};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::share::control_files::{entries, list};
+use crate::vault::share::control_files::entries;
 
 /// Prefix of the names of directories that are being deleted.
 pub(crate) const TRASH: &[u8] = b"+trash-";
@@ -103,19 +103,21 @@ fn empty(dir: &dyn Dir, trash: &[u8]) -> Inner<()> {
 
 /// Removes a directory of the store with all its contents. Deeper directories are moved to its top
 /// first: a writer of the store could have made them deeper than the stack or the number of handles
-/// allows.
+/// allows, and of any number, so no whole listing is in memory.
 pub(in crate::vault) fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
     let top = parent.open_dir(name)?;
     let mut brought = 0u64;
     loop {
         let mut deeper = false;
-        for entry in list(&*top)? {
+        for entry in entries(&*top)? {
+            let entry = entry?;
             if top.stat(&entry.name)?.kind != Kind::Dir {
                 top.unlink(&entry.name)?;
                 continue;
             }
             let dir = top.open_dir(&entry.name)?;
-            for inner in list(&*dir)? {
+            for inner in entries(&*dir)? {
+                let inner = inner?;
                 if dir.stat(&inner.name)?.kind != Kind::Dir {
                     dir.unlink(&inner.name)?;
                     continue;

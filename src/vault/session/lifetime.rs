@@ -148,7 +148,7 @@ fn replay(journal: &Journal, mode: LockMode, writes: bool, read_only: bool) -> I
             };
             tracing::info!("journal: {replayed} files {how}");
         }
-    } else if mode != LockMode::None && !journal.leftover()?.is_empty() {
+    } else if mode != LockMode::None && journal.leftover().next().transpose()?.is_some() {
         tracing::warn!(
             "there is a journal of an interrupted mount; its files show their earlier state until a mount can write"
         );

@@ -34,7 +34,7 @@ pub(crate) const MANIFEST: &[u8] = b"+manifest-";
 /// File with the vault's own identity.
 pub const IDENTITY_FILE: &str = "+identity";
 /// Maximum number of manifests that are read.
-const MANIFESTS_MAX: usize = 65536;
+pub(crate) const MANIFESTS_MAX: usize = 65536;
 
 /// Options for creating a vault.
 #[derive(Clone, Copy, Debug)]

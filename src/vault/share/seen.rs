@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::control_files::entries;
-use super::enter::MANIFEST;
+use super::enter::{MANIFEST, MANIFESTS_MAX};
 use crate::roster::Pin;
 use crate::store::{Dir, Timestamp};
 use crate::vault::error::Inner;
@@ -38,14 +38,14 @@ pub(crate) struct Seen {
     late: Option<Instant>,
 }
 
-/// Returns the names of the manifests in a share's directory, sorted.
+/// Returns the names of the manifests in a share's directory, sorted. If there are more than
+/// [`MANIFESTS_MAX`], with which no share is entered, one more than that are returned.
 pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
     let is_manifest = |entry: &Inner<crate::store::DirEntry>| {
         entry.as_ref().map_or(true, |entry| entry.name.starts_with(MANIFEST))
     };
-    let names =
-        entries(store)?.filter(is_manifest).map(|entry| Ok(entry?.name)).collect::<Inner<Vec<_>>>();
-    let mut names: Vec<Box<[u8]>> = names?;
+    let found = entries(store)?.filter(is_manifest).take(MANIFESTS_MAX + 1);
+    let mut names = found.map(|entry| Ok(entry?.name)).collect::<Inner<Vec<Box<[u8]>>>>()?;
     names.sort_unstable();
     Ok(names)
 }

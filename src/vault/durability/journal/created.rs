@@ -292,7 +292,8 @@ impl Journal {
     /// files again.
     pub(super) fn replay_created(&self) -> Inner<usize> {
         let mut count = 0;
-        for found in self.leftover_of(CREATED)? {
+        for found in self.leftover_of(CREATED) {
+            let found = found?;
             let access = if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite };
             let Ok(file) = found.dir.open_file(&found.name, access) else { continue };
             let mut head = vec![0; RECORDS_AT as usize];

@@ -30,9 +30,9 @@ use crate::format::journal::{
     ALIGN, JournalHead, JournalRecord, RECORD_HEAD, RECORDS_AT, open_record, record_head,
 };
 use crate::format::name::{Parts, parse};
-use crate::store::{Access, Dir, File, Kind, Lock, RenameMode};
+use crate::store::{Access, Dir, DirEntry, File, Kind, Lock, RenameMode};
 use crate::vault::durability::writers::{RESTS, rested};
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::share::control_files::entries;
 use crate::vault::share::synced::REFUSED;
 
@@ -52,6 +52,33 @@ pub(super) struct Redone {
     /// The ids of the files of refused records.
     lost: Vec<FileId>,
     files: HashMap<Inode, Arc<dyn File>>,
+    /// 1 if the journal belongs to another share.
+    foreign: usize,
+}
+
+/// Whose a journal is.
+enum Owner {
+    Us(JournalHead),
+    /// Another identity's, or nobody's yet.
+    Another,
+    AnotherShare,
+}
+
+/// Maximum number of journals with records that match no file. With more, the vault is not opened: the
+/// storage host could copy one any number of times.
+const REFUSED_MAX: usize = 1024;
+
+/// What became of all journals.
+#[derive(Default)]
+struct Round {
+    done: usize,
+    /// Journals with records that match no file, and the number of these files.
+    refused: Vec<(Found, usize)>,
+    files: HashMap<Inode, Arc<dyn File>>,
+    /// See [`Redone::lost`].
+    lost: Vec<FileId>,
+    /// Number of journals of another share.
+    foreign: usize,
 }
 
 /// Returns the stored path of an entry of a directory.
@@ -73,28 +100,29 @@ impl Journal {
                 && self.others_have_records()?,
             Ordering::Relaxed,
         );
-        let (mut count, mut files) = (self.replay_created()?, HashMap::new());
+        let (mut count, mut round) = (self.replay_created()?, Round::default());
         // Journals of this machine come first. A journal of another machine that stays here was
         // replayed before ours were begun. If it came first now, it would write to places that ours
         // have filled since.
-        let mut left = self.leftover()?;
-        left.sort_by_key(|found| !found.is_own);
+        for is_own in [true, false] {
+            for found in self.leftover() {
+                let found = found?;
+                if found.is_own == is_own {
+                    self.replay_in(&mut round, found, None)?;
+                }
+            }
+        }
+        if round.foreign > 0 {
+            tracing::warn!("{} journals belong to another share; kept", round.foreign);
+        }
         let (mut refused_before, mut places) = (usize::MAX, None);
         // One journal may continue where another one ends, and their names do not tell which is
         // first. So the replay repeats while that reduces the refused records; only they count,
         // because redone records can be redone without end.
         loop {
-            let (mut done, mut refused, mut lost) = (0, Vec::new(), Vec::new());
-            for found in left {
-                let redone = self.replay_one(&found, places.as_ref())?;
-                done += redone.done;
-                files.extend(redone.files);
-                lost.extend(redone.lost);
-                if redone.refused > 0 {
-                    refused.push((found, redone.refused));
-                }
-            }
+            let Round { done, refused, files, lost, .. } = std::mem::take(&mut round);
             count += done;
+            round.files = files;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
             if refused_now >= refused_before && self.home.is_local && places.is_none() {
                 places = Some(self.search(&lost)?);
@@ -117,8 +145,10 @@ impl Journal {
                 }
                 // The end of every file is known now. Bytes beyond it are cut only if no concurrent
                 // opener has a record of the file or has it open.
-                for file in
-                    files.values().filter(|_| self.writers.own_all_bytes() && !self.others_wait())
+                for file in round
+                    .files
+                    .values()
+                    .filter(|_| self.writers.own_all_bytes() && !self.others_wait())
                 {
                     if let Err(fault) = self.cut_residue(&**file) {
                         tracing::warn!(
@@ -130,14 +160,33 @@ impl Journal {
                 return Ok(count);
             }
             refused_before = refused_now;
-            left = refused.into_iter().map(|(found, _)| found).collect();
+            for (found, _) in refused {
+                self.replay_in(&mut round, found, places.as_ref())?;
+            }
         }
+    }
+
+    fn replay_in(&self, round: &mut Round, found: Found, places: Option<&Places>) -> Inner<()> {
+        let redone = self.replay_one(&found, places)?;
+        round.done += redone.done;
+        round.foreign += redone.foreign;
+        round.files.extend(redone.files);
+        round.lost.extend(redone.lost);
+        if redone.refused > 0 {
+            if round.refused.len() == REFUSED_MAX {
+                let what = "has more than 1024 journals (+journal-*) that do not match its files";
+                return Err(Fault::Corrupt(Corruption::Other(what)));
+            }
+            round.refused.push((found, redone.refused));
+        }
+        Ok(())
     }
 
     /// Returns whether another identity has left a journal with records, which only that identity
     /// can read.
     fn others_have_records(&self) -> Inner<bool> {
-        for Found { dir, name, .. } in self.leftover()? {
+        for found in self.leftover() {
+            let Found { dir, name, .. } = found?;
             let file = match dir.open_file(&name, Access::Read) {
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
@@ -170,31 +219,40 @@ impl Journal {
         Some(&name[..name.iter().rposition(|b| *b == b'-')?])
     }
 
-    /// Returns all journals of the vault that may be replayed here.
-    pub fn leftover(&self) -> Inner<Vec<Found>> {
+    /// Iterates over all journals of the vault that may be replayed here. The storage host could add
+    /// any number.
+    pub fn leftover(&self) -> impl Iterator<Item = Inner<Found>> + '_ {
         self.leftover_of(PREFIX)
     }
 
-    pub(super) fn leftover_of(&self, prefix: &[u8]) -> Inner<Vec<Found>> {
+    pub(super) fn leftover_of(
+        &self,
+        prefix: &'static [u8],
+    ) -> impl Iterator<Item = Inner<Found>> + '_ {
         let in_store = (&self.root, &self.home.machine_in_store, false);
         let local = self.home.is_local.then_some(&self.home.dir).into_iter();
         let local = local.chain(&self.home.others).map(|dir| (dir, &self.home.machine, true));
-        let mut all = Vec::new();
-        for (dir, machine, is_local) in local.chain([in_store]) {
-            for entry in entries(&**dir)? {
-                let name = entry?.name;
+        local.chain([in_store]).flat_map(move |(dir, machine, is_local)| {
+            let (listed, failed) = match entries(&**dir) {
+                Ok(listed) => (Some(listed), None),
+                Err(fault) => (None, Some(Err(fault))),
+            };
+            let journal = move |entry: Inner<DirEntry>| {
+                let name = match entry {
+                    Ok(entry) => entry.name,
+                    Err(fault) => return Some(Err(fault)),
+                };
                 if !name.starts_with(prefix) {
-                    continue;
+                    return None;
                 }
                 let is_own = Self::machine_in(&name) == Some(machine.as_bytes());
                 // Several machines may use one home directory. Journals of another machine in it
                 // belong to that machine's copy of the vault.
-                if is_own || !is_local {
-                    all.push(Found { dir: dir.clone(), name: name.into(), is_own });
-                }
-            }
-        }
-        Ok(all)
+                let found = || Ok(Found { dir: dir.clone(), name: name.into(), is_own });
+                (is_own || !is_local).then(found)
+            };
+            failed.into_iter().chain(listed.into_iter().flatten().filter_map(journal))
+        })
     }
 
     /// Locks a journal; returns false if it is in use, which is possible only in a read-only vault.
@@ -223,14 +281,16 @@ impl Journal {
         rested.map_or(true, |rested| rested < RESTS)
     }
 
-    /// Returns the head of a journal of this identity; removes one whose creation a crash has
-    /// interrupted.
-    fn own_head(&self, found: &Found, file: &dyn File, shown: &str) -> Inner<Option<JournalHead>> {
+    /// Returns whose a journal is; removes one whose creation a crash has interrupted.
+    fn owner_of(&self, found: &Found, file: &dyn File) -> Inner<Owner> {
         let mut head = vec![0; RECORDS_AT as usize];
         let read = file.read_at(&mut head, 0)?;
         match JournalHead::decode(&head[..read]) {
             Ok(head) if head.share == self.keys.share && head.suite == self.keys.suite => {
-                Ok((head.owner == Self::owner(&self.key, &head.id)).then_some(head))
+                match head.owner == Self::owner(&self.key, &head.id) {
+                    true => Ok(Owner::Us(head)),
+                    false => Ok(Owner::Another),
+                }
             }
             // A journal whose creation was interrupted by a crash has no records yet.
             _ if head[..read].iter().all(|b| *b == 0) => {
@@ -240,12 +300,9 @@ impl Journal {
                 if self.overlaid.is_none() && !is_made {
                     found.dir.unlink(&found.name)?;
                 }
-                Ok(None)
+                Ok(Owner::Another)
             }
-            _ => {
-                tracing::warn!("journal {shown} belongs to another share; kept");
-                Ok(None)
-            }
+            _ => Ok(Owner::AnotherShare),
         }
     }
 
@@ -260,8 +317,10 @@ impl Journal {
             Err(e) => return Err(e.into()),
         };
         let shown = String::from_utf8_lossy(name).into_owned();
-        let Some(head) = self.own_head(found, &*file, &shown)? else {
-            return Ok(Redone::default());
+        let head = match self.owner_of(found, &*file)? {
+            Owner::Us(head) => head,
+            Owner::Another => return Ok(Redone::default()),
+            Owner::AnotherShare => return Ok(Redone { foreign: 1, ..Redone::default() }),
         };
         // In a vault with concurrent openers, possibly of the same identity, a journal that is
         // locked is in use.
