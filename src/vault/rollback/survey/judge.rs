@@ -162,10 +162,8 @@ impl Survey<'_> {
             }
             Why::Older { was, backwards: false } => {
                 let is_replaced = self.replaced.get(&thing.id).is_some_and(|left| left >= was);
-                match is_replaced && self.has_other_writers() {
-                    true => back = Some(true),
-                    false => older = Some(*was),
-                }
+                let is_back = is_replaced && self.has_other_writers();
+                (back, older) = (is_back.then_some(true), (!is_back).then_some(*was));
             }
             _ => {}
         }
