@@ -52,8 +52,8 @@ pub(super) struct Redone {
     /// The ids of the files of refused records.
     lost: Vec<FileId>,
     files: HashMap<Inode, Arc<dyn File>>,
-    /// 1 if the journal belongs to another share.
-    foreign: usize,
+    /// The name of the journal, if it belongs to another share.
+    foreign: Option<String>,
 }
 
 /// Whose a journal is.
@@ -112,8 +112,8 @@ impl Journal {
                 }
             }
         }
-        if round.foreign > 0 {
-            tracing::warn!("{} journals belong to another share; kept", round.foreign);
+        if round.foreign > 1 {
+            tracing::warn!("{} more journals belong to other shares; kept", round.foreign - 1);
         }
         let (mut refused_before, mut places) = (usize::MAX, None);
         // One journal may continue where another one ends, and their names do not tell which is
@@ -169,7 +169,13 @@ impl Journal {
     fn replay_in(&self, round: &mut Round, found: Found, places: Option<&Places>) -> Inner<()> {
         let redone = self.replay_one(&found, places)?;
         round.done += redone.done;
-        round.foreign += redone.foreign;
+        // The storage host could add any number.
+        if let Some(shown) = redone.foreign {
+            round.foreign += 1;
+            if round.foreign == 1 {
+                tracing::warn!("journal {shown} belongs to another share; kept");
+            }
+        }
         round.files.extend(redone.files);
         round.lost.extend(redone.lost);
         if redone.refused > 0 {
@@ -320,7 +326,9 @@ impl Journal {
         let head = match self.owner_of(found, &*file)? {
             Owner::Us(head) => head,
             Owner::Another => return Ok(Redone::default()),
-            Owner::AnotherShare => return Ok(Redone { foreign: 1, ..Redone::default() }),
+            Owner::AnotherShare => {
+                return Ok(Redone { foreign: Some(shown), ..Redone::default() });
+            }
         };
         // In a vault with concurrent openers, possibly of the same identity, a journal that is
         // locked is in use.
