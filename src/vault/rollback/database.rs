@@ -47,6 +47,7 @@ const SYNCED: &str = "synced";
 const LIMIT: &str = "limit";
 /// Key of the number of entries that the last comparison found and did not record, for want of room.
 const LEFT_OUT: &str = "left out";
+/// Key of the number of notices that the last comparison counted and did not list.
 const UNLISTED: &str = "unlisted";
 /// Key of the time when the user last accepted a state.
 const ACCEPTED: &str = "accepted";
