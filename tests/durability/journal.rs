@@ -530,6 +530,38 @@ fn a_foreign_or_stale_journal_does_nothing() {
     assert_eq!(journals(&other.root()), 1, "it is somebody's, and kept");
 }
 
+/// The storage host puts an older version of a file back, and copies a journal that relies on the newer
+/// one any number of times. With more than 1,024 of them the vault is not opened.
+#[test]
+fn too_many_journals_that_match_no_file_are_refused() {
+    let live = store(12);
+    let vault = vaults::open(live.root()).unwrap();
+    durable(&vault, b"file", &pattern(1, 20_000));
+    let stored = vault.cipher_path(b"file").unwrap();
+    vault.close().unwrap();
+    let older = read_all(&live.root(), &stored);
+    let vault = vaults::open(live.root()).unwrap();
+    (0..3).for_each(|n| overwrite(&vault, b"file", n * 4096, &pattern(3, 4096)).unwrap());
+    vault.close().unwrap();
+    let vault = vaults::open(live.root()).unwrap();
+    overwrite(&vault, b"file", 8192, &pattern(4, 4096)).unwrap();
+    let root = live.crash(&mut |_| 0).root();
+    drop(vault);
+    write_all(&root, &stored, &older);
+    let journal = journal_names(&root).remove(0);
+    let copy = |n: u64| format!("+journal-elsewhere-{n:016x}").into_bytes();
+    for n in 0..1024 {
+        root.link(&journal, &*root, &copy(n)).unwrap();
+    }
+    let error = vaults::open(root.clone()).err().expect("1,025 journals").to_string();
+    assert!(error.contains("1024 journals"), "{error}");
+    assert!(read_all(&root, &stored) == older && journals(&root) == 1025, "nothing is changed");
+    root.unlink(&copy(0)).unwrap();
+    let vault = vaults::open(root).unwrap();
+    assert!(get(&vault, b"file").unwrap() == pattern(1, 20_000));
+    vault.close().unwrap();
+}
+
 #[test]
 fn a_young_journal_of_another_machine_is_replayed_and_left() {
     // A sync tool delivered the journal of a mount that was alive on another machine. First it was
