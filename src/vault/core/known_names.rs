@@ -25,7 +25,10 @@ pub(crate) const TRUSTED: Duration = Duration::from_secs(1);
 /// stores are coarse.
 const GRANULARITY: Duration = Duration::from_secs(2);
 /// Maximum number of directories whose evidence is kept.
-pub(crate) const CLOSURES_MAX: usize = 1 << 10;
+const CLOSURES_MAX: usize = 1 << 10;
+/// Maximum number of bytes of all closures that are kept, except that the last one is always kept. A
+/// directory can have many former names, and the storage host can show it under each.
+const CLOSURES_LEN: usize = 32 << 20;
 /// Maximum number of sealed names that are kept, of some hundred bytes each.
 const LONG_NAMES_MAX: usize = 1 << 14;
 /// Maximum number of directories that are kept.
@@ -108,9 +111,54 @@ pub(crate) struct Closure {
     pub is_whole: bool,
 }
 
+impl Closure {
+    /// Returns the bytes that it takes.
+    fn size(&self) -> usize {
+        let place = |(name, times): &(Vec<u8>, Option<Times>)| name.len() + size_of_val(times) + 32;
+        size_of_val(&*self.tags) + self.fresh.times.iter().map(place).sum::<usize>()
+    }
+}
+
+/// The closures of the directories that were asked about last.
+pub(crate) struct Closures {
+    all: LruCache<Tag, Closure>,
+    size: usize,
+}
+
+impl Default for Closures {
+    fn default() -> Self {
+        Closures { all: LruCache::unbounded(), size: 0 }
+    }
+}
+
+impl Closures {
+    pub fn get(&mut self, to: &Tag) -> Option<&Closure> {
+        self.all.get(to)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Tag, &Closure)> {
+        self.all.iter()
+    }
+
+    /// Keeps a closure, and as many of the others, of those that were used last, as there is room for.
+    pub fn keep(&mut self, to: Tag, closure: Closure) {
+        self.remove(&to);
+        self.size += closure.size();
+        self.all.put(to, closure);
+        while self.all.len() > CLOSURES_MAX || self.size > CLOSURES_LEN && self.all.len() > 1 {
+            self.size -= self.all.pop_lru().map_or(0, |(_, closure)| closure.size());
+        }
+    }
+
+    pub fn remove(&mut self, to: &Tag) {
+        self.size -= self.all.pop(to).map_or(0, |closure| closure.size());
+    }
+}
+
 /// What was read of the evidence of a share.
+#[derive(Default)]
 pub(crate) struct Evidence {
-    pub closures: Mutex<LruCache<Tag, Closure>>,
+    pub closures: Mutex<Closures>,
     /// When the share was last seen to have none.
     pub none: Mutex<Option<Instant>>,
 }
@@ -130,12 +178,6 @@ impl Unreadable {
             );
             told.insert(path);
         }
-    }
-}
-
-impl Default for Evidence {
-    fn default() -> Self {
-        Evidence { closures: Mutex::new(LruCache::unbounded()), none: Mutex::new(None) }
     }
 }
 
@@ -385,6 +427,33 @@ mod tests {
         }
         assert!(census.lost.has(&[7; 32]) && census.junctions.has(&[255; 32]));
         assert!(!census_of(2).lost.has(&[7; 32]) && Census::default().junctions.is_empty());
+    }
+
+    /// The number of closures had a limit, and their bytes had none.
+    #[test]
+    fn closures_are_kept_up_to_a_number_and_a_size() {
+        let closure = |tags: usize, places: usize| {
+            let asked = vec![(vec![b'x'; 32], None); places];
+            let (tags, fresh) =
+                (vec![tag(0); tags].into(), Freshness::new(asked, None, Instant::now()));
+            Closure { tags, generation: 0, fresh: fresh.into(), is_whole: true }
+        };
+        let mut closures = Closures::default();
+        for n in 0..2 * CLOSURES_MAX as u32 {
+            closures.keep(tag(n), closure(1, 1));
+            closures.keep(tag(n), closure(2, 2));
+        }
+        assert_eq!(closures.iter().count(), CLOSURES_MAX);
+        let (tags, places) = (CLOSURES_LEN / 8 / size_of::<Tag>(), CLOSURES_LEN / 8 / 128);
+        for n in 0..100 {
+            closures.keep(tag(n), closure(tags, places));
+            assert!(closures.iter().map(|(_, kept)| kept.size()).sum::<usize>() <= CLOSURES_LEN);
+        }
+        assert!(closures.get(&tag(99)).is_some() && closures.get(&tag(0)).is_none());
+        closures.keep(tag(100), closure(CLOSURES_LEN, 0));
+        assert_eq!(closures.iter().count(), 1, "the last one is kept");
+        closures.remove(&tag(100));
+        assert_eq!((closures.iter().count(), closures.size), (0, 0));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::format::record::{RecordKind, epoch_of};
 use crate::format::signature::Authorship;
 use crate::store::Dir;
 use crate::vault::core::Core;
-use crate::vault::core::known_names::{Asked, CLOSURES_MAX, Closure, Freshness, TRUSTED, Times};
+use crate::vault::core::known_names::{Asked, Closure, Freshness, TRUSTED, Times};
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::{
@@ -111,12 +111,8 @@ impl Core {
         // changes no time of the directories.
         let before = known.as_ref().map(|known| &*known.fresh).filter(|_| is_whole);
         let fresh = Freshness::new(asked, before, now).read_at(since);
-        let mut closures = evidence.closures.lock();
         let closure = Closure { tags: tags.clone(), generation, fresh: fresh.into(), is_whole };
-        closures.put(*to, closure);
-        while closures.len() > CLOSURES_MAX {
-            closures.pop_lru();
-        }
+        evidence.closures.lock().keep(*to, closure);
         Ok(tags)
     }
 
@@ -293,7 +289,7 @@ impl Core {
         // What is known of the former tag goes over to the new one. Both would take memory that
         // grows with the square of the renames.
         if self.explained(to).is_ok() {
-            self.namespace.evidence.closures.lock().pop(from);
+            self.namespace.evidence.closures.lock().remove(from);
         }
         Ok(())
     }
@@ -322,7 +318,7 @@ impl Core {
             (of == to || known.tags.binary_search(to).is_ok()).then_some(*of)
         };
         let stale: Vec<Tag> = closures.iter().filter_map(leads).collect();
-        stale.iter().for_each(|of| drop(closures.pop(of)));
+        stale.iter().for_each(|of| closures.remove(of));
     }
 }
 
@@ -364,7 +360,7 @@ mod tests {
                 let fresh = Freshness::new(found.asked, None, Instant::now()).into();
                 let (tags, is_whole) = (found.tags, found.is_whole);
                 let closure = Closure { tags, generation: core.keys.generation(), fresh, is_whole };
-                core.namespace.evidence.closures.lock().put(*to, closure);
+                core.namespace.evidence.closures.lock().keep(*to, closure);
             }
         }
         vault.close().expect("close");
