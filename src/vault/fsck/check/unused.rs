@@ -29,7 +29,9 @@ use crate::vault::share::control_files::entries;
 use crate::vault::share::enter;
 use crate::vault::types::ROOT;
 
-/// References that the walk found.
+/// References that the walk found. They are those of genuine entries: the walk drops all at each
+/// fault, because the storage host controls how many entries with faults there are, and then nothing
+/// counts as unused.
 #[derive(Default)]
 pub(super) struct Used {
     pub lists: HashSet<Reference>,

@@ -179,6 +179,7 @@ impl<'a> Walk<'a> {
     }
 
     fn tell(&mut self, fault: CheckFault) {
+        self.used = Used { unlooked: self.used.unlooked, ..Used::default() };
         if *self.told.kind_of(&fault) == FAULTS_MAX {
             *self.more.kind_of(&fault) += 1;
         } else {
