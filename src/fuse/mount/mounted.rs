@@ -1,9 +1,8 @@
 //! Mounting: as root by mount(2), as an ordinary user through `fusermount3`.
 //!
 //! Rules that hold here
-//! * The caller has resolved the mount point. It is opened through no symbolic link, and what was
-//!   opened is checked and mounted on: the path may lead elsewhere by now. The path is named in errors
-//!   and looked up in the mount table.
+//! * The mount point is resolved once. That path is then mounted on, named in errors and looked up
+//!   in the mount table.
 //! * A mounted filesystem blocks every program that accesses it until it is served. Between
 //!   [`mount()`] and [`serve`](crate::fuse::transport::serve::serve) nothing here accesses it, and a
 //!   caller that fails in between unmounts it.
@@ -13,17 +12,16 @@ use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::OFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::error::MountError;
 use super::mounts::{self, DeviceId};
 use super::options::MountOptions;
-use super::place;
 use super::unmount::{self, unmount};
 
 /// A filesystem that this process has mounted. Dropping the value unmounts nothing.
@@ -83,16 +81,14 @@ impl Mounted {
     }
 }
 
-/// Mounts on `mountpoint`, an absolute path without symbolic links, and returns the descriptor to
-/// serve it on.
+/// Mounts on `mountpoint` and returns the descriptor to serve it on.
 ///
 /// # Errors
 /// All of [`MountError`] except those of unmounting.
 pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, OwnedFd), MountError> {
-    let dir = check(mountpoint, options)?;
-    let mountpoint = mountpoint.to_owned();
+    let (mountpoint, mode) = check(mountpoint, options)?;
     let fd = if rustix::process::geteuid().is_root() {
-        mount_as_root(&mountpoint, &dir, options)?
+        mount_as_root(&mountpoint, mode, options)?
     } else {
         mount_as_user(&mountpoint, options)?
     };
@@ -111,44 +107,37 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, Owne
     }
 }
 
-/// Opens the mount point and checks it.
-fn check(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+/// Returns the mount point without symbolic links, and its mode.
+fn check(mountpoint: &Path, options: &MountOptions) -> Result<(PathBuf, u32), MountError> {
     let failed = |source| MountError::MountPoint { path: mountpoint.to_owned(), source };
-    if mounts::mount_at(mountpoint).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
-        return Err(MountError::AlreadyMounted(mountpoint.to_owned()));
+    let place = mounts::resolve(mountpoint).map_err(failed)?;
+    if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
+        return Err(MountError::AlreadyMounted(place));
     }
-    // Not as a directory, which would start an automount that waits for this mount.
-    let dir = place::open(mountpoint, OFlags::PATH).map_err(failed)?;
-    let path = place::path_of(&dir);
-    if !fs::metadata(&path).map_err(failed)?.is_dir() {
-        return Err(MountError::NotADirectory(mountpoint.to_owned()));
+    let metadata = fs::metadata(&place).map_err(failed)?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotADirectory(place));
     }
-    if !options.nonempty && fs::read_dir(&path).map_err(failed)?.next().is_some() {
-        return Err(MountError::NotEmpty(mountpoint.to_owned()));
+    if !options.nonempty && fs::read_dir(&place).map_err(failed)?.next().is_some() {
+        return Err(MountError::NotEmpty(place));
     }
-    Ok(dir)
+    Ok((place, metadata.mode()))
 }
 
-fn mount_as_root(
-    mountpoint: &Path,
-    dir: &OwnedFd,
-    options: &MountOptions,
-) -> Result<OwnedFd, MountError> {
-    let failed = |source| MountError::Mount { path: mountpoint.to_owned(), source };
+fn mount_as_root(place: &Path, mode: u32, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device =
         File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::NoDevice)?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let mode = rustix::fs::fstat(dir).map_err(|error| failed(error.into()))?.st_mode;
     let data = options.data(device.as_raw_fd(), mode & libc::S_IFMT, uid, gid);
     let data = CString::new(data).expect("numbers and fixed words");
     rustix::mount::mount(
         options.fsname.as_str(),
-        place::path_of(dir),
+        place,
         options.fstype(),
         options.flags(),
         Some(data.as_c_str()),
     )
-    .map_err(|error| failed(error.into()))?;
+    .map_err(|error| MountError::Mount { path: place.to_owned(), source: error.into() })?;
     Ok(device.into())
 }
 

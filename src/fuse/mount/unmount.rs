@@ -95,12 +95,14 @@ fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, how: How) -> Resu
         return Err(MountError::NotOurs { path: place, fstype: entry.fstype });
     }
     let result = if rustix::process::geteuid().is_root() {
-        match super::place::unmount(&place, how.flags()) {
+        match rustix::mount::unmount(&place, UnmountFlags::NOFOLLOW | how.flags()) {
             Ok(()) => Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            Err(rustix::io::Errno::BUSY) => {
                 Err(MountError::Busy { path: place.clone(), holders: holders(entry.device) })
             }
-            Err(source) => Err(MountError::Io { op: "unmount", path: place.clone(), source }),
+            Err(error) => {
+                Err(MountError::Io { op: "unmount", path: place.clone(), source: error.into() })
+            }
         }
     } else {
         unmount_as_user(&place, entry.device, how != How::Polite)

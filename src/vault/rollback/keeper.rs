@@ -182,7 +182,6 @@ impl Witness for Memory {
                     there.get_mut().names.extend(changes.names);
                     there.get_mut().bases.extend(changes.bases);
                     there.get_mut().written.extend(changes.written);
-                    there.get_mut().unlisted += changes.unlisted;
                 }
                 Entry::Vacant(free) => drop(free.insert(changes)),
             }

@@ -39,11 +39,6 @@ pub(super) struct Touched {
     pub(super) written: HashMap<Vec<u8>, u64>,
     /// Number of the last operation.
     pub(super) number: u64,
-    /// Number of names that were recorded since the directory was last listed, or of which that is
-    /// still to be done: a large directory of a synced vault is listed again in the end.
-    pub(super) unlisted: usize,
-    /// Number of entries when the directory was last listed.
-    pub(super) entries: usize,
 }
 
 impl Touched {
@@ -120,7 +115,7 @@ impl Held {
             let is_over =
                 |name: &[u8], base: &Base| base.is_written && learnt.bases.get(name) == Some(base);
             touched.bases.retain(|name, base| !is_over(name, base));
-            touched.number != learnt.number || !touched.is_recorded() || touched.unlisted > 0
+            touched.number != learnt.number || !touched.is_recorded()
         });
         self.places.keep(self.touched.keys());
         let len = |touched: &Touched| {
@@ -273,20 +268,6 @@ impl Memory {
     pub(super) fn is_committed(&self, id: &Id) -> bool {
         let held = self.held.lock();
         held.files.contains_key(id) || held.files_before.contains_key(id)
-    }
-
-    /// Notes that a directory with changes was listed, and how many entries it has.
-    pub(super) fn has_listed(&self, place: &PlaceId, entries: usize) {
-        if let Some(touched) = self.held.lock().touched.get_mut(place) {
-            (touched.unlisted, touched.entries) = (0, entries);
-        }
-    }
-
-    /// Notes that so many names of a directory were looked up, and that it is to be listed later.
-    pub(super) fn has_looked_up(&self, place: &PlaceId, names: usize) {
-        if let Some(touched) = self.held.lock().touched.get_mut(place) {
-            touched.unlisted += names;
-        }
     }
 
     pub(super) fn is_touched(&self, place: &PlaceId) -> bool {

@@ -38,8 +38,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::later::List;
 use super::suspect::{DIRECTORY, FILE, Left, Pending, Why};
+use super::vacated::Vacated;
 use super::{BATCH, NOTICES_MAX, PATIENCE, STEPS_MAX, Survey};
 use crate::vault::error::Inner;
 use crate::vault::rollback::memory::{Memory, PlaceId};
@@ -79,7 +79,7 @@ impl Survey<'_> {
     pub(super) fn judge(&mut self) -> Inner<Notices> {
         let round = self.go_round();
         let mut notices = Notices::default();
-        let none = List::new(self.memory.sealer.clone(), self.db.folder());
+        let none = self.list();
         std::mem::replace(&mut self.pending, none).drain(|pending| {
             match self.kind(&pending, &round)? {
                 Some(kind) => self.notice(&mut notices, &pending, kind),
@@ -90,16 +90,16 @@ impl Survey<'_> {
             }
             Ok(())
         })?;
-        for vacated in std::mem::take(&mut self.vacated).into_values().flatten() {
-            if let Some(pending) = vacated.pending {
-                if let Some(elsewhere) = self.lost_below(vacated.place, vacated.hash)? {
+        self.take_vacated().drain(|Vacated { hash, place, pending }| {
+            if let Some(pending) = pending {
+                if let Some(elsewhere) = self.lost_below(place, hash)? {
                     self.notice(&mut notices, &pending, NoticeKind::Gone { elsewhere });
-                    continue;
+                    return Ok(());
                 }
                 self.accept(pending)?;
             }
-            self.prune(vacated.place, true)?;
-        }
+            self.prune(place, true)
+        })?;
         self.retire()?;
         self.keep_found();
         self.keep_written(&mut notices.rows)?;
@@ -264,8 +264,9 @@ impl Survey<'_> {
     /// [`Survey::gone`] does.
     fn lost_below(&self, place: PlaceId, hash: Id) -> Inner<Option<bool>> {
         let mut lost = None;
-        let mut todo = vec![(place, hash)];
-        while let Some((place, hash)) = todo.pop() {
+        let mut todo = self.list();
+        todo.push((place, hash))?;
+        while let Some((place, hash)) = todo.pop()? {
             if self.was_visited(&place)? {
                 continue;
             }
@@ -276,7 +277,7 @@ impl Survey<'_> {
                     let one = match row.kind {
                         FILE => self.gone(&row.id, row.version)?,
                         DIRECTORY => {
-                            todo.push((self.memory.place(&place, &row.name, &row.id), row.id));
+                            todo.push((self.memory.place(&place, &row.name, &row.id), row.id))?;
                             None
                         }
                         _ => (self.seen.get(&hash)?.is_none() && self.interrupted.is_none())

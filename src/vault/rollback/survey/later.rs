@@ -123,6 +123,35 @@ impl<T: Later> List<T> {
     }
 }
 
+impl<const N: usize> Later for [u8; N] {
+    fn weight(&self, _: Option<&Self>) -> usize {
+        N
+    }
+
+    fn put(&self, _: Option<&Self>, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+
+    fn take(_: Option<&Self>, from: &mut Take<'_>) -> Option<Self> {
+        from.array()
+    }
+}
+
+impl<A: Later, B: Later> Later for (A, B) {
+    fn weight(&self, _: Option<&Self>) -> usize {
+        self.0.weight(None) + self.1.weight(None)
+    }
+
+    fn put(&self, _: Option<&Self>, out: &mut Vec<u8>) {
+        self.0.put(None, out);
+        self.1.put(None, out);
+    }
+
+    fn take(_: Option<&Self>, from: &mut Take<'_>) -> Option<Self> {
+        Some((A::take(None, from)?, B::take(None, from)?))
+    }
+}
+
 fn weight<T: Later>(all: &[T]) -> usize {
     let before = std::iter::once(None).chain(all.iter().map(Some));
     all.iter().zip(before).map(|(one, before)| one.weight(before)).sum()

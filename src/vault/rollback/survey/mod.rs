@@ -23,6 +23,7 @@ mod judge;
 mod later;
 mod seen;
 pub(super) mod suspect;
+mod vacated;
 mod written;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -33,9 +34,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::child::{Child, Here, Inside};
-use self::later::List;
+use self::later::{Later, List};
 use self::seen::{AllSeen, Seen};
 use self::suspect::{DIRECTORY, FILE, Left, Pending, Step, Thing, Why};
+use self::vacated::{AllVacated, Vacated};
 use self::written::Found;
 use super::memory::{Memory, PlaceId, Touched, prefix};
 use super::notice::{Notice, SurveyOptions};
@@ -72,10 +74,13 @@ const BATCH: usize = 32_768;
 const ROWS: usize = 4096;
 /// Bytes of names that are read from a listing at a time.
 const PIECE: usize = 1 << 16;
-/// Maximum number of recorded entries of a directory that is listed for local changes in it. In a
-/// larger one only the changed names are looked up, see [`Survey::is_listed`]: changes follow each
+/// Maximum number of entries of a directory that is listed for local changes in it, and of those that
+/// are recorded or changed. In a larger one only the changed names are looked up: changes follow each
 /// other, and a listing for each of them would take time that grows with the square of the entries.
 const LISTED_MAX: usize = 1000;
+/// Maximum number of names of a directory that are read at the end of a mount to find the conflict
+/// copies of changed names: the storage host can add any number of names.
+const LAST_NAMES_MAX: usize = 10_000;
 /// Maximum number of directories held open for their sub-directories. Others are opened again by
 /// their paths.
 const OPEN_MAX: usize = 32;
@@ -108,14 +113,6 @@ struct Present {
     stored: Box<[u8]>,
     /// It is a share, according to the vault itself.
     is_share: bool,
-}
-
-/// A directory that is not at its place any more.
-struct Vacated {
-    hash: Id,
-    place: PlaceId,
-    /// The deviation to classify; `None` if this client caused it, or the user accepts it.
-    pending: Option<Pending>,
 }
 
 /// One comparison.
@@ -168,7 +165,7 @@ pub(super) struct Survey<'a> {
     /// Files that this client has removed or renamed, and the names that they had, by the numbers of
     /// the operations.
     moved_on: Vec<(u64, Id, NameTag)>,
-    vacated: HashMap<Id, Vec<Vacated>>,
+    vacated: AllVacated,
     /// Directories that are known at their places, and those that are not.
     known: List<Child>,
     fresh: List<Child>,
@@ -179,8 +176,6 @@ pub(super) struct Survey<'a> {
     busy: Option<Instant>,
     /// The whole vault is read.
     whole: bool,
-    /// Number of entries of the directory that was listed last.
-    entries: usize,
     /// How many more entries may be recorded.
     room: i64,
     /// How many were left out.
@@ -222,14 +217,13 @@ impl<'a> Survey<'a> {
             visited: AllSeen::new(sealer.clone(), db.folder()),
             left: List::new(sealer.clone(), db.folder()),
             moved_on: Vec::new(),
-            vacated: HashMap::new(),
+            vacated: AllVacated::new(sealer.clone(), db.folder()),
             known: List::new(sealer.clone(), db.folder()),
             fresh: List::new(sealer.clone(), db.folder()),
             arrived: List::new(sealer.clone(), db.folder()),
             opened: Arc::new(()),
             busy: None,
             whole: true,
-            entries: 0,
             room: db.room()?,
             left_out: 0,
         })
@@ -336,32 +330,18 @@ impl<'a> Survey<'a> {
         let mut walk = places.walk(self.memory.root_place(self.core), self.core.root.clone());
         while let Some(place) = walk.next() {
             let Some(touched) = touched.get(&place) else { continue };
-            if touched.is_recorded() && !self.memory.is_stopped() {
-                continue; // it is to be listed in the end
+            if touched.is_recorded() {
+                continue;
             }
             let tag = walk.place().map_or_else(|| self.core.keys.root_tag(), |place| place.tag);
             let (cipher, plain) = walk.paths();
             let here = Here { open: None, tag, place, cipher, plain, former: None };
             let Ok(dir) = walk.open() else {
                 self.keep_noted(&here, touched)?;
-                self.forget_ours(&here)?;
-                self.memory.has_listed(&place, 0);
+                self.forget_ours(&here, touched)?;
                 continue;
             };
-            let names = touched.noted();
-            let looked = if self.is_listed(&place, touched, &names)? {
-                let looked = self.directory(&dir, here.clone());
-                if looked.is_ok() {
-                    self.memory.has_listed(&place, self.entries);
-                }
-                looked
-            } else {
-                let looked = self.noted(&dir, here.clone(), &names);
-                if self.core.mode.synced {
-                    self.memory.has_looked_up(&place, names.len());
-                }
-                looked
-            };
+            let looked = self.listed_or_noted(&dir, here.clone(), &touched.noted());
             if let Err(fault) = looked {
                 tracing::debug!(
                     errno = fault.errno(),
@@ -369,14 +349,14 @@ impl<'a> Survey<'a> {
                 );
                 self.keep_noted(&here, touched)?;
             }
+            self.write_part()?;
         }
         self.move_known()?;
         self.retire()?;
-        let vacated: Vec<Vacated> = self.vacated.drain().flat_map(|(_, vacated)| vacated).collect();
-        for Vacated { place, .. } in vacated.into_iter().filter(|vacated| vacated.pending.is_none())
-        {
-            self.prune(place, false)?;
-        }
+        self.take_vacated().drain(|Vacated { place, pending, .. }| match pending {
+            None => self.prune(place, false),
+            Some(_) => Ok(()), // the next comparison reports it
+        })?;
         self.learn_of_others();
         self.learn_of_gone(files)?;
         self.keep_told()?;
@@ -395,23 +375,21 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Returns whether a directory is listed to record changes in it, see [`LISTED_MAX`]. A larger one
-    /// is listed only in a synced vault, to learn what other machines have written there: in the end,
-    /// and each time that an eighth of its names was recorded, so that a change costs the same
-    /// whatever the size. It is also listed if a file was older than it was seen: all that is beside
-    /// it tells a note from an alarm.
-    fn is_listed(
-        &self,
-        place: &PlaceId,
-        touched: &Touched,
+    /// Lists a directory to record changes in it, or looks up the changed names if it is large, see
+    /// [`LISTED_MAX`].
+    fn listed_or_noted(
+        &mut self,
+        dir: &Arc<dyn Dir>,
+        here: Here,
         names: &BTreeSet<&[u8]>,
-    ) -> Inner<bool> {
-        if self.reader.rows(&prefix(place), None, LISTED_MAX + 1)?.len() <= LISTED_MAX {
-            return Ok(true);
+    ) -> Inner<()> {
+        let before = (self.left.len(), self.found.len());
+        let is_small = names.len() <= LISTED_MAX
+            && self.reader.rows(&prefix(&here.place), None, LISTED_MAX + 1)?.len() <= LISTED_MAX;
+        if is_small && self.directory(dir, here.clone())? {
+            return Ok(());
         }
-        let is_due = touched.unlisted + names.len() > touched.entries.max(LISTED_MAX) / 8;
-        Ok(self.core.mode.synced
-            && (self.memory.is_stopped() || is_due || self.is_any_older(place, touched)?))
+        self.noted(dir, here, names, before)
     }
 
     /// Records that another client has changed the vault, if a new file shows it. After an
@@ -452,21 +430,17 @@ impl<'a> Survey<'a> {
 
     /// Drops the noted changes in a directory that is gone or was renamed; the next comparison
     /// records them.
-    fn forget_ours(&mut self, here: &Here) -> Inner<()> {
-        for (key, row) in self.rows(&here.place)? {
-            let put = self.memory.put_there(&here.place, &row.name);
-            if !self.memory.is_ours(&here.place, &row.name)
-                || put.is_some_and(|(id, _)| id == row.id)
-            {
+    fn forget_ours(&mut self, here: &Here, touched: &Touched) -> Inner<()> {
+        for name in touched.names.keys() {
+            let key = self.memory.key(&here.place, name);
+            let Some(row) = self.row(&key)? else { continue };
+            let put = self.memory.put_there(&here.place, name);
+            if !self.memory.is_ours(&here.place, name) || put.is_some_and(|(id, _)| id == row.id) {
                 continue;
             }
             if row.kind == DIRECTORY {
                 let place = self.memory.place(&here.place, &row.name, &row.id);
-                self.vacated.entry(row.id).or_default().push(Vacated {
-                    hash: row.id,
-                    place,
-                    pending: None,
-                });
+                self.vacated.add(Vacated { hash: row.id, place, pending: None })?;
             }
             self.set(key, None)?;
         }
@@ -520,33 +494,27 @@ impl<'a> Survey<'a> {
         let hashes = std::iter::once(new.hash).chain(self.hashes_before(&new.tag)?);
         let mut old = None;
         for hash in hashes {
-            old = old.or_else(|| self.vacated.get_mut(&hash).and_then(Vec::pop));
+            old = old.or_else(|| self.vacated.take(&hash));
         }
         let Some(old) = old else { return Ok(()) };
-        let mut todo = vec![(old.place, new.place)];
-        while let Some((old, new)) = todo.pop() {
-            for (old_key, row) in self.rows(&old)? {
-                self.set(old_key, None)?;
-                let key = self.memory.key(&new, &row.name);
-                if row.kind == DIRECTORY {
-                    todo.push((
-                        self.memory.place(&old, &row.name, &row.id),
-                        self.memory.place(&new, &row.name, &row.id),
-                    ));
+        let mut todo = self.list();
+        todo.push((old.place, new.place))?;
+        while let Some((old, new)) = todo.pop()? {
+            let mut after = None;
+            loop {
+                let (rows, last) = self.some_rows(&old, after.as_ref())?;
+                for (key, row) in rows {
+                    if row.kind == DIRECTORY {
+                        todo.push((
+                            self.memory.place(&old, &row.name, &row.id),
+                            self.memory.place(&new, &row.name, &row.id),
+                        ))?;
+                    }
+                    self.move_row(key, row, &new)?;
                 }
-                if let Some(notice) = self.before.remove(&old_key) {
-                    self.is_told |= notice.is_written;
-                    self.before.insert(key, notice);
-                }
-                if row.kind == FILE && !self.whole && self.memory.has_left(&new, &row.name) {
-                    // This client removed or renamed the file and then renamed the directory, or
-                    // the other way round, and neither was recorded yet.
-                    let name = self.memory.tag(&new, &row.name);
-                    let Row { id, version, .. } = row;
-                    self.left.push(Left { name, id, version, here: true, over: None })?;
-                } else if self.row(&key)?.is_none() {
-                    // An entry that is already there was recorded under its new name.
-                    self.set(key, Some(row))?;
+                after = last;
+                if after.is_none() {
+                    break;
                 }
             }
         }
@@ -556,11 +524,44 @@ impl<'a> Survey<'a> {
         self.write()
     }
 
+    /// Moves the row of an entry to the directory `new`.
+    fn move_row(&mut self, old: EntryKey, row: Row, new: &PlaceId) -> Inner<()> {
+        self.set(old, None)?;
+        let key = self.memory.key(new, &row.name);
+        if let Some(notice) = self.before.remove(&old) {
+            self.is_told |= notice.is_written;
+            self.before.insert(key, notice);
+        }
+        if row.kind == FILE && !self.whole && self.memory.has_left(new, &row.name) {
+            // This client removed or renamed the file and then renamed the directory, or the other
+            // way round, and neither was recorded yet.
+            let name = self.memory.tag(new, &row.name);
+            let Row { id, version, .. } = row;
+            self.left.push(Left { name, id, version, here: true, over: None })
+        } else if self.row(&key)?.is_none() {
+            // An entry that is already there was recorded under its new name.
+            self.set(key, Some(row))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn take_vacated(&mut self) -> AllVacated {
+        let none = AllVacated::new(self.memory.sealer.clone(), self.db.folder());
+        std::mem::replace(&mut self.vacated, none)
+    }
+
+    /// Returns an empty list.
+    fn list<T: Later>(&self) -> List<T> {
+        List::new(self.memory.sealer.clone(), self.db.folder())
+    }
+
     /// Drops the rows of a directory that is not at its place any more. With `removed`, the files
     /// in it that are nowhere else count as removed.
     fn prune(&mut self, place: PlaceId, removed: bool) -> Inner<()> {
-        let mut todo = vec![place];
-        while let Some(place) = todo.pop() {
+        let mut todo = self.list();
+        todo.push(place)?;
+        while let Some(place) = todo.pop()? {
             if self.was_visited(&place)? {
                 continue;
             }
@@ -569,7 +570,7 @@ impl<'a> Survey<'a> {
                 let (rows, last) = self.some_rows(&place, after.as_ref())?;
                 for (key, row) in rows {
                     match row.kind {
-                        DIRECTORY => todo.push(self.memory.place(&place, &row.name, &row.id)),
+                        DIRECTORY => todo.push(self.memory.place(&place, &row.name, &row.id))?,
                         FILE if removed => {
                             let name = self.memory.tag(&place, &row.name);
                             let Row { id, version, .. } = row;
@@ -670,19 +671,6 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Returns all rows of a directory.
-    fn rows(&self, place: &PlaceId) -> Inner<BTreeMap<EntryKey, Row>> {
-        let (mut rows, mut after) = (BTreeMap::new(), None);
-        loop {
-            let (some, last) = self.some_rows(place, after.as_ref())?;
-            rows.extend(some);
-            after = last;
-            if after.is_none() {
-                return Ok(rows);
-            }
-        }
-    }
-
     /// Returns some thousand rows of a directory, from the key after `after` on, and the key after
     /// which the others are; `None` if these are the last ones.
     fn some_rows(
@@ -707,8 +695,9 @@ impl<'a> Survey<'a> {
         Ok((rows, last))
     }
 
-    /// Compares one directory, records new state, and queues its sub-directories.
-    fn directory(&mut self, dir: &Arc<dyn Dir>, mut here: Here) -> Inner<()> {
+    /// Compares one directory, records new state, and queues its sub-directories. Returns false if it
+    /// was not read to its end, because only small directories are to be read.
+    fn directory(&mut self, dir: &Arc<dyn Dir>, mut here: Here) -> Inner<bool> {
         let open_now = Arc::strong_count(&self.opened);
         here.open = (open_now <= OPEN_MAX).then(|| (dir.clone(), self.opened.clone()));
         let here = Arc::new(here);
@@ -720,11 +709,15 @@ impl<'a> Survey<'a> {
         // these parts, which depend on the vault's keys.
         let mut there: Vec<u64> = Vec::new();
         let listing = dir.reopen()?;
-        let mut cookie = 0;
+        let (mut cookie, mut read) = (0, 0);
         loop {
             let entries = listing.read(cookie, PIECE)?;
             let Some(last) = entries.last() else { break };
             cookie = last.next;
+            read += entries.len();
+            if read > LISTED_MAX && !self.whole {
+                return Ok(false);
+            }
             let folder = self.core.folder_at(dir.clone(), here.tag);
             for entry in entries.iter().filter(|e| !is_control(&e.name)) {
                 self.give_way()?;
@@ -738,7 +731,6 @@ impl<'a> Survey<'a> {
             self.write_part()?;
         }
         self.visited.add(short(&here.place), Seen::default())?;
-        self.entries = there.len();
         there.sort_unstable();
         let mut after = None;
         loop {
@@ -752,14 +744,21 @@ impl<'a> Survey<'a> {
             }
             self.write_part()?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Compares only these names of a directory, and records them.
-    fn noted(&mut self, dir: &Arc<dyn Dir>, here: Here, names: &BTreeSet<&[u8]>) -> Inner<()> {
+    /// Compares only these names of a directory, and records them. `before` are the numbers of files
+    /// that had left their names, and of findings, before it was read.
+    fn noted(
+        &mut self,
+        dir: &Arc<dyn Dir>,
+        here: Here,
+        names: &BTreeSet<&[u8]>,
+        before: (usize, usize),
+    ) -> Inner<()> {
         let here = Arc::new(here);
         let folder = self.core.folder_at(dir.clone(), here.tag);
-        let (mut absent, left, mut outcome) = (Vec::new(), self.left.len(), Ok(()));
+        let (mut absent, mut outcome) = (Vec::new(), Ok(()));
         for &name in names {
             let present = match folder.find(name) {
                 Ok((stored, _)) => self.look(&folder, dir, &stored, true),
@@ -777,7 +776,8 @@ impl<'a> Survey<'a> {
                 None => absent.extend(self.row(&key)?.map(|row| (key, row))),
             }
         }
-        if self.core.mode.synced && (self.left.len() > left || !absent.is_empty()) {
+        let now = (self.left.len(), self.found.len());
+        if self.core.mode.synced && (now != before || !absent.is_empty()) {
             self.copies_of(&folder, dir, &here, names)?;
         }
         self.visited.add(short(&here.place), Seen::default())?;
@@ -786,7 +786,9 @@ impl<'a> Survey<'a> {
     }
 
     /// Compares the conflict copies of these names, and entries that had them under a former key. No
-    /// other entry is opened. A file that has left its name may still be there as a copy.
+    /// other entry is opened. A file that has left its name may still be there as a copy, and the
+    /// newest version of an older file tells a note from an alarm. Ends early at the end of a mount,
+    /// see [`LAST_NAMES_MAX`]: then the next comparison finds what is left.
     fn copies_of(
         &mut self,
         folder: &Folder,
@@ -795,11 +797,15 @@ impl<'a> Survey<'a> {
         names: &BTreeSet<&[u8]>,
     ) -> Inner<()> {
         let listing = dir.reopen()?;
-        let mut cookie = 0;
+        let (mut cookie, mut read) = (0, 0);
         loop {
             let entries = listing.read(cookie, PIECE)?;
             let Some(last) = entries.last() else { return Ok(()) };
             cookie = last.next;
+            read += entries.len();
+            if read > LAST_NAMES_MAX && self.memory.is_stopped() {
+                return Ok(());
+            }
             for entry in entries.iter().filter(|e| !is_control(&e.name)) {
                 let meaning = self.core.read_name(&entry.name)?;
                 let Some(Meaning::Name(sealed)) = meaning else { continue };
@@ -812,6 +818,7 @@ impl<'a> Survey<'a> {
                     self.entry(key, present, here)?;
                 }
             }
+            self.write_part()?;
         }
     }
 
@@ -959,7 +966,7 @@ impl<'a> Survey<'a> {
                 thing: Some(thing),
                 why: Why::Gone,
             });
-            self.vacated.entry(row.id).or_default().push(Vacated { hash: row.id, place, pending });
+            self.vacated.add(Vacated { hash: row.id, place, pending })?;
             if noticed {
                 return Ok(());
             }
@@ -1073,11 +1080,10 @@ impl<'a> Survey<'a> {
         } else if present.is_share {
             // The contents of the folder are in the share.
             let place = self.memory.place(&here.place, &present.name, &thing.id);
-            self.vacated.entry(thing.id).or_default().push(Vacated {
-                hash: thing.id,
-                place,
-                pending: None,
-            });
+            if self.some_rows(&place, None)?.0.is_empty() {
+                return Ok(());
+            }
+            self.vacated.add(Vacated { hash: thing.id, place, pending: None })?;
         }
         Ok(())
     }
@@ -1181,7 +1187,7 @@ impl<'a> Survey<'a> {
                 thing: None,
                 why: Why::Gone,
             });
-            self.vacated.entry(row.id).or_default().push(Vacated { hash: row.id, place, pending });
+            self.vacated.add(Vacated { hash: row.id, place, pending })?;
         } else if row.kind == FILE && !is_settled {
             let (row, thing, why) = (Some(row), None, Why::Gone);
             return self.pend(Pending { key, name: tag, plain, ours, row, thing, why });
@@ -1197,7 +1203,7 @@ impl<'a> Survey<'a> {
     /// Creates a notice for a directory that could not be read, if anything in it is remembered.
     fn has_looked(
         &mut self,
-        looked: Inner<()>,
+        looked: Inner<bool>,
         key: EntryKey,
         place: &PlaceId,
         plain: Vec<u8>,
@@ -1239,7 +1245,7 @@ impl<'a> Survey<'a> {
                 self.changes.files.insert(id, Some(FileRow { left, ..file }));
             }
         }
-        let none = List::new(self.memory.sealer.clone(), self.db.folder());
+        let none = self.list();
         std::mem::replace(&mut self.left, none).drain(|left| self.retire_one(left))
     }
 
@@ -1376,7 +1382,7 @@ impl Memory {
             held.files_before = std::mem::take(&mut held.files).into();
             (held.touched.clone(), held.places.clone(), held.files_before.clone())
         };
-        if touched.values().all(Touched::is_recorded) && !self.is_stopped() || touched.is_empty() {
+        if touched.values().all(Touched::is_recorded) {
             return Ok(());
         }
         let options = SurveyOptions::default();

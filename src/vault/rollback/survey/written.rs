@@ -17,7 +17,7 @@ use super::suspect::FILE;
 use super::{Here, Survey};
 use crate::vault::error::Inner;
 use crate::vault::fsck::report::join;
-use crate::vault::rollback::memory::{Base, Memory, PlaceId, Touched};
+use crate::vault::rollback::memory::{Base, Memory, PlaceId};
 use crate::vault::rollback::notice::NoticeKind;
 use crate::vault::rollback::rows::{EntryKey, Id, NameTag, NoticeRow, PREFIX, Row};
 
@@ -64,20 +64,6 @@ impl Survey<'_> {
             self.found.push(Found { key, plain, id: base.id, kind, over, seen });
         }
         Ok(())
-    }
-
-    /// Returns whether a commit in this directory was built on a version that is older than it was
-    /// seen.
-    pub(super) fn is_any_older(&self, place: &PlaceId, touched: &Touched) -> Inner<bool> {
-        for (name, base) in touched.bases.iter().filter(|(_, base)| base.at >= self.accepted) {
-            let (row, tag) =
-                (self.row(&self.memory.key(place, name))?, self.memory.tag(place, name));
-            let ours = self.memory.is_ours(place, name);
-            if self.kind_of_base(base, row.as_ref(), tag, ours)?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn kind_of_base(
