@@ -509,6 +509,35 @@ fn a_second_mount_is_refused_and_names_the_first() {
     assert!(!scratch.vault().join("+lock").exists());
 }
 
+/// While the passphrase was typed, a user who owned a directory above the mount point could put a
+/// link in its place. Root then mounted the vault on an empty directory of that user's choice.
+#[test]
+fn a_mount_follows_no_link_that_came_after_its_check() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    shell(scratch.path(), "mkdir -p theirs/mnt elsewhere/mnt");
+    let there = scratch.path().canonicalize().unwrap().join("elsewhere/mnt");
+    for point in ["theirs/mnt", "theirs/new"] {
+        let answer = "mv theirs aside; ln -s elsewhere theirs; cat passphrase";
+        let mut mount = scratch.kithfs("mount");
+        mount.args(["--passphrase-command", answer]).arg(scratch.vault()).arg(point);
+        mount.env_remove("KITHFS_PASSPHRASE_FILE").current_dir(scratch.path());
+        let output = mount.output().unwrap();
+        let places = [&there, &there.with_file_name("new")];
+        let is_redirected = places.map(|place| {
+            let is_there = is_mounted(place);
+            if is_there {
+                expect_code(scratch.kithfs("umount").arg(place), 0);
+            }
+            is_there || place.ends_with("new") && place.exists()
+        });
+        assert_eq!((is_redirected, output.status.success()), ([false; 2], false), "{output:?}");
+        shell(scratch.path(), "rm theirs; mv aside theirs");
+    }
+}
+
 #[test]
 fn a_mount_waits_for_the_daemon_of_the_one_before() {
     // umount(8) does not wait until the daemon has ended, and a mount right after it was refused:

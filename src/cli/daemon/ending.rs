@@ -31,7 +31,7 @@ use crate::cli::exit::Exit;
 use crate::crypto::stack;
 use crate::fuse::mounts::{self, Holder};
 use crate::fuse::vaultfs::Closing;
-use crate::fuse::{MountError, Mounted, Notifier, handover};
+use crate::fuse::{MountError, Mounted, Notifier, handover, place};
 use crate::vault::Vault;
 
 /// Ends one mount.
@@ -110,7 +110,7 @@ fn within<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option
 fn remove(made_point: Option<&Path>) {
     if let Some(path) = made_point {
         // Fails if it is still mounted, or if a program has put a file there.
-        let _ = std::fs::remove_dir(path);
+        let _ = place::remove(path);
     }
 }
 

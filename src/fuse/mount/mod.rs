@@ -2,6 +2,7 @@
 //!
 //! * [`mounted`]: mounting; [`unmount`]: unmounting; [`options`]: what follows `-o`.
 //! * [`mounts`]: the mount table, and the processes that use a mount.
+//! * [`place`]: the directory of a mount point.
 //! * [`idle`]: unmounts a filesystem that no program uses.
 //! * [`handover`]: has the kernel write back what it has cached.
 
@@ -11,6 +12,7 @@ pub mod idle;
 pub mod mounted;
 pub mod mounts;
 pub mod options;
+pub mod place;
 pub mod unmount;
 
 pub use error::MountError;

@@ -1,8 +1,9 @@
 //! Mounting: as root by mount(2), as an ordinary user through `fusermount3`.
 //!
 //! Rules that hold here
-//! * The mount point is resolved once. That path is then mounted on, named in errors and looked up
-//!   in the mount table.
+//! * The caller has resolved the mount point. It is opened through no symbolic link, and what was
+//!   opened is checked and mounted on: the path may lead elsewhere by now. The path is named in errors
+//!   and looked up in the mount table.
 //! * A mounted filesystem blocks every program that accesses it until it is served. Between
 //!   [`mount()`] and [`serve`](crate::fuse::transport::serve::serve) nothing here accesses it, and a
 //!   caller that fails in between unmounts it.
@@ -12,16 +13,17 @@ use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::OFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::error::MountError;
 use super::mounts::{self, DeviceId};
 use super::options::MountOptions;
+use super::place;
 use super::unmount::{self, unmount};
 
 /// A filesystem that this process has mounted. Dropping the value unmounts nothing.
@@ -81,14 +83,16 @@ impl Mounted {
     }
 }
 
-/// Mounts on `mountpoint` and returns the descriptor to serve it on.
+/// Mounts on `mountpoint`, an absolute path without symbolic links, and returns the descriptor to
+/// serve it on.
 ///
 /// # Errors
 /// All of [`MountError`] except those of unmounting.
 pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, OwnedFd), MountError> {
-    let (mountpoint, mode) = check(mountpoint, options)?;
+    let dir = check(mountpoint, options)?;
+    let mountpoint = mountpoint.to_owned();
     let fd = if rustix::process::geteuid().is_root() {
-        mount_as_root(&mountpoint, mode, options)?
+        mount_as_root(&mountpoint, &dir, options)?
     } else {
         mount_as_user(&mountpoint, options)?
     };
@@ -107,37 +111,44 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, Owne
     }
 }
 
-/// Returns the mount point without symbolic links, and its mode.
-fn check(mountpoint: &Path, options: &MountOptions) -> Result<(PathBuf, u32), MountError> {
+/// Opens the mount point and checks it.
+fn check(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let failed = |source| MountError::MountPoint { path: mountpoint.to_owned(), source };
-    let place = mounts::resolve(mountpoint).map_err(failed)?;
-    if mounts::mount_at(&place).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
-        return Err(MountError::AlreadyMounted(place));
+    if mounts::mount_at(mountpoint).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
+        return Err(MountError::AlreadyMounted(mountpoint.to_owned()));
     }
-    let metadata = fs::metadata(&place).map_err(failed)?;
-    if !metadata.is_dir() {
-        return Err(MountError::NotADirectory(place));
+    // Not as a directory, which would start an automount that waits for this mount.
+    let dir = place::open(mountpoint, OFlags::PATH).map_err(failed)?;
+    let path = place::path_of(&dir);
+    if !fs::metadata(&path).map_err(failed)?.is_dir() {
+        return Err(MountError::NotADirectory(mountpoint.to_owned()));
     }
-    if !options.nonempty && fs::read_dir(&place).map_err(failed)?.next().is_some() {
-        return Err(MountError::NotEmpty(place));
+    if !options.nonempty && fs::read_dir(&path).map_err(failed)?.next().is_some() {
+        return Err(MountError::NotEmpty(mountpoint.to_owned()));
     }
-    Ok((place, metadata.mode()))
+    Ok(dir)
 }
 
-fn mount_as_root(place: &Path, mode: u32, options: &MountOptions) -> Result<OwnedFd, MountError> {
+fn mount_as_root(
+    mountpoint: &Path,
+    dir: &OwnedFd,
+    options: &MountOptions,
+) -> Result<OwnedFd, MountError> {
+    let failed = |source| MountError::Mount { path: mountpoint.to_owned(), source };
     let device =
         File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::NoDevice)?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mode = rustix::fs::fstat(dir).map_err(|error| failed(error.into()))?.st_mode;
     let data = options.data(device.as_raw_fd(), mode & libc::S_IFMT, uid, gid);
     let data = CString::new(data).expect("numbers and fixed words");
     rustix::mount::mount(
         options.fsname.as_str(),
-        place,
+        place::path_of(dir),
         options.fstype(),
         options.flags(),
         Some(data.as_c_str()),
     )
-    .map_err(|error| MountError::Mount { path: place.to_owned(), source: error.into() })?;
+    .map_err(|error| failed(error.into()))?;
     Ok(device.into())
 }
 

@@ -95,14 +95,12 @@ fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, how: How) -> Resu
         return Err(MountError::NotOurs { path: place, fstype: entry.fstype });
     }
     let result = if rustix::process::geteuid().is_root() {
-        match rustix::mount::unmount(&place, UnmountFlags::NOFOLLOW | how.flags()) {
+        match super::place::unmount(&place, how.flags()) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::BUSY) => {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 Err(MountError::Busy { path: place.clone(), holders: holders(entry.device) })
             }
-            Err(error) => {
-                Err(MountError::Io { op: "unmount", path: place.clone(), source: error.into() })
-            }
+            Err(source) => Err(MountError::Io { op: "unmount", path: place.clone(), source }),
         }
     } else {
         unmount_as_user(&place, entry.device, how != How::Polite)

@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use nix::unistd::{Uid, User, initgroups, setgid, setuid};
+use rustix::fs::OFlags;
 use rustix::mount::MountFlags;
 
 use crate::cli::display::{Line, Shown, word};
-use crate::fuse::{mounts, uring};
+use crate::fuse::{mounts, place, uring};
 
 /// The names under which the program is this helper.
 const NAMES: [&str; 2] = ["mount.kithfs", "mount.fuse.kithfs"];
@@ -322,7 +323,8 @@ fn remount(mountpoint: &Path, named: &[&str]) -> io::Result<()> {
     let entry = mounts::mount_at(&place)?.filter(|entry| entry.is_kithfs());
     let entry = entry.ok_or_else(|| io::Error::other("no kithfs is mounted there"))?;
     let flags = changed(&entry.options, named);
-    Ok(rustix::mount::mount_remount(&place, flags, c"")?)
+    let dir = place::open(&place, OFlags::PATH)?;
+    Ok(rustix::mount::mount_remount(place::path_of(&dir), flags, c"")?)
 }
 
 /// Returns the flags of a mount with the options `now`, of which `named` are changed. A remount

@@ -22,7 +22,7 @@ use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags};
 use crate::cli::daemon::registry::Registry;
 use crate::cli::error::Error;
 use crate::cli::local;
-use crate::fuse::mounts;
+use crate::fuse::{mounts, place};
 
 /// A mount point that was checked.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl MountPoint {
             let is_gone = fs::symlink_metadata(&path)
                 .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
             if is_gone {
-                DirBuilder::new().mode(OPEN).create(&path).map_err(failed)?;
+                place::make(&path, OPEN).map_err(failed)?;
             } else if is_missing
                 && !nonempty
                 && fs::read_dir(&path).map_err(failed)?.next().is_some()
@@ -140,10 +140,8 @@ impl MountPoint {
             Guard::Flag => OFlags::RDONLY,
             // An unreadable directory can be opened so.
             Guard::Mode => OFlags::PATH,
-        } | OFlags::DIRECTORY
-            | OFlags::NOFOLLOW
-            | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        } | OFlags::DIRECTORY;
+        let dir = place::open(&path, flags).map_err(failed)?;
         let ready = Ready { path: path.clone(), was_made: false, guarded: Some((guard, dir)) };
         if guard == Guard::Mode {
             ready.set_mode(OPEN).map_err(failed)?;
@@ -191,7 +189,7 @@ impl Drop for Ready {
     fn drop(&mut self) {
         if self.was_made {
             // Fails if something is mounted there again, or if a program has put a file there.
-            let _ = fs::remove_dir(&self.path);
+            let _ = place::remove(&self.path);
         }
         if let Err(error) = self.close_guard() {
             tracing::warn!("the mount point is not guarded: {error}");
