@@ -9,7 +9,7 @@ use kithfs::crypto::Suite;
 use kithfs::format::text;
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Dir};
-use kithfs::vault::{Notice, NoticeKind, SurveyOptions, Vault};
+use kithfs::vault::{Notice, NoticeKind, RenameMode, SurveyOptions, Vault};
 
 use crate::fuzz::memory;
 use crate::support::vaults::{self, mkdir, pattern, put};
@@ -169,6 +169,38 @@ fn directories_that_are_gone_take_bounded_memory() {
     println!("{few} bytes for {FEW} directories, {many} for {MANY}");
     // The first number does not fill the cache of the database.
     assert!(many <= few + 2 * MORE, "{few} bytes for {FEW} directories, {many} for {MANY}");
+}
+
+/// All rows of a renamed directory were in memory at once, those of added copies among them.
+#[test]
+fn moving_the_rows_of_a_directory_takes_bounded_memory() {
+    let peak = |copies: usize| {
+        let scene = Scene::new();
+        scene.session(|vault| put(vault, b"dir/inside", b"text").unwrap());
+        let (dir, inside) = (scene.stored(b"dir"), scene.stored(b"dir/inside"));
+        let (dir, inside) = (scene.root().open_dir(&dir).unwrap(), vaults::split(&inside).1);
+        for n in 0..copies {
+            let name = [inside, format!(" ({n})").as_bytes()].concat();
+            dir.link(inside, &*dir, &name).unwrap();
+        }
+        assert_eq!(scene.compare_with(&scene.path()).0, []);
+        let peak = scene.session(|vault| {
+            vaults::rename(vault, b"dir", b"moved", RenameMode::NoReplace).unwrap();
+        });
+        // All of them are known under the new name.
+        for entry in dir.reopen().unwrap().read(0, 1 << 30).unwrap() {
+            dir.unlink(&entry.name).unwrap();
+        }
+        let (notices, _) = scene.compare_with(&scene.path());
+        let unlisted = Vault::unlisted_of_rollback_memory(&scene.path()).unwrap();
+        assert_eq!(notices.len() as u64 + unlisted, copies as u64 + 1);
+        assert!(notices.iter().all(|notice| notice.plain.starts_with(b"moved/inside")));
+        peak
+    };
+    let (few, many) = (peak(FEW), peak(MANY));
+    println!("{few} bytes for {FEW} copies, {many} for {MANY}");
+    // The first number does not fill the cache of the database.
+    assert!(many <= few + 2 * MORE, "{few} bytes for {FEW} copies, {many} for {MANY}");
 }
 
 /// The check held the name of each long-named entry, also of those that the storage host had made up.

@@ -26,14 +26,17 @@ use redb::{
 use super::blocks::{Definition, Edits, Sealer, View, Writer};
 use super::rows::{EntryKey, FileRow, ID, Id, KEY, NoticeRow, PREFIX, RemovedRow, Row};
 use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::rollback::memory::PlaceId;
 
 const ENTRIES: Definition<KEY> = Definition("entries");
 const FILES: Definition<ID> = Definition("files");
 const REMOVED: Definition<ID> = Definition("removed");
 const NOTICES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("notices");
+/// Directories of which rows are still to be moved to other places.
+const MOVES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("moves");
 /// All tables but the last.
-const TABLES: [TableDefinition<&[u8], &[u8]>; 4] =
-    [ENTRIES.table(), FILES.table(), REMOVED.table(), NOTICES];
+const TABLES: [TableDefinition<&[u8], &[u8]>; 5] =
+    [ENTRIES.table(), FILES.table(), REMOVED.table(), NOTICES, MOVES];
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
 /// Key of the start time of a mount that has not ended yet.
 const SESSION: &str = "session";
@@ -65,6 +68,8 @@ const ENTRY_LEN: u64 = 100;
 const CACHE: usize = 8 << 20;
 /// Length of a page of the database in bytes; every block has one.
 const PAGE: u64 = 4096;
+/// Number of directories that are read at a time of those of which rows are still to be moved.
+const MOVES_READ: usize = 1000;
 /// Length in bytes up to which a database is not written anew, whatever it contains.
 const SMALL: u64 = 1 << 20;
 
@@ -105,11 +110,13 @@ pub(super) struct Changes {
     pub entries: BTreeMap<EntryKey, Option<Row>>,
     pub files: BTreeMap<Id, Option<FileRow>>,
     pub removed: BTreeMap<Id, Option<RemovedRow>>,
+    /// Directories by their former places: their new ones, or `None` once all rows are moved.
+    pub moves: BTreeMap<PlaceId, Option<PlaceId>>,
 }
 
 impl Changes {
     pub fn len(&self) -> usize {
-        self.entries.len() + self.files.len() + self.removed.len()
+        self.entries.len() + self.files.len() + self.removed.len() + self.moves.len()
     }
 }
 
@@ -373,7 +380,30 @@ impl Db {
         if edit(&tx, sealer, REMOVED, &removed)? > REMOVED_MAX {
             forget_removed(&tx, sealer)?;
         }
+        {
+            let mut table = tx.open_table(MOVES).map_err(failed)?;
+            for (old, new) in &changes.moves {
+                match new {
+                    Some(new) => table.insert(&old[..], &new[..]).map_err(failed)?,
+                    None => table.remove(&old[..]).map_err(failed)?,
+                };
+            }
+        }
         tx.commit().map_err(failed)
+    }
+
+    /// Returns the former and new places of some directories of which rows are still to be moved.
+    pub fn moves(&self) -> Inner<Vec<(PlaceId, PlaceId)>> {
+        let tx = self.db.begin_read().map_err(failed)?;
+        let table = tx.open_table(MOVES).map_err(failed)?;
+        let mut moves = Vec::new();
+        for item in table.iter().map_err(failed)?.take(MOVES_READ) {
+            let (old, new) = item.map_err(failed)?;
+            if let (Ok(old), Ok(new)) = (old.value().try_into(), new.value().try_into()) {
+                moves.push((old, new));
+            }
+        }
+        Ok(moves)
     }
 
     /// Replaces all notices.

@@ -350,9 +350,11 @@ mod tests {
     use crate::crypto::Suite;
     use crate::roster::Identity;
     use crate::store::Call;
-    use crate::store::fault::{Calls, FaultPlan, FaultStore};
+    use crate::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
     use crate::store::mem::MemStore;
-    use crate::vault::{Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, Vault};
+    use crate::vault::{
+        Caller, CreateOptions, OpenFlags, OpenOptions, OsRandom, ROOT, RenameMode, Vault,
+    };
     use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     /// Returns a vault in memory, and the plan that counts the calls to its store.
@@ -411,6 +413,56 @@ mod tests {
         let calls = plan.count(Calls::Of(Call::Stat));
         assert!(calls <= last as u64 + 4, "{calls} calls until it had stopped");
         drop(db);
+        vault.close().expect("close");
+    }
+
+    /// The rows of a renamed directory are moved in several transactions. After a crash between two of
+    /// them, those that were left behind would have counted as files of the vault for ever.
+    #[test]
+    fn rows_are_moved_on_after_a_crash() {
+        let (vault, plan) = vault_with_plan();
+        let create = |directory, n: usize| {
+            let name = format!("file {n}");
+            let (_, opened) = vault
+                .create_file(&CALLER, directory, name.as_bytes(), 0o644, FLAGS)
+                .expect("create");
+            vault.release(opened.handle).expect("release");
+        };
+        let top = vault.mkdir(&CALLER, ROOT, b"top", 0o755).expect("mkdir").node;
+        for n in 0..10 {
+            let below = format!("below {n}");
+            let below = vault.mkdir(&CALLER, top, below.as_bytes(), 0o755).expect("mkdir").node;
+            (0..30).for_each(|n| create(below, n));
+        }
+        let (folder, core) =
+            (tempfile::tempdir().expect("a directory"), vault.shares().root.clone());
+        let path = folder.path().join("memory");
+        let options = SurveyOptions { settle: Duration::ZERO, ..SurveyOptions::default() };
+        let compared = || core.survey(path.clone(), &options).expect("compare");
+        let room = || Db::open(&path).expect("open").room().expect("read");
+        Db::open(&path).expect("open").set_limit(1 << 30).expect("a limit");
+        assert_eq!(compared(), []);
+        let before = room();
+
+        vault.rename(ROOT, b"top", ROOT, b"moved", RenameMode::NoReplace).expect("rename");
+        plan.reset();
+        let memory = Memory::new(&core, path.clone());
+        plan.add(Fault {
+            calls: Calls::Of(Call::SyncDir),
+            when: When::Nth(4),
+            errno: libc::EIO,
+            short: false,
+        });
+        {
+            let db = Db::open(&path).expect("open");
+            let survey = Survey::new(&core, &memory, &db, &options, None).expect("a comparison");
+            survey.run().expect_err("a write that fails");
+            assert!(!db.moves().expect("read").is_empty(), "it was not moving rows");
+        }
+        plan.heal();
+        assert_eq!(compared(), []);
+        assert_eq!(room(), before);
+        assert!(Db::open(&path).expect("open").moves().expect("read").is_empty());
         vault.close().expect("close");
     }
 

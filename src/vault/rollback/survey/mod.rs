@@ -69,7 +69,7 @@ const IN_USE: Duration = Duration::from_millis(300);
 /// Number of changes written in one transaction. They take about 8 MiB of memory. The ids of files
 /// are random, so each transaction rewrites about as many blocks of their index as it changes ids:
 /// smaller ones would write more in all.
-const BATCH: usize = 32_768;
+const BATCH: usize = if cfg!(test) { 64 } else { 32_768 };
 /// Number of rows that are read at a time.
 const ROWS: usize = 4096;
 /// Bytes of names that are read from a listing at a time.
@@ -268,6 +268,7 @@ impl<'a> Survey<'a> {
 
     /// Walks the whole vault. Returns `None` if it was stopped.
     pub fn run(mut self) -> Inner<Option<Vec<Notice>>> {
+        self.resume_moves()?;
         let root = self.root();
         let (place, looked) = (root.place, self.directory(&self.core.root.clone(), root));
         self.has_looked(looked, self.memory.key(&place, b""), &place, Vec::new())?;
@@ -327,6 +328,7 @@ impl<'a> Survey<'a> {
         files: &HashMap<Id, u64>,
     ) -> Inner<()> {
         self.whole = false;
+        self.resume_moves()?;
         let mut walk = places.walk(self.memory.root_place(self.core), self.core.root.clone());
         while let Some(place) = walk.next() {
             let Some(touched) = touched.get(&place) else { continue };
@@ -497,31 +499,55 @@ impl<'a> Survey<'a> {
             old = old.or_else(|| self.vacated.take(&hash));
         }
         let Some(old) = old else { return Ok(()) };
+        self.move_rows(old.place, new.place)?;
+        if let Some(pending) = old.pending {
+            self.accept(pending)?;
+        }
+        self.write()
+    }
+
+    /// Moves the rows that a comparison which was interrupted has not moved.
+    fn resume_moves(&mut self) -> Inner<()> {
+        loop {
+            let moves = self.db.moves()?;
+            if moves.is_empty() {
+                return Ok(());
+            }
+            for (old, new) in moves {
+                self.move_rows(old, new)?;
+            }
+            self.write()?;
+        }
+    }
+
+    /// Moves the rows of a directory and of all below it. What is still to be moved is recorded with
+    /// each part of them: rows that are left behind would count as files for ever.
+    fn move_rows(&mut self, old: PlaceId, new: PlaceId) -> Inner<()> {
         let mut todo = self.list();
-        todo.push((old.place, new.place))?;
+        self.changes.moves.insert(old, Some(new));
+        todo.push((old, new))?;
         while let Some((old, new)) = todo.pop()? {
             let mut after = None;
             loop {
                 let (rows, last) = self.some_rows(&old, after.as_ref())?;
                 for (key, row) in rows {
                     if row.kind == DIRECTORY {
-                        todo.push((
-                            self.memory.place(&old, &row.name, &row.id),
-                            self.memory.place(&new, &row.name, &row.id),
-                        ))?;
+                        let [old, new] =
+                            [old, new].map(|at| self.memory.place(&at, &row.name, &row.id));
+                        self.changes.moves.insert(old, Some(new));
+                        todo.push((old, new))?;
                     }
                     self.move_row(key, row, &new)?;
                 }
+                self.write_part()?;
                 after = last;
                 if after.is_none() {
                     break;
                 }
             }
+            self.changes.moves.insert(old, None);
         }
-        if let Some(pending) = old.pending {
-            self.accept(pending)?;
-        }
-        self.write()
+        Ok(())
     }
 
     /// Moves the row of an entry to the directory `new`.
