@@ -272,12 +272,10 @@ impl Assembly {
             return Err(RosterError::Empty);
         }
         if let Some(pin) = pin {
-            let rivals = valid
-                .values()
-                .filter(|link| {
-                    link.manifest.sequence > pin.sequence && !counted.contains(&link.hash)
-                })
-                .count();
+            let history =
+                valid.get(&pin.hash).map(|link| ancestors(&valid, link)).unwrap_or_default();
+            let is_known = |hash| counted.contains(hash) || history.contains(hash);
+            let rivals = valid.keys().filter(|hash| !is_known(*hash)).count();
             ignored
                 .extend((0..rivals).map(|_| (usize::MAX, RosterError::NotDescended(pin.sequence))));
         }

@@ -205,6 +205,41 @@ fn concurrent_changes_by_two_admins_are_shown_as_a_fork() {
     );
 }
 
+/// Ann removes Bob while Bob, an admin, adds Dan. Bob cannot open Ann's list. `share list` showed him
+/// no fork, and `share settle` said that there was nothing to settle; yet nothing could be written.
+#[test]
+fn an_admin_whom_one_side_removed_is_shown_the_fork() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, _cem) = three();
+    ann.ok(&["share", "add", "--role", "admin", "vault", "Bob"]);
+    sync(&ann, &bob);
+    let dan = Person::with_identity("dan");
+    knows(&bob, "Dan", &dan);
+    ann.ok(&["share", "remove", "vault", "Bob"]);
+    bob.ok(&["share", "add", "--role", "reader", "vault", "Dan"]);
+    let of = |person: &Person| format!("{}/vault/", person.home().display());
+    let merged = Command::new("rsync").args(["-a", &of(&ann), &of(&bob)]).status().unwrap();
+    assert!(merged.success());
+    bob.own(&bob.home().join("vault"));
+    let told = said(&bob.ok(&["share", "list", "vault"]));
+    assert!(told.contains("FORKED") && told.contains("are no member there"), "{told}");
+    let listing = said(&bob.ok(&["share", "list", "--json", "vault"]));
+    let listing: serde_json::Value = serde_json::from_str(&listing).unwrap();
+    let heads = listing["heads"].as_array().unwrap();
+    assert_eq!(heads.len(), 2, "{listing}");
+    refused(&bob.fails(&["share", "settle", "vault"], 2), "there are 2 heads");
+    for head in heads {
+        let keep = head["hash"].as_str().unwrap();
+        let told = bob.fails(&["share", "settle", "--keep", keep, "vault"], 10);
+        refused(&told, "only an admin in each of the lists");
+    }
+    let told = bob.ok(&["who-can-read", "vault"]);
+    assert!(stderr(&told).contains("one of its lists of members cannot be opened"));
+    assert!(!bob.kithfs(&["mkdir", "vault", "new"]).output().unwrap().status.success());
+}
+
 #[test]
 fn removing_a_contact_whose_key_differs_reports_no_removal() {
     // Bob's machine was stolen, and Bob had a new key. `share remove vault Bob` removed the new one

@@ -12,7 +12,7 @@ use crate::roster::{Member, Role};
 use crate::vault::{LogEntry, Pending, ShareInfo, ShareProgress};
 
 /// Version of these messages.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// One request with its version.
 #[derive(Debug, Serialize, Deserialize)]

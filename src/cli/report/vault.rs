@@ -144,7 +144,7 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
         }
         RosterError::Overtaken => failed(Exit::Failure).hint("run the same command again; `kithfs share list` shows the members now"),
         RosterError::UnopenedHead => failed(Exit::Corrupt)
-            .hint("a file of the vault is missing, damaged or was tampered with; check whether a sync is complete"),
+            .hint("only an admin in each of the lists can settle the fork; if you are one, check whether a sync is complete"),
         RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", word(vault.as_os_str().as_bytes()))),
         _ => failed(Exit::Failure),
     }

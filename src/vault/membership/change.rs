@@ -353,7 +353,10 @@ impl Share {
         let mut keep = *keep;
         let mut gone = gone;
         loop {
-            let Entered { mut heads, forked, .. } = self.enter()?;
+            let Entered { mut heads, unopened, forked, .. } = self.enter()?;
+            if unopened.iter().any(|head| head.hash == keep) {
+                return Err(Self::error(RosterError::UnopenedHead));
+            }
             let at = heads
                 .iter()
                 .position(|head| head.roster.head().hash == keep)

@@ -40,8 +40,10 @@ pub struct ShareInfo {
     pub isolated: bool,
     /// Number of the current folder key.
     pub epoch: u32,
-    /// Heads of the roster; more than one is a fork.
+    /// Heads of the roster; more than one is a fork. Those that this identity cannot open come last.
     pub heads: Vec<Pin>,
+    /// How many heads this identity cannot open: it may not be a member there.
+    pub unopened: usize,
     /// Signing key of the signer of the first head.
     pub signer: [u8; 32],
     /// Time of the first head by the signer's clock, in seconds since 1970.
@@ -198,7 +200,7 @@ impl Share {
     /// # Errors
     /// Faults of the roster.
     pub fn info(&self) -> Result<ShareInfo> {
-        let Entered { descriptor, heads, .. } = self.enter()?;
+        let Entered { descriptor, heads, unopened, .. } = self.enter()?;
         let own = self.core.keys.signing.own();
         let manifest = heads[0].roster.manifest();
         let stored = self.vault.shares().stored_path(self.number, ROOT).unwrap_or_default();
@@ -214,7 +216,8 @@ impl Share {
             signed: descriptor.signed,
             isolated: descriptor.isolated,
             epoch: manifest.epoch,
-            heads: heads.iter().map(|head| head.roster.head()).collect(),
+            heads: heads.iter().map(|head| head.roster.head()).chain(unopened.clone()).collect(),
+            unopened: unopened.len(),
             signer: manifest.signer,
             time: manifest.time,
             members: heads[0].members.all().to_vec(),

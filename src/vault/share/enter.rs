@@ -216,6 +216,8 @@ pub(crate) struct Entered {
     pub descriptor: ShareDescriptor,
     /// The heads that count and that this identity can open, the longest first.
     pub heads: Vec<Head>,
+    /// The heads that count and that this identity cannot open.
+    pub unopened: Vec<Pin>,
     /// Several heads count, whether this identity can open them or not.
     pub forked: bool,
     /// An inventory is missing or incomplete.
@@ -482,7 +484,7 @@ pub(crate) fn enter(
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
     }
     let several = rosters.len() > 1;
-    let (heads, incomplete) = open_heads(store, rosters, identity, shown)?;
+    let (heads, unopened, incomplete) = open_heads(store, rosters, identity, shown)?;
     if several {
         tracing::error!(
             "{}: its membership was changed in two conflicting ways; it is read-only until that is settled",
@@ -503,18 +505,19 @@ pub(crate) fn enter(
             trust.remember(&share, roster.head());
         }
     }
-    Ok(Entered { descriptor, heads, forked: several, incomplete })
+    Ok(Entered { descriptor, heads, unopened, forked: several, incomplete })
 }
 
-/// Opens the heads that this identity can open; fails if it can open none. Returns them, and whether
-/// an inventory is missing.
+/// Opens the heads that this identity can open; fails if it can open none. Returns them, the others,
+/// and whether an inventory is missing.
 fn open_heads(
     store: &dyn Dir,
     rosters: Vec<VerifiedRoster>,
     identity: &Identity,
     shown: &Path,
-) -> std::result::Result<(Vec<Head>, bool), Unentered> {
-    let (mut heads, mut incomplete, mut refused) = (Vec::new(), false, None);
+) -> std::result::Result<(Vec<Head>, Vec<Pin>, bool), Unentered> {
+    let (mut heads, mut unopened) = (Vec::new(), Vec::new());
+    let (mut incomplete, mut refused) = (false, None);
     // The file that was read last is the one that an error is about.
     let mut last = "+slots-*".to_owned();
     let mut read = |block: &BlockRef, at: u64, buf: &mut [u8]| {
@@ -533,7 +536,10 @@ fn open_heads(
                 heads.push(Head { roster, keys, members, kept });
             }
             // This identity may not be a member on the other side of a fork.
-            Err(error) => refused = Some(error),
+            Err(error) => {
+                unopened.push(roster.head());
+                refused = Some(error);
+            }
         }
     }
     match refused {
@@ -551,5 +557,5 @@ fn open_heads(
         }
         None => {}
     }
-    Ok((heads, incomplete))
+    Ok((heads, unopened, incomplete))
 }

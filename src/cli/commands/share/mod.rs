@@ -352,8 +352,10 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
     } else {
         out.text(format_args!("share  {}\n", hex(&info.share)))?;
         out.text(format_args!("epoch  {}\n", info.epoch))?;
-        for head in &info.heads {
-            out.text(format_args!("head   {}-{}\n", head.sequence, hex(&head.hash[..16])))?;
+        let opened = info.heads.len() - info.unopened;
+        for (n, head) in info.heads.iter().enumerate() {
+            let why = if n < opened { "" } else { " (you cannot open it, or are no member there)" };
+            out.text(format_args!("head   {}-{}{why}\n", head.sequence, hex(&head.hash[..16])))?;
         }
         let time = utc(i64::try_from(info.time).unwrap_or(i64::MAX));
         out.text(format_args!("signed {time} by {}\n", Shown(signer.as_bytes())))?;
@@ -363,7 +365,7 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
         if info.heads.len() > 1 {
             out.state("FORKED", 0)?;
             out.text(format_args!(
-                ": read-only until an admin settles it with `kithfs share settle`\n"
+                ": read-only until an admin in each list settles it with `kithfs share settle`\n"
             ))?;
         }
         out.text(format_args!("\n"))?;
@@ -386,6 +388,11 @@ fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
 pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
     let path = place(&args.path, args.folder.as_deref());
     let info = Connection::to(&path, &args.open, Purpose::Beside)?.share()?;
+    if info.unopened > 0 {
+        note(
+            "the share is forked, and one of its lists of members cannot be opened: it is not included",
+        );
+    }
     let members = rows(&People::of(&info)?, &[&info.members[..], &info.elsewhere].concat());
     let mut out = Out::stdout();
     if args.json {
