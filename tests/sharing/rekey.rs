@@ -17,6 +17,7 @@ use kithfs::vault::{
 use crate::support::members::{
     self, key, member, open_as, person, quiet, root_share, trusting, with_bob,
 };
+use crate::support::raw;
 use crate::support::vaults::{
     self, READ_WRITE, at, entries, faults, get, mkdir, pattern, put, rename, settle, symlink, tree,
     write_at,
@@ -400,6 +401,50 @@ fn a_name_under_two_epochs_stays_a_conflict() {
     assert_eq!(both(&vault), (b"of epoch 2".to_vec(), b"by Bob".to_vec()));
     rename(&vault, &older, b"small of Bob", RenameMode::NoReplace).unwrap();
     assert_eq!(pending(&vault).conflicts, 0, "until somebody settles it");
+}
+
+/// A removed member puts entries of a former epoch back beside those that a pass has sealed anew. They
+/// have a mark. The next pass gave the current epoch's name to whichever it met first: a directory and
+/// an older version of a file took the names of the entries that belong there.
+#[test]
+fn an_entry_of_a_former_epoch_takes_no_name_in_a_pass() {
+    let (store, ann, _) = with_bob();
+    let root = store.root();
+    let names: Vec<Vec<u8>> = (b'a'..=b'h').map(|c| vec![c]).collect();
+    let vault = open_as(&store, &ann).unwrap();
+    for name in &names {
+        put(&vault, name, b"old").unwrap();
+        mkdir(&vault, &[name, &b"dir"[..]].concat()).unwrap();
+    }
+    let old: Vec<(Vec<u8>, Vec<u8>)> = names
+        .iter()
+        .map(|name| vault.cipher_path(name).unwrap())
+        .map(|stored| (stored.clone(), raw::read(&*root, &stored)))
+        .collect();
+    let dirs: Vec<Vec<u8>> = names
+        .iter()
+        .map(|name| vault.cipher_path(&[name, &b"dir"[..]].concat()).unwrap())
+        .collect();
+    let all_anew = || {
+        new_epoch(&vault);
+        root_share(&vault).reseal(true, &mut quiet()).unwrap()
+    };
+    all_anew();
+    for name in &names {
+        put(&vault, name, b"new").unwrap();
+        put(&vault, &[name, &b"dir/in"[..]].concat(), b"new").unwrap();
+    }
+    old.iter().for_each(|(stored, bytes)| raw::write(&*root, stored, bytes));
+    dirs.iter().for_each(|stored| root.mkdir(stored, 0o755).unwrap());
+    for _ in 0..2 {
+        let left = all_anew();
+        assert_eq!((left.conflicts, left.names), (2 * names.len() as u64, 0));
+        for name in &names {
+            assert_eq!(get(&vault, name).unwrap(), b"new", "{}", name.escape_ascii());
+            assert_eq!(get(&vault, &[name, &b"dir/in"[..]].concat()).unwrap(), b"new");
+        }
+        assert_eq!(entries(&vault, ROOT).unwrap().len(), 4 * names.len());
+    }
 }
 
 #[test]

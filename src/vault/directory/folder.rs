@@ -222,7 +222,11 @@ impl Folder<'_> {
 
     /// Returns the stored names of a plain name for the directory with this tag, under each epoch's
     /// key.
-    fn encodings(&self, tag: &Tag, plain: &[u8]) -> impl Iterator<Item = StoredName> {
+    pub(in crate::vault) fn encodings(
+        &self,
+        tag: &Tag,
+        plain: &[u8],
+    ) -> impl Iterator<Item = StoredName> {
         let encode = |epoch| self.keys().names_of(epoch).encode(tag, plain);
         self.keys().all_epochs().filter_map(encode)
     }

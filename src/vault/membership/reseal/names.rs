@@ -3,7 +3,9 @@
 //! Rules that hold here
 //! * Names are not signed: every holder of an epoch's key can create one. The pass seals the name
 //!   that is shown, whichever epoch it comes from.
-//! * An entry is renamed only if its new stored name is free.
+//! * An entry is renamed only if its new stored name is free, and if no entry of a later epoch has the
+//!   same tag and name. The current epoch's entry would take the name from that one, and the storage
+//!   host can put back entries of former epochs.
 //! * The tag in the name stays the same. An entry with the tag of another directory is shown with a
 //!   mark, as before.
 
@@ -43,18 +45,23 @@ impl Folder<'_> {
         let Some(name) = self.shown(stored, &meaning)? else { return Ok(None) };
         Ok(Some(match meaning {
             Meaning::Name(sealed) if sealed.is_old => {
-                let new = self.resealed(&sealed)?;
-                match self.dir().stat(new.entry()) {
-                    Err(e)
-                        if e.raw_os_error() == Some(libc::ENOENT) && sealed.suffix.is_empty() =>
-                    {
-                        Standing::Older(name, sealed)
-                    }
-                    _ => Standing::Conflict(name),
+                match sealed.suffix.is_empty() && self.is_latest(stored, &sealed) {
+                    true => Standing::Older(name, sealed),
+                    false => Standing::Conflict(name),
                 }
             }
             Meaning::Name(_) | Meaning::Lost => Standing::Current(name),
         }))
+    }
+
+    /// Returns whether no entry of a later epoch has the tag and the name of the entry `stored`.
+    fn is_latest(&self, stored: &[u8], sealed: &Sealed) -> bool {
+        let is_missing = |name: &[u8]| {
+            self.dir().stat(name).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
+        };
+        let names: Vec<_> = self.encodings(&sealed.tag, &sealed.plain).collect();
+        let mut later = names.iter().map(StoredName::entry).take_while(|name| *name != stored);
+        later.all(is_missing)
     }
 
     /// Returns the stored name of an entry under the current epoch.
@@ -81,7 +88,7 @@ impl Core {
         let dir = folder.dir();
         let stat = dir.stat(stored)?;
         let new = folder.resealed(sealed)?;
-        if dir.stat(new.entry()).is_ok() {
+        if !folder.is_latest(stored, sealed) {
             return Ok(name.to_vec()); // created meanwhile: this entry is now in conflict with it
         }
         self.namespace.young_lists.forget_all(); // its conflict copies are not moved
