@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use kithfs::crypto::{Hctr2, RecordCipher, Suite, directory_key, root_tag};
+use kithfs::format::header::Header;
 use kithfs::format::inventory::{self, InventoryList};
 use kithfs::format::junction::{self, Junction};
 use kithfs::format::manifest::BlockRef;
 use kithfs::format::name::long_path;
 use kithfs::format::record::{RecordContext, RecordKind};
 use kithfs::format::signature::{Authorship, Sign};
+use kithfs::format::table::HOLE;
 use kithfs::format::{slots, suffix, text};
 use kithfs::roster::{Acting, Identity, Inventory, Role, RosterError};
 use kithfs::store::mem::MemStore;
@@ -963,4 +965,38 @@ fn an_admin_is_removed_from_a_nested_share_marked_isolated() {
     let vault = open_as(&hidden, &ann).unwrap();
     let told = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
     assert!(matches!(&told, Error::LeftWithin { left } if left.len() == 1), "{told}");
+}
+
+/// Bob, a writer, seals a file with the highest version that there is. A commit of Ann's counted on
+/// from it and wrote version 0, which her machine then took for a return of an old state.
+#[test]
+fn no_commit_goes_beyond_the_highest_version() {
+    let bob = person(2);
+    let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let vault = open_as(&store, &bob).unwrap();
+    put(&vault, b"file", b"by Bob").unwrap();
+    let stored = vault.cipher_path(b"file").unwrap();
+    vault.close().unwrap();
+    let root = store.root();
+    let forger = Forger::of(&root, &bob);
+    let data = b"with a forged version";
+    let len = Some(data.len() as u16);
+    let header = forger.header(data.len() as u64, len, [7; 32], HOLE);
+    let by = Authorship { author: key(&bob), signer: key(&bob) };
+    let last = Header { version: u64::MAX, ..header };
+    let sealed = forger.seal(&last, data, by, &|label, message| bob.sign(label, message));
+    forger::overwrite(&*root, &stored, &sealed);
+    let vault = open_as(&store, &ann).unwrap();
+    assert_eq!(get(&vault, b"file").unwrap(), data);
+    let node = vault.lookup(kithfs::vault::ROOT, b"file").unwrap().node;
+    let handle = vault.open_file(node, vaults::READ_WRITE).unwrap().handle;
+    vault.write(handle, 0, b"WITH", false).unwrap();
+    assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EOVERFLOW);
+    let _ = vault.release(handle);
+    vault.close().unwrap();
+    assert_eq!(read(&*root, &stored), sealed, "Bob's file is as it was");
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"file", b"by Ann").unwrap();
+    assert_eq!(get(&vault, b"file").unwrap(), b"by Ann", "a new file takes its place");
+    vault.close().unwrap();
 }

@@ -134,6 +134,11 @@ impl Committer<'_> {
             // signature.
             return Err(Fault::Os(libc::EROFS));
         }
+        if state.version == u64::MAX {
+            // A member has sealed it so: no file gets there by commits. The next number would be 0,
+            // and every machine would take the new contents for older ones.
+            return Err(Fault::Os(libc::EOVERFLOW));
+        }
         if !changes.cut {
             state.renew_dirty(&**file, &self.context)?; // otherwise done before it was cut
         }
