@@ -225,6 +225,12 @@ pub trait Dir: Send + Sync {
     /// Opens the regular file `name`. Any other type fails (`EISDIR`, `ELOOP`, `ENXIO`); a FIFO
     /// never blocks.
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>>;
+    /// Like [`Dir::open_file`], with the attributes that the file had when it was opened.
+    fn open_and_stat(&self, name: &[u8], access: Access) -> io::Result<(Arc<dyn File>, Stat)> {
+        let file = self.open_file(name, access)?;
+        let stat = file.stat()?;
+        Ok((file, stat))
+    }
     /// Creates the regular file `name` for reading and writing with exactly the permission bits
     /// `perm` (no umask), on a store that has permission bits; `EEXIST` if the name exists.
     fn create_file(&self, name: &[u8], perm: u32) -> io::Result<Arc<dyn File>>;

@@ -320,6 +320,10 @@ impl Dir for OsDir {
     }
 
     fn open_file(&self, name: &[u8], access: Access) -> io::Result<Arc<dyn File>> {
+        Ok(self.open_and_stat(name, access)?.0)
+    }
+
+    fn open_and_stat(&self, name: &[u8], access: Access) -> io::Result<(Arc<dyn File>, Stat)> {
         name::check(name)?;
         let open = |mode, needed| {
             self.attempt_entry(name, needed, || {
@@ -335,9 +339,10 @@ impl Dir for OsDir {
             },
             Access::ReadWrite => open(OFlags::RDWR, 0o600)?,
         };
-        match FileType::from_raw_mode(fs::fstat(&fd)?.st_mode) {
-            FileType::RegularFile => Ok(Arc::new(OsFile { fd, quirks: self.quirks })),
-            FileType::Directory => Err(Errno::ISDIR.into()),
+        let stat = self.quirks.stat(attr::stat_fd(fd.as_fd())?);
+        match stat.kind {
+            Kind::File => Ok((Arc::new(OsFile { fd, quirks: self.quirks }), stat)),
+            Kind::Dir => Err(Errno::ISDIR.into()),
             _ => Err(Errno::NXIO.into()),
         }
     }

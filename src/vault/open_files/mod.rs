@@ -72,19 +72,19 @@ impl Core {
         dir: &dyn Dir,
         stored: &[u8],
         flags: OpenFlags,
-    ) -> io::Result<Arc<dyn File>> {
+    ) -> io::Result<(Arc<dyn File>, Stat)> {
         let access = if self.mode.read_only { Access::Read } else { Access::ReadWrite };
         let is_refused = |e: &io::Error| {
             matches!(e.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM))
         };
-        let file = match dir.open_file(stored, access) {
-            Err(e) if !flags.write && is_refused(&e) => dir.open_file(stored, Access::Read)?,
+        let (file, stat) = match dir.open_and_stat(stored, access) {
+            Err(e) if !flags.write && is_refused(&e) => dir.open_and_stat(stored, Access::Read)?,
             other => other?,
         };
         if !self.mode.access_times {
             file.keep_access_time();
         }
-        Ok(file)
+        Ok((file, stat))
     }
 
     /// Ends the writes of other nodes to the object of a node that is about to be written to. Their
@@ -144,8 +144,8 @@ impl Core {
         // The same if another program has removed the file from the store. After the new lookup the
         // caller may create it.
         let dir = self.dir(link.parent).map_err(anew)?;
-        let file = self.open_stored(&*dir, &link.stored, flags).map_err(|e| anew(e.into()))?;
-        let stat = file.stat()?;
+        let opened = self.open_stored(&*dir, &link.stored, flags);
+        let (file, stat) = opened.map_err(|e| anew(e.into()))?;
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));
         }
@@ -490,14 +490,18 @@ impl Core {
     /// caller has locked paths. Several stores change inode numbers, but not while a file is open.
     /// A copy of the same bytes is another file: writes to the open one would not reach it.
     pub fn names_open_file(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
-        let is_it = |stat: &Stat| {
+        Ok(self.is_in_its_directory(link, open)? && self.is_in_place(link.parent)?)
+    }
+
+    /// Like [`Core::names_open_file`], from the directory of the name on.
+    fn is_in_its_directory(&self, link: &Link, open: &OpenFile) -> Inner<bool> {
+        self.names(link, |stat| {
             (stat.dev, stat.ino) == open.inode()
                 || open
                     .file()
                     .stat_but_times()
                     .is_ok_and(|now| (stat.dev, stat.ino) == (now.dev, now.ino))
-        };
-        Ok(self.names(link, is_it)? && self.is_in_place(link.parent)?)
+        })
     }
 
     /// Returns whether `link` leads to an object for which `is_it` is true.
@@ -530,8 +534,14 @@ impl Core {
         let what = if !self.has_own_header(&*open.file(), state)? {
             Stranger::Overwrote
         } else {
+            // Sync tools move directories, and what they have moved is not written to. Elsewhere it
+            // is enough to look at the directories after the commit.
+            let is_there = match committed || self.mode.synced {
+                true => Self::names_open_file,
+                false => Self::is_in_its_directory,
+            };
             for link in links.iter().rev() {
-                if self.names_open_file(link, open)? {
+                if is_there(self, link, open)? {
                     return Ok(Some(link.clone()));
                 }
             }
