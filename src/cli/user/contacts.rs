@@ -61,6 +61,7 @@ pub fn lock(path: &Path) -> Result<File, Error> {
     // An open of a FIFO of that name would wait for its reader.
     let mut how = File::options();
     how.create(true).truncate(false).write(true).custom_flags(libc::O_NONBLOCK);
+    how.mode(0o600); // a daemon has no umask
     let file = how.open(&path).map_err(failed)?;
     file.lock().map_err(failed)?;
     Ok(file)
