@@ -142,6 +142,16 @@ mod tests {
     use super::*;
     use crate::roster::PublicIdentity;
 
+    /// A daemon in the background has the umask 0, so it left lock files that every user could
+    /// open, and hold a lock on.
+    #[test]
+    fn only_the_user_may_open_a_lock_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let held = lock(&folder.path().join("contacts")).unwrap();
+        assert_eq!(held.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
     #[test]
     fn a_name_that_could_be_taken_for_another_is_found() {
         let mut contacts = Contacts::default();
