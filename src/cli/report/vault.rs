@@ -10,7 +10,7 @@ use crate::cli::display::{Shown, path as shown, word};
 use crate::cli::exit::Exit;
 use crate::cli::vaults::paths;
 use crate::roster::RosterError;
-use crate::vault::{Contention, Error, LockHolder};
+use crate::vault::{Contention, Error, LockHolder, TOO_MANY_JOURNALS};
 
 /// Describes a failure in the vault `vault`; `plain` is the path in it that the user gave.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
@@ -38,7 +38,7 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
             Failure { hint: about(op, source.raw_os_error(), vault, plain), ..failure }
         }
         Error::Corrupt { op, path, what } => Failure::new(Exit::Corrupt, format_args!("{op} {}: {what}", asked(&path)))
-            .hint(format_args!("`kithfs fsck {}` lists all damage; restore the files from a backup", word(vault.as_os_str().as_bytes()))),
+            .hint(of_corruption(&what, &path, vault)),
         Error::NotAVault { path } => Failure::new(Exit::NotAVault, format_args!("open {}: this is not a kithfs vault", place(&path)))
             .hint("name the directory that `kithfs init` created; a sync may still be in progress"),
         Error::NewerVersion { path, found, known } => Failure::new(
@@ -91,6 +91,20 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         Error::Share { path, source } => Failure::new(Exit::Corrupt, format_args!("open {}: {source}", place(&path)))
             .hint("a file of the vault is missing, damaged or was tampered with; check whether a sync is complete"),
     }
+}
+
+/// Returns the hint for what is not valid at the stored path `path` of `vault`.
+fn of_corruption(what: &str, path: &Path, vault: &Path) -> String {
+    if what == TOO_MANY_JOURNALS {
+        // `fsck` does not open it either.
+        let store = vault.join(path.strip_prefix(".").unwrap_or(path)).join("");
+        return format!(
+            "the storage host may have copied them; while nobody has it open, move them into another folder: find {} -maxdepth 1 -name '+journal-*' -exec mv -t FOLDER {{}} +; the last changes before a crash may be in them alone, so keep them",
+            word(store.as_os_str().as_bytes())
+        );
+    }
+    let vault = word(vault.as_os_str().as_bytes());
+    format!("`kithfs fsck {vault}` lists all damage; restore the files from a backup")
 }
 
 /// Returns a hint for a failed call; `plain` is the path in the vault that the user
@@ -224,6 +238,16 @@ mod tests {
         let on_smb = failure(Error::MandatoryLocks { path: path() });
         assert_eq!(on_smb.exit.code(), 1);
         assert!(on_smb.hint.unwrap().contains("kithfs set --no-shared /v"));
+    }
+
+    /// The hint named `kithfs fsck`, which refuses such a vault too.
+    #[test]
+    fn the_hint_for_too_many_journals_moves_them_away() {
+        let what = TOO_MANY_JOURNALS.to_owned();
+        let failure = failure(Error::Corrupt { op: "open", path: ".".into(), what });
+        let hint = failure.hint.unwrap();
+        assert!(hint.contains("find /v/ -maxdepth 1 -name '+journal-*'"), "{hint}");
+        assert!(!hint.contains("kithfs fsck"), "{hint}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::format::journal::{
 use crate::format::name::{Parts, parse};
 use crate::store::{Access, Dir, DirEntry, File, Kind, Lock, RenameMode};
 use crate::vault::durability::writers::{RESTS, rested};
-use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner, TOO_MANY_JOURNALS};
 use crate::vault::share::control_files::entries;
 use crate::vault::share::synced::REFUSED;
 
@@ -180,8 +180,7 @@ impl Journal {
         round.lost.extend(redone.lost);
         if redone.refused > 0 {
             if round.refused.len() == REFUSED_MAX {
-                let what = "has more than 1024 journals (+journal-*) that do not match its files";
-                return Err(Fault::Corrupt(Corruption::Other(what)));
+                return Err(Fault::Corrupt(Corruption::Other(TOO_MANY_JOURNALS)));
             }
             round.refused.push((found, redone.refused));
         }
