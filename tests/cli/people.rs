@@ -383,6 +383,23 @@ fn a_folder_of_a_vault_becomes_a_share() {
     refused(&ann.fails(&["share", "create", "vault"], 2), "name a folder");
 }
 
+/// Anybody who may read a vault's directory can lock it. The hint was `kithfs set --shared`, which
+/// does not help.
+#[test]
+fn a_lock_of_another_program_is_not_taken_for_a_mount() {
+    use rustix::fs::{FlockOperation, flock};
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    for how in [FlockOperation::LockShared, FlockOperation::LockExclusive] {
+        let dir = fs::File::open(ann.home().join("vault")).unwrap();
+        flock(&dir, how).unwrap();
+        let output = ann.fails(&["mkdir", "vault", "dir"], 9);
+        refused(&output, &format!("end process {}", std::process::id()));
+        assert!(!stderr(&output).contains("set --shared"), "{}", stderr(&output));
+    }
+    ann.ok(&["mkdir", "vault", "dir"]);
+}
+
 /// Every command about shares works on a mounted vault while programs read in it.
 #[test]
 fn share_commands_work_in_a_live_mount_with_readers() {

@@ -188,6 +188,11 @@ fn in_use(place: &str, vault: &Path, holder: &LockHolder, between: Contention) -
             "use the files in {point}, or unmount first: kithfs umount {point}"
         ));
     }
+    if *pid != 0 && is_another_program(*pid) {
+        return failure.hint(format_args!(
+            "that is not kithfs, and holds a lock on the vault's directory: end process {pid}"
+        ));
+    }
     failure.hint(match between {
         Contention::Alone => "it must be unmounted there first: kithfs umount MOUNTPOINT".to_owned(),
         Contention::Holder => {
@@ -205,6 +210,13 @@ fn in_use(place: &str, vault: &Path, holder: &LockHolder, between: Contention) -
             word(vault.as_os_str().as_bytes())
         ),
     })
+}
+
+/// Returns whether a process of this machine has another program's name. Anybody can choose the name,
+/// so it decides only about a hint.
+fn is_another_program(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/comm"))
+        .is_ok_and(|name| !name.windows(6).any(|part| part == b"kithfs"))
 }
 
 #[cfg(test)]
