@@ -383,6 +383,25 @@ fn a_folder_of_a_vault_becomes_a_share() {
     refused(&ann.fails(&["share", "create", "vault"], 2), "name a folder");
 }
 
+/// `share list` counts what is sealed under older keys. It logged two lines for each entry that is
+/// invalid, and a reader can add any number.
+#[test]
+fn invalid_entries_fill_no_log_of_share_list() {
+    let ann = Person::with_identity("ann");
+    ann.ok(&["init", "--identity", ".config/kithfs/identity", "vault"]);
+    assert!(ann.shell("mkdir many; for i in $(seq 150); do echo $i > many/$i; done").0);
+    ann.ok(&["import", "many", "vault/projects"]);
+    ann.ok(&["share", "create", "--name", "Ann", "vault/projects"]);
+    ann.ok(&["share", "rekey", "--eager", "vault/projects"]);
+    let (cut, why) = ann.shell("find vault -type f ! -path '*/+*' -exec truncate -s 100 {} +");
+    assert!(cut, "{why}");
+    let listed = ann.ok(&["share", "list", "vault/projects"]);
+    assert!(said(&listed).contains("150 invalid"), "{}", said(&listed));
+    let log = stderr(&listed);
+    assert!(log.contains("50 more objects are left as they are"), "{log}");
+    assert!(log.lines().count() <= 2 * 100 + 1, "{log}");
+}
+
 /// Anybody who may read a vault's directory can lock it. The hint was `kithfs set --shared`, which
 /// does not help.
 #[test]

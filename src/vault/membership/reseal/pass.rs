@@ -33,7 +33,7 @@ pub struct Pending {
     /// sync tool's conflict copies. They are settled when a user renames or removes them.
     pub conflicts: u64,
     /// Objects that are invalid or could not be read. They are left as they are; the log names
-    /// them.
+    /// the first 100 of them.
     pub skipped: u64,
 }
 
@@ -43,6 +43,10 @@ impl Pending {
         self.names + self.headers == 0 && (!eager || self.bytes == 0)
     }
 }
+
+/// Maximum number of objects that a pass names in the log. Every reader can add any number of
+/// invalid ones.
+const LOGGED_MAX: u64 = 100;
 
 /// The work of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +96,10 @@ impl<'a> Pass<'a> {
         self.tolerate(ROOT, b"", evidence)?;
         let done = self.directory(ROOT).and_then(|()| self.below());
         self.todo.drain(..).for_each(|node| self.core.nodes.forget(node, 1));
+        if self.found.skipped > LOGGED_MAX {
+            let more = self.found.skipped - LOGGED_MAX;
+            tracing::warn!("{more} more objects are left as they are");
+        }
         done
     }
 
@@ -143,6 +151,9 @@ impl<'a> Pass<'a> {
             _ => return Err(fault),
         }
         self.found.skipped += 1;
+        if self.found.skipped > LOGGED_MAX {
+            return Ok(());
+        }
         let path = self.core.shown_path(node).join(shown(stored));
         let error = fault.at("reseal", || path.clone());
         tracing::warn!("{}: left as it is: {error}", path.display());
