@@ -35,14 +35,14 @@ use self::daemon::{fork, log};
 use self::exit::Exit;
 use self::report::Failure;
 use self::terminal::color;
-use crate::fuse::handover;
+use crate::fuse::{abort, handover};
 
 /// Set by the completion scripts: the shell for which the program is to complete a command line.
 pub const COMPLETE: &str = "KITHFS_COMPLETE";
 
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
-    if let Some(exit) = handover::run_as_asker() {
+    if let Some(exit) = handover::run_as_asker().or_else(abort::run_as_aborter) {
         return exit;
     }
     if let Some(exit) = secrets::keyring::run_as_helper() {

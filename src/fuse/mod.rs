@@ -24,7 +24,7 @@ pub mod vaultfs;
 
 pub use dispatch::held;
 pub use mount::options::{self, MountOptions, View};
-pub use mount::{MountError, Mounted, handover, idle, mount, mounts, place};
+pub use mount::{MountError, Mounted, abort, handover, idle, mount, mounts, place};
 pub use ops::{Errno, Operations};
 pub use protocol::notify::Notifier;
 pub use protocol::wire;

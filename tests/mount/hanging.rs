@@ -18,15 +18,15 @@ use crate::support::people::wait_until;
 const PATIENCE: &str = "3";
 
 /// A vault inside the mount of another one.
-struct Nested {
+pub struct Nested {
     scratch: Scratch,
-    outer: Mount,
+    pub outer: Mount,
     vault: PathBuf,
-    point: PathBuf,
+    pub point: PathBuf,
 }
 
 impl Nested {
-    fn new() -> Nested {
+    pub fn new() -> Nested {
         let scratch = Scratch::new(&[]);
         let outer = scratch.mount(&[]);
         let (vault, point) = (scratch.point().join("inner"), scratch.path().join("plain"));
@@ -36,21 +36,21 @@ impl Nested {
         Nested { scratch, outer, vault, point }
     }
 
-    fn kithfs(&self, sub: &str) -> Command {
+    pub fn kithfs(&self, sub: &str) -> Command {
         let mut command = self.scratch.kithfs(sub);
         command.env("KITHFS_STORE_PATIENCE", PATIENCE);
         command
     }
 
     /// Mounts the inner vault in the foreground.
-    fn mount(&self) -> Daemon {
+    pub fn mount(&self) -> Daemon {
         let mut command = self.kithfs("mount");
         command.args(["--foreground", "--log-level", "info"]).arg(&self.vault).arg(&self.point);
         Daemon::at(command, self.point.clone())
     }
 
     /// Returns the daemon of the outer mount.
-    fn store(&self) -> Pid {
+    pub fn store(&self) -> Pid {
         let mounts = expect_code(self.kithfs("mounts").arg("--json"), 0);
         let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
         let place = self.scratch.point();

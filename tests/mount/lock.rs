@@ -55,6 +55,11 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
     /// Returns the next line of the log, and `None` at its end.
     fn line(&self) -> Option<String> {
         match self.log.recv_timeout(PATIENCE) {

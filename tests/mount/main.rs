@@ -11,6 +11,7 @@ mod hanging;
 mod helper;
 mod hostile;
 mod idle;
+mod killed;
 mod lock;
 mod lock_on;
 mod posix;

@@ -141,6 +141,7 @@ const UNSAFE: &[(&str, &str)] = &[
         "memory that the kernel writes requests to and reads answers from",
     ),
     ("fuse/transport/uring/ring.rs", "commands for io_uring, whose memory must outlive them"),
+    ("fuse/mount/abort.rs", "close_range(2), for which rustix has no wrapper"),
     ("cli/daemon/fork.rs", "fork, to go to the background, and _exit"),
     ("cli/terminal/echo.rs", "a handler of signals, which makes system calls only"),
     ("cli/secrets/source.rs", "a descriptor that the user names by its number"),

@@ -13,13 +13,12 @@
 //! * `syncfs` waits for answers of the daemon and cannot be interrupted, so it runs in a helper
 //!   process. A thread of a killed daemon would keep its descriptors open, and the memory of its
 //!   rings mapped. The kernel would wait for answers for ever, and so would every program in the
-//!   mount.
+//!   mount, unless [`abort`](super::abort) ends it.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +30,7 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::helper;
 use super::mounted::Mounted;
 use super::mounts::{ASKER, DeviceId};
 use crate::vault::Vault;
@@ -116,11 +116,10 @@ pub fn collect(mounted: &Mounted) -> io::Result<()> {
 pub fn collect_while(mounted: &Mounted, mut goes_on: impl FnMut() -> bool) -> io::Result<()> {
     const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
     let DeviceId { major, minor } = mounted.device;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(ASKER).arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());
-    let mut helper =
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let ends = pidfd_open(Pid::from_child(&helper), PidfdFlags::empty())?;
+    let mut command = helper::command(ASKER);
+    command.arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());
+    let mut asker = command.spawn()?;
+    let ends = pidfd_open(Pid::from_child(&asker), PidfdFlags::empty())?;
     while matches!(
         poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&TICK)),
         Ok(0) | Err(Errno::INTR)
@@ -129,7 +128,7 @@ pub fn collect_while(mounted: &Mounted, mut goes_on: impl FnMut() -> bool) -> io
             return Err(io::ErrorKind::TimedOut.into());
         }
     }
-    let status = helper.wait()?;
+    let status = asker.wait()?;
     if status.success() {
         Ok(())
     } else {
@@ -140,15 +139,8 @@ pub fn collect_while(mounted: &Mounted, mut goes_on: impl FnMut() -> bool) -> io
 /// Calls `syncfs` and returns the exit code if this process was started as [`ASKER`]; otherwise
 /// returns `None`.
 pub fn run_as_asker() -> Option<ExitCode> {
-    let mut arguments = std::env::args_os();
-    if arguments.next()? != OsStr::new(ASKER) {
-        return None;
-    }
-    // Before the mount is used: `mounts::holders` leaves processes of this name out.
-    if let Ok(name) = CString::new(ASKER) {
-        // At worst the log names this process.
-        let _ = rustix::thread::set_name(&name);
-    }
+    // It has its name before the mount is used: `mounts::holders` leaves processes of this name out.
+    let arguments = helper::started_as(ASKER)?;
     let asked = mounted_of(arguments).map(|mounted| ask(&mounted));
     Some(if matches!(asked, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

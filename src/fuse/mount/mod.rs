@@ -5,9 +5,12 @@
 //! * [`place`]: the directory of a mount point.
 //! * [`idle`]: unmounts a filesystem that no program uses.
 //! * [`handover`]: has the kernel write back what it has cached.
+//! * [`abort`]: ends a mount whose daemon was killed.
 
+pub mod abort;
 mod error;
 pub mod handover;
+mod helper;
 pub mod idle;
 pub mod mounted;
 pub mod mounts;

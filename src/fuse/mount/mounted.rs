@@ -10,7 +10,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{self, IoSliceMut, Read};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,6 +20,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::OFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use super::abort;
 use super::error::MountError;
 use super::mounts::{self, DeviceId};
 use super::options::MountOptions;
@@ -57,9 +58,8 @@ impl Mounted {
             Err(MountError::NotMounted { .. } | MountError::NotOurs { .. }) => false,
             Err(error) => return Err(error),
         };
-        // Writing to this file of the kernel aborts the connection. It belongs to the mounting user.
-        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.minor);
-        Ok(fs::write(abort, "1").is_ok() || is_ended)
+        let aborted = abort::open(self.device).and_then(|mut file| file.write_all(b"1"));
+        Ok(aborted.is_ok() || is_ended)
     }
 
     /// Returns whether the filesystem is the topmost mount at its mount point.

@@ -33,6 +33,7 @@ use crate::cli::user::directories;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{self, Found, Open, Purpose};
 use crate::cli::vaults::sync_folder;
+use crate::fuse::abort::{self, Aborter};
 use crate::fuse::handover::{self, HandOver};
 use crate::fuse::idle::{self, Idle};
 use crate::fuse::vaultfs::VaultFs;
@@ -240,6 +241,7 @@ struct Service {
     control: Option<Control>,
     /// Present if the kernel caches writes.
     handover: Option<HandOver>,
+    aborter: Option<Aborter>,
     /// Present if the mount ends when it is unused.
     idle: Option<Idle>,
     notices: Notices,
@@ -266,6 +268,15 @@ fn set_readahead(mounted: &Mounted) {
     {
         tracing::debug!("readahead stays as it is: {error}");
     }
+}
+
+/// Has the mount end if this process is killed. Without that it mostly ends, too.
+fn start_aborter(mounted: &Mounted) -> Option<Aborter> {
+    abort::start(mounted.device)
+        .inspect_err(|error| {
+            tracing::debug!("programs may wait if this process is killed: {error}")
+        })
+        .ok()
 }
 
 /// Answers commands about this mount and its shares. The mount works without it.
@@ -377,11 +388,11 @@ impl Service {
         if serve.writeback || open.vault.is_shared() {
             tell_kernel(&serving, &open.vault);
         }
-        if serving.over_io_uring() {
+        let is_over = serving.over_io_uring();
+        if is_over {
             tracing::info!("requests come over io_uring, which is experimental");
         }
         set_readahead(&mounted);
-        let is_over = serving.over_io_uring();
         let registered = register(&open.dir, &mounted, options.read_only, is_over);
         let socket = registered.as_ref().map(Registered::socket);
         let mounted = Arc::new(mounted);
@@ -405,9 +416,8 @@ impl Service {
             ending.unmount();
             Error::Os { op, source }
         };
-        watch
-            .start(Arc::new(move |why| locking.lock(why)))
-            .map_err(|e| unmounted("watch for the events that lock the vault", e))?;
+        let watched = watch.start(Arc::new(move |why| locking.lock(why)));
+        watched.map_err(|e| unmounted("watch for the events that lock the vault", e))?;
         let handover =
             collects.then(|| start_handover(mounted.clone(), open.vault.clone())).flatten();
         let is_working = control.as_ref().map(Control::watch);
@@ -418,6 +428,7 @@ impl Service {
             vault: open.vault,
             dir: open.dir,
             point,
+            aborter: start_aborter(&mounted),
             mounted,
             serving,
             signals,
@@ -441,6 +452,7 @@ impl Service {
             ending,
             control,
             handover,
+            aborter,
             idle,
             notices,
         } = self;
@@ -463,7 +475,7 @@ impl Service {
         let was_unused = idle.as_ref().is_some_and(Idle::has_unmounted);
         // The mount point goes before the vault is closed, which can take long.
         let control = control.map(Control::end);
-        drop((handover, idle, point));
+        drop((handover, idle, point, aborter));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         control.iter().for_each(Ended::wait);
         let registered = ending.release();
