@@ -158,46 +158,10 @@ impl Roster {
         }
         Ok(VerifiedRoster { descriptor: *descriptor, share, chain })
     }
-
-    /// Sorts manifests in any order, as a directory lists them. It verifies each once, drops those
-    /// that the pin excludes (if there is one), and finds the heads that are not settled. A pin
-    /// excludes its own history and what former admins signed beside it. A manifest settles its
-    /// second parent if its signer was an admin *there* too; otherwise a removed admin could undo
-    /// the removal by settling.
-    ///
-    /// # Errors
-    /// [`Empty`](RosterError::Empty) if none is valid; [`RolledBack`](RosterError::RolledBack) or
-    /// [`NotDescended`](RosterError::NotDescended) if the pinned one is missing.
-    pub fn assemble<B: AsRef<[u8]>>(
-        descriptor: &ShareDescriptor,
-        bag: &[B],
-        pin: Option<&Pin>,
-    ) -> Result<Standing, RosterError> {
-        let mut ignored = Vec::new();
-        let mut candidates = Vec::with_capacity(bag.len());
-        for (index, bytes) in bag.iter().enumerate() {
-            match Manifest::decode(bytes.as_ref()) {
-                Ok(manifest) => candidates.push((index, manifest)),
-                Err(error) => ignored.push((index, error.into())),
-            }
-        }
-        candidates.sort_by_key(|(_, manifest)| manifest.sequence);
-        let mut assembly = Assembly::new(descriptor);
-        for (index, manifest) in candidates {
-            match assembly.take(manifest) {
-                Ok(()) => {}
-                Err(RosterError::TooLong) => return Err(RosterError::TooLong),
-                Err(error) => ignored.push((index, error)),
-            }
-        }
-        let Standing { heads, ignored: rivals, pinned } = assembly.finish(pin)?;
-        ignored.extend(rivals);
-        Ok(Standing { heads, ignored, pinned })
-    }
 }
 
-/// [`Roster::assemble`] in steps, for a caller that reads manifests one by one and keeps only those
-/// that count: only admins can make more of them.
+/// Finds the heads of a roster among manifests that are read one by one, in order of their numbers.
+/// It keeps only those that count: only admins can make more of them.
 pub struct Assembly {
     descriptor: ShareDescriptor,
     share: [u8; 32],
@@ -240,12 +204,17 @@ impl Assembly {
         Ok(())
     }
 
-    /// Returns the heads, as [`Roster::assemble`] finds them. A manifest does not count if it
-    /// settles a branch that is missing, or if its epoch is not above those of both branches; its
-    /// descendants do not count either. That is known only after all manifests were read.
+    /// Returns the heads that are not settled. A pin excludes its own history and what former admins
+    /// signed beside it. A manifest settles its second parent if its signer was an admin *there* too;
+    /// otherwise a removed admin could undo the removal by settling.
+    ///
+    /// A manifest does not count if it settles a branch that is missing, or if its epoch is not above
+    /// those of both branches; its descendants do not count either. That is known only after all
+    /// manifests were read.
     ///
     /// # Errors
-    /// Those of [`Roster::assemble`].
+    /// [`Empty`](RosterError::Empty) if none is valid; [`RolledBack`](RosterError::RolledBack) or
+    /// [`NotDescended`](RosterError::NotDescended) if the pinned one is missing.
     pub fn finish(self, pin: Option<&Pin>) -> Result<Standing, RosterError> {
         let Assembly { descriptor, share, mut valid, .. } = self;
         let sound = sound(&valid);
@@ -253,7 +222,7 @@ impl Assembly {
         valid.retain(|hash, link| {
             let counts = sound.contains(hash);
             if !counts {
-                ignored.push((usize::MAX, RosterError::BadEpoch(link.manifest.sequence)));
+                ignored.push(RosterError::BadEpoch(link.manifest.sequence));
             }
             counts
         });
@@ -276,8 +245,7 @@ impl Assembly {
                 valid.get(&pin.hash).map(|link| ancestors(&valid, link)).unwrap_or_default();
             let is_known = |hash| counted.contains(hash) || history.contains(hash);
             let rivals = valid.keys().filter(|hash| !is_known(*hash)).count();
-            ignored
-                .extend((0..rivals).map(|_| (usize::MAX, RosterError::NotDescended(pin.sequence))));
+            ignored.extend((0..rivals).map(|_| RosterError::NotDescended(pin.sequence)));
         }
         if tips.len() > MAX_HEADS {
             return Err(RosterError::TooMany("heads"));
@@ -428,24 +396,11 @@ fn chain_to(
 pub struct Standing {
     /// The heads that count, longest first; more than one is a fork.
     pub heads: Vec<VerifiedRoster>,
-    /// The manifests that do not count: index in the input (`usize::MAX` for one that is valid by
-    /// itself, but is excluded by the pin or settles a branch that it must not), and why.
-    pub ignored: Vec<(usize, RosterError)>,
+    /// Why each manifest that does not count is ignored, although it is valid by itself: the pin
+    /// excludes it, or it settles a branch that it must not.
+    pub ignored: Vec<RosterError>,
     /// The pinned manifest. It need not be in the chain of a head: its branch may have lost a fork.
     pub pinned: Option<Arc<Manifest>>,
-}
-
-impl Standing {
-    /// Returns the only head.
-    ///
-    /// # Errors
-    /// [`Forked`](RosterError::Forked) if there are several.
-    pub fn only(mut self) -> Result<VerifiedRoster, RosterError> {
-        match self.heads.len() {
-            1 => Ok(self.heads.remove(0)),
-            n => Err(RosterError::Forked(n)),
-        }
-    }
 }
 
 impl VerifiedRoster {
@@ -500,16 +455,6 @@ impl VerifiedRoster {
     pub fn contains(&self, pin: &Pin) -> bool {
         let at = (pin.sequence as usize).checked_sub(1);
         at.and_then(|at| self.chain.get(at)).is_some_and(|link| link.hash == pin.hash)
-    }
-
-    /// Checks that this roster continues what was seen before. A settled fork whose losing side was
-    /// seen continues it too; only [`Roster::assemble`] can detect that, because it needs the
-    /// losing side's manifests.
-    ///
-    /// # Errors
-    /// [`RolledBack`](RosterError::RolledBack), [`NotDescended`](RosterError::NotDescended).
-    pub fn check_pin(&self, pin: &Pin) -> Result<(), RosterError> {
-        if self.contains(pin) { Ok(()) } else { Err(not_continued(self.head().sequence, pin)) }
     }
 
     /// Returns this roster with one more manifest.

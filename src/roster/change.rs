@@ -263,6 +263,11 @@ impl VerifiedRoster {
         if self.is_admin(&acting.by.public().sign) { Ok(()) } else { Err(RosterError::NotAdmin) }
     }
 
+    fn may_change_members(&self, acting: &Acting<'_>) -> Result<(), RosterError> {
+        self.may_change(acting)?;
+        if self.descriptor().signed { Ok(()) } else { Err(RosterError::OwnerOnly) }
+    }
+
     fn finish(&self, draft: Draft<'_>, acting: &Acting<'_>) -> Result<Change, RosterError> {
         let (change, _) = draft.sign(acting.by, acting.random, acting.now)?;
         self.extend(&change.manifest)?;
@@ -320,10 +325,7 @@ impl VerifiedRoster {
     /// [`WeakKey`](RosterError::WeakKey), [`Stale`](RosterError::Stale), a bound.
     pub fn add_members(&self, acting: &Acting<'_>, new: &[Member]) -> Result<Change, RosterError> {
         let Acting { keys, members, .. } = *acting;
-        self.may_change(acting)?;
-        if !self.descriptor().signed {
-            return Err(RosterError::OwnerOnly);
-        }
+        self.may_change_members(acting)?;
         if new.is_empty() {
             return Err(RosterError::NoSuchMember);
         }
@@ -353,19 +355,11 @@ impl VerifiedRoster {
         inventory: Option<Inventory>,
     ) -> Result<Change, RosterError> {
         let Acting { keys, members, .. } = *acting;
-        self.may_change(acting)?;
-        if !self.descriptor().signed {
-            return Err(RosterError::OwnerOnly);
-        }
-        if gone.is_empty() || gone.iter().any(|sign| members.get(sign).is_none()) {
+        self.may_change_members(acting)?;
+        if gone.is_empty() {
             return Err(RosterError::NoSuchMember);
         }
-        let left: Vec<Member> = members
-            .list
-            .iter()
-            .filter(|member| !gone.contains(&member.public.sign))
-            .cloned()
-            .collect();
+        let left = members.without(gone)?;
         let folder = new_folder_key(acting.random);
         let draft = Draft { inventory, ..self.new_epoch(keys, &folder, &left)? };
         self.finish(draft, acting)
@@ -376,7 +370,6 @@ impl VerifiedRoster {
     ///
     /// # Errors
     /// As [`VerifiedRoster::remove_members`].
-    /// As [`VerifiedRoster::remove_members`].
     pub fn set_role(
         &self,
         acting: &Acting<'_>,
@@ -385,10 +378,7 @@ impl VerifiedRoster {
         inventory: Option<Inventory>,
     ) -> Result<Change, RosterError> {
         let Acting { keys, members, .. } = *acting;
-        self.may_change(acting)?;
-        if !self.descriptor().signed {
-            return Err(RosterError::OwnerOnly);
-        }
+        self.may_change_members(acting)?;
         let mut all = members.list.clone();
         all.iter_mut()
             .find(|member| member.public.sign == *sign)
@@ -419,7 +409,6 @@ impl VerifiedRoster {
     /// # Errors
     /// [`NoFork`](RosterError::NoFork) if the other is not a branch of the same share that excludes
     /// this one; otherwise as [`VerifiedRoster::remove_members`].
-    /// excludes this one; otherwise as [`VerifiedRoster::remove_members`].
     pub fn settle(
         &self,
         acting: &Acting<'_>,
@@ -442,15 +431,7 @@ impl VerifiedRoster {
         if !losing.is_admin(&acting.by.public().sign) {
             return Err(RosterError::NotAdmin);
         }
-        if gone.iter().any(|sign| members.get(sign).is_none()) {
-            return Err(RosterError::NoSuchMember);
-        }
-        let left: Vec<Member> = members
-            .list
-            .iter()
-            .filter(|member| !gone.contains(&member.public.sign))
-            .cloned()
-            .collect();
+        let left = members.without(gone)?;
         let folder = new_folder_key(acting.random);
         let mut draft = self.new_epoch(keys, &folder, &left)?;
         draft.place.epoch = self

@@ -81,11 +81,6 @@ impl Invitation {
         if record.invited == *me { Ok(Self { record }) } else { Err(InvitationError::OtherPerson) }
     }
 
-    /// Returns the share.
-    pub fn descriptor(&self) -> &ShareDescriptor {
-        &self.record.descriptor
-    }
-
     /// Returns the share's id.
     pub fn share_id(&self) -> [u8; 32] {
         self.record.descriptor.share_id()
@@ -137,7 +132,7 @@ mod tests {
             (descriptor(true).share_id(), HEAD, 7)
         );
         assert_eq!(
-            (invitation.admin(), *invitation.descriptor()),
+            (invitation.admin(), invitation.record.descriptor),
             (&ann.public(), descriptor(true))
         );
     }

@@ -269,9 +269,13 @@ impl Members {
             .map(|at| &self.list[at])
     }
 
-    /// Returns whether data that is signed with this key counts.
-    pub fn may_write(&self, sign: &[u8; 32]) -> bool {
-        self.get(sign).is_some_and(|member| member.role.may_write())
+    /// Returns the members without those who have these signing keys.
+    pub(super) fn without(&self, gone: &[[u8; 32]]) -> Result<Vec<Member>, RosterError> {
+        if gone.iter().any(|sign| self.get(sign).is_none()) {
+            return Err(RosterError::NoSuchMember);
+        }
+        let stays = |member: &&Member| !gone.contains(&member.public.sign);
+        Ok(self.list.iter().filter(stays).cloned().collect())
     }
 
     /// Returns all members, ascending by signing key.

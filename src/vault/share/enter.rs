@@ -319,7 +319,7 @@ pub(crate) fn standing(
     numbered.sort_unstable();
     let mut assembly = Assembly::new(descriptor);
     let mut ignored = Vec::new();
-    for (index, (_, name)) in numbered.iter().enumerate() {
+    for (_, name) in &numbered {
         let bytes = match read_control(store, name, MANIFEST_MAX) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => continue,
@@ -349,7 +349,7 @@ pub(crate) fn standing(
             Err(RosterError::TooLong) => {
                 return Err(Unentered::of_roster(RosterError::TooLong, &numbered));
             }
-            Err(error) => ignored.push((index, error)),
+            Err(error) => ignored.push(error),
         }
     }
     let Standing { heads, ignored: rivals, pinned } =
@@ -480,7 +480,7 @@ pub(crate) fn enter(
         );
         return Err(untrusted().into());
     }
-    for (_, reason) in &ignored {
+    for reason in &ignored {
         tracing::warn!("{}: a manifest is ignored: {reason}", shown.display());
     }
     let several = rosters.len() > 1;

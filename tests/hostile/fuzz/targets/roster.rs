@@ -5,11 +5,12 @@ use std::io;
 use std::sync::LazyLock;
 
 use kithfs::crypto::Suite;
-use kithfs::format::manifest::BlockRef;
+use kithfs::format::manifest::{BlockRef, Manifest};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::slice_reader;
 use kithfs::roster::{
-    Acting, Change, FoundParams, Identity, Member, Pin, Role, Roster, VerifiedRoster, found,
+    Acting, Assembly, Change, FoundParams, Identity, Member, Pin, Role, Roster, VerifiedRoster,
+    found,
 };
 
 use super::Seeded;
@@ -124,13 +125,18 @@ pub fn roster_bag(data: &[u8]) {
         .next()
         .map(|(manifest, hash)| Pin { sequence: manifest.sequence, hash: *hash });
     for pin in [None, first, Some(fixture.roster.head())] {
-        let Ok(standing) = Roster::assemble(&fixture.descriptor, &bag, pin.as_ref()) else {
-            continue;
-        };
+        let mut manifests: Vec<Manifest> =
+            bag.iter().filter_map(|bytes| Manifest::decode(bytes).ok()).collect();
+        manifests.sort_by_key(|manifest| manifest.sequence);
+        let mut assembly = Assembly::new(&fixture.descriptor);
+        for manifest in manifests {
+            let _ = assembly.take(manifest);
+        }
+        let Ok(standing) = assembly.finish(pin.as_ref()) else { continue };
         assert!(!standing.heads.is_empty());
         for head in &standing.heads {
             check_genuine(head);
-            assert!(pin.is_none_or(|pin| head.check_pin(&pin).is_ok()));
+            assert!(pin.is_none_or(|pin| head.contains(&pin)));
         }
     }
     if let Ok(roster) = Roster::verify(&fixture.descriptor, &bag) {
