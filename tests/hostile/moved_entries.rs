@@ -18,6 +18,7 @@ use kithfs::store::{Call, Dir, Kind, RenameMode as StoreRename};
 use kithfs::vault::{ROOT, RenameMode, Vault};
 
 use crate::support::forger::{self, Forger};
+use crate::support::members::ShareOfPath;
 use crate::support::members::{
     beside, founded, key, member, open_as, person, quiet, root_share, with_bob,
 };

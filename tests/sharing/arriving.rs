@@ -6,6 +6,7 @@ use kithfs::store::mem::MemStore;
 use kithfs::store::{Dir, Kind, RenameMode};
 use kithfs::vault::{ROOT, Vault};
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{open_as, quiet, root_share, with_bob};
 use crate::support::raw::{self, named, names, write};
 use crate::support::vaults::{

@@ -22,6 +22,7 @@ use kithfs::vault::{
 };
 
 use crate::support::forger::{self, Forger};
+use crate::support::members::ShareOfPath;
 use crate::support::members::{beside, founded, key, member, open_as, person, quiet, root_share};
 use crate::support::raw::{self, beneath, merge, named, names, read, write};
 use crate::support::vaults::{self, get, mkdir, pattern, put, split};

@@ -19,6 +19,7 @@ use kithfs::vault::{
 };
 use parking_lot::Mutex;
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{key, member, person, quiet};
 use crate::support::raw;
 use crate::support::vaults::{

@@ -10,6 +10,7 @@ use kithfs::vault::{
     CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault,
 };
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{
     beside, key, member, open_as, person, quiet, root_share, trusting, with_bob,
 };

@@ -11,6 +11,7 @@ use kithfs::vault::{
     CreateShare, Error, OpenOptions, Outcome, ROOT, RenameMode, SetXattr, Trust, Vault,
 };
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{self, Memory, member, person, remembering};
 use crate::support::raw::{self, beneath};
 use crate::support::vaults::{

@@ -14,6 +14,7 @@ use kithfs::vault::{
     SetXattr, ShareProgress, Vault,
 };
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{
     self, key, member, open_as, person, quiet, root_share, trusting, with_bob,
 };

@@ -15,6 +15,7 @@ use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, Dir, RenameMode as StoreRename};
 use kithfs::vault::{CreateOptions, CreateShare, Error, OpenOptions, RenameMode, Vault};
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{
     Memory, beside, founded, key, member, open_as, person, quiet, remembering, root_share,
 };

@@ -7,8 +7,8 @@ use kithfs::crypto::Suite;
 use kithfs::roster::{Identity, Member, Pin, Role};
 use kithfs::store::mem::MemStore;
 use kithfs::vault::{
-    CreateOptions, CreateShare, Error, LockMode, OpenOptions, Pins, Share, ShareProgress, Trust,
-    Vault,
+    self, CreateOptions, CreateShare, Error, LockMode, OpenOptions, Pending, Pins, Share,
+    ShareInfo, ShareProgress, Trust, Vault,
 };
 
 use super::vaults::Seeded;
@@ -123,5 +123,50 @@ pub fn remembering(memory: &Arc<Memory>) -> OpenOptions {
     OpenOptions {
         trust: Trust { pins: Some(memory.clone()), first_use: false },
         ..OpenOptions::default()
+    }
+}
+
+/// Calls to the share of a path.
+pub trait ShareOfPath {
+    /// See [`Share::pending`].
+    fn pending(
+        &self,
+        path: &[u8],
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> vault::Result<Pending>;
+
+    /// See [`Share::reseal`].
+    fn reseal(
+        &self,
+        path: &[u8],
+        eager: bool,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> vault::Result<Pending>;
+
+    /// Returns those who can read a path: the members of its share, at any of its heads.
+    fn who_can_read(&self, path: &[u8]) -> vault::Result<Vec<Member>>;
+}
+
+impl ShareOfPath for Vault {
+    fn pending(
+        &self,
+        path: &[u8],
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> vault::Result<Pending> {
+        self.share_at(path)?.pending(progress)
+    }
+
+    fn reseal(
+        &self,
+        path: &[u8],
+        eager: bool,
+        progress: &mut dyn FnMut(&ShareProgress),
+    ) -> vault::Result<Pending> {
+        self.share_at(path)?.reseal(eager, progress)
+    }
+
+    fn who_can_read(&self, path: &[u8]) -> vault::Result<Vec<Member>> {
+        let ShareInfo { members, elsewhere, .. } = self.share_at(path)?.info()?;
+        Ok([members, elsewhere].concat())
     }
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use kithfs::store::SetTime;
 use kithfs::vault::{Fallocate, OpenFlags, RenameMode, SetAttr, Vault};
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{together, with_bob};
 use crate::support::vaults::{
     READ, READ_WRITE, Seeded, at, faults, get, open_or_create, pattern, rename,

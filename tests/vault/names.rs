@@ -12,6 +12,7 @@ use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, Dir, RenameMode as StoreRename};
 use kithfs::vault::{CreateShare, LockMode, ROOT, RenameMode, Vault};
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{
     beside, founded, key, open_as, quiet, root_share, trusting, with_bob,
 };

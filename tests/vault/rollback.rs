@@ -16,6 +16,7 @@ use kithfs::vault::{
 };
 use parking_lot::Mutex;
 
+use crate::support::members::ShareOfPath;
 use crate::support::members::{beside, founded, open_as, quiet, root_share};
 use crate::support::vaults::{self, Seeded, mkdir, pattern, put, rename, write_at};
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::format::share::ShareDescriptor;
 use crate::roster::{Invitation, Member, Pin, PublicIdentity, Role, RosterError};
 use crate::vault::core::Core;
 use crate::vault::error::{Error, Fault, Result};
@@ -134,15 +133,6 @@ impl Vault {
         let route = route?;
         Ok(Share { vault: self.clone(), core: route.core, number: route.number })
     }
-
-    /// Returns those who can read `path`: the members of its share, at any of its heads.
-    ///
-    /// # Errors
-    /// As [`Vault::share_at`].
-    pub fn who_can_read(&self, path: &[u8]) -> Result<Vec<Member>> {
-        let ShareInfo { members, elsewhere, .. } = self.share_at(path)?.info()?;
-        Ok([members, elsewhere].concat())
-    }
 }
 
 impl Share {
@@ -163,14 +153,6 @@ impl Share {
             &vouched,
             &shown,
         )?)
-    }
-
-    /// Returns the descriptor, which invitations name.
-    ///
-    /// # Errors
-    /// Those of reading it.
-    pub fn descriptor(&self) -> Result<ShareDescriptor> {
-        enter::descriptor(&*self.core.root, &self.core.shown_path(ROOT))
     }
 
     /// Returns an invitation for the member with this signing key, signed by this identity, which

@@ -19,7 +19,6 @@ mod records;
 use self::pass::{Pass, Pending, Work};
 use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::membership::share::Share;
-use crate::vault::session::vault::Vault;
 use crate::vault::types::ROOT;
 use crate::vault::types::ShareProgress;
 
@@ -27,42 +26,12 @@ use crate::vault::types::ShareProgress;
 /// Beyond it the call fails because the share is busy.
 const ROUNDS: usize = 8;
 
-impl Vault {
-    /// Counts the data of the share containing `path` that is sealed under an older epoch. Nested
-    /// shares have epochs of their own and are skipped.
-    ///
-    /// # Errors
-    /// As [`Vault::share_at`]; `EBUSY` if new epochs keep beginning; errors of the store.
-    pub fn pending(
-        &self,
-        path: &[u8],
-        progress: &mut dyn FnMut(&ShareProgress),
-    ) -> Result<Pending> {
-        self.share_at(path)?.pending(progress)
-    }
-
-    /// Seals names, headers and records of the share containing `path` again under the current
-    /// epoch, with `eager` contents too. Returns the remaining work. It may be interrupted anywhere
-    /// and called again, and the vault can be used meanwhile.
-    ///
-    /// # Errors
-    /// `EROFS` if this client cannot write, `ESHUTDOWN` if the vault was closed meanwhile; as
-    /// [`Vault::pending`].
-    pub fn reseal(
-        &self,
-        path: &[u8],
-        eager: bool,
-        progress: &mut dyn FnMut(&ShareProgress),
-    ) -> Result<Pending> {
-        self.share_at(path)?.reseal(eager, progress)
-    }
-}
-
 impl Share {
-    /// See [`Vault::pending`].
+    /// Counts the data of the share that is sealed under an older epoch. Nested shares have epochs of
+    /// their own and are skipped.
     ///
     /// # Errors
-    /// Those of [`Vault::pending`].
+    /// `EBUSY` if new epochs keep beginning; errors of the store.
     pub fn pending(&self, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         for _ in 0..ROUNDS {
             self.look()?;
@@ -78,10 +47,13 @@ impl Share {
         Err(self.at(Fault::Os(libc::EBUSY)))
     }
 
-    /// See [`Vault::reseal`].
+    /// Seals names, headers and records of the share again under the current epoch, with `eager`
+    /// contents too. Returns the remaining work. It may be interrupted anywhere and called again, and
+    /// the vault can be used meanwhile.
     ///
     /// # Errors
-    /// Those of [`Vault::reseal`].
+    /// `EROFS` if this client cannot write, `ESHUTDOWN` if the vault was closed meanwhile; as
+    /// [`Share::pending`].
     pub fn reseal(&self, eager: bool, progress: &mut dyn FnMut(&ShareProgress)) -> Result<Pending> {
         let before = self.pending(&mut |_| {})?;
         self.core.check_writable().map_err(|fault| self.at(fault))?;
