@@ -6,7 +6,7 @@
 //!   log lines are escaped with [`Line`] when they are written, whatever they contain.
 //! * Times are UTC, so that output is the same on each machine.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -98,7 +98,8 @@ pub fn short_path(path: &Path) -> String {
 /// Returns a path or name as one word of a command line, for hints that users copy: quoted if a
 /// shell needs it. A name that cannot be shown unchanged is shown with [`Shown`], and cannot be
 /// copied.
-pub fn word(bytes: &[u8]) -> String {
+pub fn word(text: impl AsRef<OsStr>) -> String {
+    let bytes = text.as_ref().as_bytes();
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(byte);
     let shown = Shown(bytes).to_string();
     match bytes.first() {
@@ -133,7 +134,7 @@ impl Serialize for JsonPath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.to_str() {
             Some(text) => JsonPathForm::Text(text.to_owned()),
-            None => JsonPathForm::Bytes { hex: hex(self.0.as_os_str().as_bytes()) },
+            None => JsonPathForm::Bytes { hex: hex::encode(self.0.as_os_str().as_bytes()) },
         }
         .serialize(serializer)
     }
@@ -143,10 +144,9 @@ impl<'de> Deserialize<'de> for JsonPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match JsonPathForm::deserialize(deserializer)? {
             JsonPathForm::Text(text) => Ok(JsonPath(PathBuf::from(text))),
-            JsonPathForm::Bytes { hex } => match unhex(&hex) {
-                Some(bytes) => Ok(JsonPath(PathBuf::from(OsString::from_vec(bytes)))),
-                None => Err(serde::de::Error::custom("not hexadecimal")),
-            },
+            JsonPathForm::Bytes { hex } => hex::decode(hex)
+                .map(|bytes| JsonPath::from_bytes(&bytes))
+                .map_err(serde::de::Error::custom),
         }
     }
 }
@@ -170,27 +170,6 @@ pub fn left(attempts: u32) -> String {
 /// Returns a number of bytes for people: `512 B`, `1.5 KiB`, `20 MiB`.
 pub fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
-}
-
-/// Returns lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// Returns the bytes of lower- or upper-case hexadecimal.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let text = text.as_bytes();
-    if !text.len().is_multiple_of(2) {
-        return None;
-    }
-    text.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
-}
-
-fn digit(c: u8) -> Option<u8> {
-    char::from(c).to_digit(16).map(|digit| digit as u8)
 }
 
 /// Returns a time as `2026-11-21 04:19:03Z`; 0 is `1970-01-01 00:00:00Z`.
@@ -333,9 +312,9 @@ mod tests {
             ("-x", "'-x'"),
             ("ü", "'ü'"),
         ] {
-            assert_eq!(word(given.as_bytes()), shown);
+            assert_eq!(word(given), shown);
         }
-        assert_eq!(word(b"a\nb"), "a\\x0ab", "no line break reaches the terminal");
+        assert_eq!(word("a\nb"), "a\\x0ab", "no line break reaches the terminal");
     }
 
     #[test]

@@ -51,28 +51,15 @@ pub enum PinnedShareError {
     Key(#[from] PublicTextError),
 }
 
-/// Converts bytes to lower-case hexadecimal.
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
-        .collect()
-}
-
-/// Parses 32 bytes in lower-case hexadecimal.
+/// Parses 32 bytes in hexadecimal.
 fn unhex(text: &str) -> Option<[u8; 32]> {
-    let digit = |c: &u8| b"0123456789abcdef".iter().position(|digit| digit == c);
-    let digits: Vec<usize> = text.as_bytes().iter().map(digit).collect::<Option<_>>()?;
-    let bytes: Vec<u8> =
-        digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect();
-    if digits.len() == 64 { bytes.try_into().ok() } else { None }
+    hex::decode(text).ok()?.try_into().ok()
 }
 
 impl PinnedShare {
     /// Returns the name of its file: the share's id in hexadecimal.
     pub fn file_name(share: &[u8; 32]) -> String {
-        hex(share)
+        hex::encode(share)
     }
 
     /// Returns its text.
@@ -83,9 +70,9 @@ impl PinnedShare {
         };
         format!(
             "{FIRST_LINE}\nshare {}\nproof {proof}\nhead {} {}\n",
-            hex(&self.share),
+            hex::encode(self.share),
             self.head.sequence,
-            hex(&self.head.hash)
+            hex::encode(self.head.hash)
         )
     }
 

@@ -244,7 +244,7 @@ pub(crate) enum Corruption {
     #[error("has attributes whose control file is missing")]
     ListMissing,
     /// The control file of a link's target is missing.
-    #[error("is a symbolic link whose target is missing: there is no file +link-{}", hex(.0))]
+    #[error("is a symbolic link whose target is missing: there is no file +link-{}", hex::encode(.0))]
     TargetMissing([u8; 16]),
     /// A reference to a list of attributes is invalid.
     #[error("has a reference to attributes that is of the wrong length")]
@@ -261,10 +261,6 @@ pub(crate) enum Corruption {
     /// Anything else. No caller decides by it.
     #[error("{0}")]
     Other(&'static str),
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns whether an errno means a lack of space: the store is full, a quota is used up, or the

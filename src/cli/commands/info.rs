@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::args::Info;
 use crate::cli::daemon::registry::Registry;
-use crate::cli::display::{self, JsonPath, hex, path as shown, utc};
+use crate::cli::display::{self, JsonPath, path as shown, utc};
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
@@ -91,7 +91,7 @@ impl Report {
             format_version: description.version,
             cipher: description.suite.name(),
             chunk_size: description.chunk_size,
-            share_id: hex(&description.share_id),
+            share_id: hex::encode(description.share_id),
             signed: description.signed,
             isolated: description.isolated,
             founder: description.founder.to_string(),

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 
 use super::directories;
-use crate::cli::display::hex;
 use crate::cli::report::{note, warn};
 use crate::vault::Vault;
 
 /// Returns the path of a share's database in the state directory; `None` if that is not set.
 pub fn path(share: &[u8; 32]) -> Option<PathBuf> {
-    Some(directories::state().ok()?.join("seen").join(format!("{}.redb", hex(share))))
+    Some(directories::state().ok()?.join("seen").join(format!("{}.redb", hex::encode(share))))
 }
 
 /// Starts recording the state of a vault, with a new limit of the database if one is given. A

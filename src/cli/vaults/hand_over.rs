@@ -16,7 +16,7 @@ use std::path::Path;
 use super::nodes::{Node, names};
 use super::open::{self, Found, Open, Purpose};
 use crate::cli::args::{OpenArgs, PresentSecret};
-use crate::cli::display::{Shown, hex, path as shown};
+use crate::cli::display::{Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local::replace::{replace, replace_in};
@@ -61,7 +61,8 @@ impl HandOver {
         let (person, _) = locked.unlock(asked)?;
         let dir = found.dir.clone();
         if found.description.signed {
-            let kept = directories::former_identities()?.join(hex(&owner.public().sign[..8]));
+            let kept =
+                directories::former_identities()?.join(hex::encode(&owner.public().sign[..8]));
             replace_admin(&dir, &owner, &person, true)?;
             keep(file, &kept)?;
             return Ok(Unlocked { identity: person, person: None });

@@ -105,7 +105,7 @@ pub fn file_hash_of<E>(
 
 /// Returns the name of the control file with this file hash.
 pub fn file_name(hash: &[u8; 32]) -> String {
-    hash[..16].iter().fold(PREFIX.to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    format!("{PREFIX}{}", hex::encode(&hash[..16]))
 }
 
 #[cfg(test)]

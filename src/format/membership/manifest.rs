@@ -231,17 +231,8 @@ impl Manifest {
     /// Returns the name of the manifest's control file: `+manifest-<n>-` and 32 hexadecimal digits
     /// of its hash. If two admins sign the same number, there are two files.
     pub fn file_name(&self) -> String {
-        format!("+manifest-{}-{}", self.sequence, short_hex(&self.hash()))
+        format!("+manifest-{}-{}", self.sequence, hex::encode(&self.hash()[..16]))
     }
-}
-
-/// Returns the first 16 bytes in hexadecimal, as in the names of control files.
-pub(super) fn short_hex(hash: &[u8; 32]) -> String {
-    use std::fmt::Write;
-    hash[..16].iter().fold(String::with_capacity(32), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -343,7 +343,7 @@ pub fn build(
 }
 
 /// Checks a whole block: its length, the order of all slots, the whole tree and the digest of the
-/// member list. fsck uses it; opening one slot needs only [`SlotHeader::read`] and
+/// member list. Only tests need that: a member opens one slot, with [`SlotHeader::read`] and
 /// [`SlotHeader::find`].
 ///
 /// # Errors
@@ -372,7 +372,7 @@ pub fn check(bytes: &[u8]) -> Result<SlotHeader, FormatError> {
 /// Returns the name of the control file of the block with this root: `+slots-` and 32 hexadecimal
 /// digits.
 pub fn file_name(root: &[u8; 32]) -> String {
-    format!("{PREFIX}{}", super::manifest::short_hex(root))
+    format!("{PREFIX}{}", hex::encode(&root[..16]))
 }
 
 /// Returns whether a block may have this file name.

@@ -61,8 +61,7 @@ pub(crate) fn write_control(
 ) -> Inner<()> {
     let mut suffix = [0; 6];
     random.fill(&mut suffix);
-    let hex: String = suffix.iter().map(|b| format!("{b:02x}")).collect();
-    let temporary = [b"+tmp-", hex.as_bytes()].concat();
+    let temporary = [b"+tmp-", hex::encode(suffix).as_bytes()].concat();
     // Readable for others if the directory is: members of a share may be other users of the
     // machine.
     let file = dir.create_file(&temporary, 0o600 | dir.stat_self()?.perm & 0o044)?;

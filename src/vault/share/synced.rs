@@ -141,10 +141,6 @@ impl Place {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
 /// Opens a directory; `None` if it does not exist.
 fn open(dir: &dyn Dir, name: &[u8]) -> Inner<Option<Arc<dyn Dir>>> {
     match dir.open_dir(name) {
@@ -171,7 +167,7 @@ impl Local {
     /// Returns the folder of a share, if this machine has seen that it is synced.
     fn share(&self, share: &[u8; 32]) -> Inner<Option<Arc<dyn Dir>>> {
         match open(&*self.state, FOLDER)? {
-            Some(folder) => open(&*folder, hex(share).as_bytes()),
+            Some(folder) => open(&*folder, hex::encode(share).as_bytes()),
             None => Ok(None),
         }
     }
@@ -192,7 +188,7 @@ impl Local {
         random: &dyn Random,
     ) -> Inner<Folders> {
         let folder = open_or_make(&*self.state, FOLDER)?;
-        let folder = open_or_make(&*folder, hex(share).as_bytes())?;
+        let folder = open_or_make(&*folder, hex::encode(share).as_bytes())?;
         let below = path.as_os_str().is_empty();
         let here = Place::of(root, if below { self.path.clone() } else { self.path.join(path) })?;
         let mut copies = Vec::new();
@@ -210,7 +206,7 @@ impl Local {
         if make && copies.is_empty() {
             let mut id = [0; 8];
             random.fill(&mut id);
-            let copy = open_or_make(&*folder, hex(&id).as_bytes())?;
+            let copy = open_or_make(&*folder, hex::encode(id).as_bytes())?;
             here.write(&*copy, random)?;
             copies.push(copy);
         }
@@ -234,7 +230,7 @@ impl Local {
                     (count(REFUSED), if waits { count(b"+journal-") } else { 0 });
                 if refused + waiting > 0 {
                     let name = String::from_utf8_lossy(&entry.name).into_owned();
-                    let folder = Path::new("synced").join(hex(share)).join(name);
+                    let folder = Path::new("synced").join(hex::encode(share)).join(name);
                     all.push(Kept { folder, path: place.path, refused, waiting });
                 }
             }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::report::Pruned;
 use crate::cli::args::check::Fsck;
-use crate::cli::display::{count, hex, path as shown, size, utc, word};
+use crate::cli::display::{count, path as shown, size, utc, word};
 use crate::cli::error::Error;
 use crate::cli::local::replace::replace;
 use crate::cli::report::{Failure, note};
@@ -38,7 +38,7 @@ struct Record {
 
 impl Record {
     fn read(share: &[u8; 32]) -> Result<Record, Error> {
-        let path = directories::state()?.join("unused").join(hex(share));
+        let path = directories::state()?.join("unused").join(hex::encode(share));
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(source) => return Err(Error::Io { op: "read", path, source }),
@@ -80,7 +80,7 @@ struct Kept {
 
 impl Kept {
     fn begin(open: &Open, now: i64) -> Result<Kept, Error> {
-        let all = directories::state()?.join("pruned").join(hex(&open.share));
+        let all = directories::state()?.join("pruned").join(hex::encode(open.share));
         let dir = all.join(utc(now).replace([' ', ':'], "-"));
         let failed = |source| Error::Io { op: "make", path: dir.clone(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(&all).map_err(failed)?;
@@ -122,7 +122,6 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns the command that puts kept files back.
 fn put_back(kept: &Path, vault: &Path) -> String {
-    let word = |path: &Path| word(path.as_os_str().as_bytes());
     format!("cp -rn {}/. {}/", word(kept), word(vault))
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::contact::compare;
 use super::identity::public;
 use crate::cli::args::people::Accept;
-use crate::cli::display::{Shown, hex};
+use crate::cli::display::Shown;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local::fifo;
@@ -46,7 +46,10 @@ pub fn run(args: &Accept) -> Result<Exit, Failure> {
     let new = PinnedShare { share, proof: Proof::Invitation(admin), head: invitation.head() };
     let remembered = Shares::of_user()?.update(new, |_| {})?;
     if remembered != new {
-        note(format_args!("share {} is already known; its record is unchanged", hex(&share)));
+        note(format_args!(
+            "share {} is already known; its record is unchanged",
+            hex::encode(share)
+        ));
     } else {
         let by = match &name {
             Inviter::Verified(name) | Inviter::New(name) => {
@@ -54,7 +57,7 @@ pub fn run(args: &Accept) -> Result<Exit, Failure> {
             }
             Inviter::Unknown => admin.fingerprint(),
         };
-        note(format_args!("accepted the invitation of {by} to share {}", hex(&share)));
+        note(format_args!("accepted the invitation of {by} to share {}", hex::encode(share)));
         note("once the directory of its ciphertext is here: kithfs mount DIRECTORY ~/plain");
     }
     Ok(Exit::Ok)

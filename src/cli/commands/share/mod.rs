@@ -9,7 +9,6 @@ mod reseal;
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -20,10 +19,11 @@ use crate::cli::args::share::{
     ShareAdd, ShareCommand, ShareInvite, ShareList, ShareLog, ShareRemove, ShareSettle,
 };
 use crate::cli::control::{self, Connection};
-use crate::cli::display::{Shown, hex, path as shown, utc, word};
+use crate::cli::display::{Shown, path as shown, utc, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
+use crate::cli::local::os_str;
 use crate::cli::local::replace::replace;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
@@ -126,7 +126,7 @@ impl People {
             None => self
                 .contacts
                 .by_signing_key(sign)
-                .map_or_else(|| hex(&sign[..8]), |contact| contact.name.clone()),
+                .map_or_else(|| hex::encode(&sign[..8]), |contact| contact.name.clone()),
         }
     }
 }
@@ -195,7 +195,7 @@ fn sign_to_remove(
 fn add(args: &ShareAdd) -> Result<Exit, Failure> {
     let (path, names) = place_and_names(&args.path, &args.names)?;
     let contacts = contacts::load()?;
-    let role = Role::from(args.role);
+    let role = args.role;
     let mut people = Vec::new();
     for name in names {
         let unknown = || contacts::failed(crate::roster::ContactError::Unknown(name.clone()));
@@ -239,8 +239,8 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
         ));
     }
     for Member { name, .. } in &new {
-        let file = word(format!("{name}.invitation").replace('/', "-").as_bytes());
-        let (share, name) = (word(path.as_os_str().as_bytes()), word(name.as_bytes()));
+        let file = word(format!("{name}.invitation").replace('/', "-"));
+        let (share, name) = (word(&path), word(name));
         note(format_args!("invite {name}: kithfs share invite {share} {name} -o {file}"));
     }
     Ok(Exit::Ok)
@@ -269,7 +269,7 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
         ));
     }
     if !args.eager {
-        let share = word(path.as_os_str().as_bytes());
+        let share = word(path);
         note(format_args!(
             "what was written before stays under the old key until it is sealed again: kithfs share rekey --eager {share} (how much that is: kithfs share rekey --status {share})"
         ));
@@ -335,10 +335,10 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
         let heads = info
             .heads
             .iter()
-            .map(|head| Head { sequence: head.sequence, hash: hex(&head.hash) })
+            .map(|head| Head { sequence: head.sequence, hash: hex::encode(head.hash) })
             .collect();
         out.json(&Listing {
-            share: hex(&info.share),
+            share: hex::encode(info.share),
             signed: info.signed,
             isolated: info.isolated,
             epoch: info.epoch,
@@ -350,12 +350,16 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
             members,
         })?;
     } else {
-        out.text(format_args!("share  {}\n", hex(&info.share)))?;
+        out.text(format_args!("share  {}\n", hex::encode(info.share)))?;
         out.text(format_args!("epoch  {}\n", info.epoch))?;
         let opened = info.heads.len() - info.unopened;
         for (n, head) in info.heads.iter().enumerate() {
             let why = if n < opened { "" } else { " (you cannot open it, or are no member there)" };
-            out.text(format_args!("head   {}-{}{why}\n", head.sequence, hex(&head.hash[..16])))?;
+            out.text(format_args!(
+                "head   {}-{}{why}\n",
+                head.sequence,
+                hex::encode(&head.hash[..16])
+            ))?;
         }
         let time = utc(i64::try_from(info.time).unwrap_or(i64::MAX));
         out.text(format_args!("signed {time} by {}\n", Shown(signer.as_bytes())))?;
@@ -478,11 +482,12 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     let path = place(&args.path, args.folder.as_deref());
     let (connection, info) = to_change(&path, &args.open, Purpose::Beside)?;
     let Some(keep) = &args.keep else {
-        let heads: Vec<String> = info.heads.iter().map(|head| hex(&head.hash[..16])).collect();
+        let heads: Vec<String> =
+            info.heads.iter().map(|head| hex::encode(&head.hash[..16])).collect();
         return Err(Error::WhichHead { path, heads }.into());
     };
     let keep = keep.to_ascii_lowercase();
-    let fits = |hash: &[u8; 32]| keep.len() >= HASH_MIN && hex(hash).starts_with(&keep);
+    let fits = |hash: &[u8; 32]| keep.len() >= HASH_MIN && hex::encode(hash).starts_with(&keep);
     let Some(head) = info.heads.iter().find(|head| fits(&head.hash)) else {
         return Err(Error::NoSuchHead { path, head: keep }.into());
     };
@@ -490,7 +495,7 @@ fn settle(args: &ShareSettle) -> Result<Exit, Failure> {
     connection.close()?;
     note(format_args!(
         "settled in favour of {}; repeat additions and removals that were made only on the other side",
-        hex(&head.hash[..16])
+        hex::encode(&head.hash[..16])
     ));
     Ok(Exit::Ok)
 }
@@ -543,7 +548,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
         member.public.fingerprint(),
         info.me.fingerprint()
     ));
-    let vault = word(connection.vault.as_os_str().as_bytes());
+    let vault = word(&connection.vault);
     if connection.path.is_empty() {
         note(format_args!(
             "they also need the vault's directory, by a sync tool or a copy: {vault}"
@@ -551,7 +556,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     } else {
         note(format_args!(
             "they also need the directory of its ciphertext, by a sync tool or a copy; see which: kithfs map {vault} {}",
-            word(&connection.path)
+            word(os_str(&connection.path))
         ));
     }
     Ok(Exit::Ok)

@@ -61,8 +61,7 @@ impl Core {
     pub(in crate::vault) fn temporary_name(&self) -> Vec<u8> {
         let mut random = [0; 6];
         self.random.fill(&mut random);
-        let hex: String = random.iter().map(|b| format!("{b:02x}")).collect();
-        [b"+tmp-", hex.as_bytes()].concat()
+        [b"+tmp-", hex::encode(random).as_bytes()].concat()
     }
 }
 
