@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use serde::{Deserialize, Serialize};
 
 use super::{MemoryArgs, OpenArgs};
-use crate::roster;
+use crate::roster::Role;
 
 /// `share`
 #[derive(Args, Debug)]
@@ -63,34 +63,17 @@ pub enum ShareCommand {
     Invite(ShareInvite),
 }
 
-/// What a member may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum Role {
-    /// Can read
-    Reader,
-    /// Can read and write
-    Writer,
-    /// Can also change the membership
-    Admin,
-}
-
-impl From<Role> for roster::Role {
-    fn from(role: Role) -> roster::Role {
-        match role {
-            Role::Reader => roster::Role::Reader,
-            Role::Writer => roster::Role::Writer,
-            Role::Admin => roster::Role::Admin,
-        }
+impl ValueEnum for Role {
+    fn value_variants<'a>() -> &'a [Role] {
+        &[Role::Reader, Role::Writer, Role::Admin]
     }
-}
 
-impl From<roster::Role> for Role {
-    fn from(role: roster::Role) -> Role {
-        match role {
-            roster::Role::Reader => Role::Reader,
-            roster::Role::Writer => Role::Writer,
-            roster::Role::Admin => Role::Admin,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(match self {
+            Role::Reader => "Can read",
+            Role::Writer => "Can read and write",
+            Role::Admin => "Can also change the membership",
+        }))
     }
 }
 

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +12,7 @@ use crate::cli::display;
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
+use crate::cli::local::os_str;
 use crate::cli::report::{Failure, note, warn};
 use crate::cli::terminal::stdout::Out;
 use crate::cli::vaults::nodes::{
@@ -428,7 +428,7 @@ pub fn rm(args: &Rm) -> Result<Exit, Failure> {
                 let failure = match error_no {
                     libc::ENOTEMPTY if args.recursive => failure.hint(format_args!(
                         "the remaining entries have unreadable names; `kithfs fsck {}` lists them",
-                        display::word(open.dir.as_os_str().as_bytes())
+                        display::word(&open.dir)
                     )),
                     libc::ENOTEMPTY => failure.hint("-r removes a directory and its contents"),
                     _ => failure,
@@ -539,8 +539,8 @@ pub fn mkdir(args: &Mkdir) -> Result<Exit, Failure> {
                 }
                 failure.hint(format_args!(
                     "-p creates missing parents: kithfs mkdir -p {} {}",
-                    display::word(open.dir.as_os_str().as_bytes()),
-                    display::word(path)
+                    display::word(&open.dir),
+                    display::word(os_str(path))
                 ))
             })?;
             let made = open

@@ -6,7 +6,6 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -129,7 +128,6 @@ fn owner(args: &Init, suite: Suite) -> Result<(Owner, Option<PathBuf>), Failure>
 /// Returns the command that mounts the new vault. The mount point is a directory beside the vault,
 /// which `mount` creates if it is missing.
 fn mount_command(vault: &Path, identity: Option<&Path>) -> String {
-    let word = |path: &Path| word(path.as_os_str().as_bytes());
     let name = |suffix: &str| {
         let mut name = vault.file_name().unwrap_or_default().to_owned();
         name.push(suffix);

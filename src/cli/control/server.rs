@@ -98,11 +98,9 @@ impl Working {
     }
 }
 
-/// What a mount serves on its socket.
+/// What a mount serves on its socket, besides its vault.
 pub struct Offer {
-    /// The vault.
-    pub vault: Vault,
-    /// Asks its store whether it answers.
+    /// Asks the vault's store whether it answers.
     pub pulse: Pulse,
     /// Its directory.
     pub dir: PathBuf,
@@ -117,11 +115,7 @@ pub struct Offer {
 struct Served {
     /// Taken when the mount ends, as a thread that waits for clients may outlive it.
     vault: Mutex<Option<Vault>>,
-    pulse: Pulse,
-    dir: PathBuf,
-    notifier: Notifier,
-    usage: Usage,
-    lock: Box<dyn Fn() + Send + Sync>,
+    offer: Offer,
     clients: AtomicUsize,
     /// Clients that only ask for the state, which is no use of the mount.
     watchers: AtomicUsize,
@@ -133,20 +127,15 @@ struct Served {
     pass: Mutex<()>,
 }
 
-/// Answers requests on a socket at `path`.
+/// Answers requests about a vault on a socket at `path`.
 ///
 /// # Errors
 /// The socket cannot be created.
-pub fn serve(path: PathBuf, offer: Offer) -> io::Result<Control> {
+pub fn serve(path: PathBuf, vault: Vault, offer: Offer) -> io::Result<Control> {
     let listener = listen_at(&path)?;
-    let Offer { vault, pulse, dir, notifier, usage, lock } = offer;
     let served = Arc::new(Served {
-        pulse,
         vault: Mutex::new(Some(vault)),
-        dir,
-        notifier,
-        usage,
-        lock,
+        offer,
         clients: AtomicUsize::new(0),
         watchers: AtomicUsize::new(0),
         running: Mutex::new(0),
@@ -243,7 +232,7 @@ impl Served {
         sent?;
         if version == VERSION && matches!(request.what, What::Lock) {
             // After the answer, as this process may end before it returns.
-            (self.lock)();
+            (self.offer.lock)();
         }
         Ok(())
     }
@@ -269,7 +258,7 @@ impl Served {
 
     fn perform(&self, request: &Request, client: &mut UnixStream) -> Result<Reply, Failure> {
         if matches!(request.what, What::Answers) {
-            return Ok(Reply::Answers(self.pulse.answers()));
+            return Ok(Reply::Answers(self.offer.pulse.answers()));
         }
         let ended = || Failure::new(Exit::NotFound, "the mount has ended");
         let vault = self.vault.lock().clone().ok_or_else(ended)?;
@@ -300,7 +289,7 @@ impl Served {
                 told = Instant::now();
             }
         };
-        let done = perform(&vault, &self.dir, request, &mut tell);
+        let done = perform(&vault, &self.offer.dir, request, &mut tell);
         if matches!(request.what, What::Create { .. }) {
             self.show_anew(&vault, &request.path);
         }
@@ -309,7 +298,7 @@ impl Served {
 
     fn status(&self, vault: &Vault) -> Status {
         Status {
-            idle: self.usage.idle().as_secs(),
+            idle: self.offer.usage.idle().as_secs(),
             unsynced_files: vault.activity().unsynced,
             unsynced_bytes: vault.uncommitted_bytes(),
             forks: vault.forks(),
@@ -320,7 +309,7 @@ impl Served {
     fn show_anew(&self, vault: &Vault, path: &[u8]) {
         let Some((parent, name)) = paths::split(path) else { return };
         let Ok(parent) = vault.resolve(parent) else { return };
-        if let Err(error) = self.notifier.inval_entry(parent.node, name) {
+        if let Err(error) = self.offer.notifier.inval_entry(parent.node, name) {
             tracing::warn!(
                 "the kernel may show the former folder until its cache expires: {error}"
             );

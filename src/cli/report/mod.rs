@@ -16,12 +16,12 @@ pub use self::vault::{in_vault, unopened};
 
 use std::fmt::Display;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::cli::display::{Line, word};
 use crate::cli::error::{ALLOW_COST_VARIABLE, Error};
 use crate::cli::exit::Exit;
+use crate::cli::local::os_str;
 use crate::cli::terminal::color::{ERROR, HINT, NOTE};
 use crate::cli::user::ssh_voucher::{NAMESPACE, VoucherError};
 use crate::cli::vaults::paths::split_vault;
@@ -118,6 +118,11 @@ impl From<Error> for Failure {
             | Error::IdentityExists(_)
             | Error::SharedAlready(_)
             | Error::SyncedAlready(_)
+            | Error::NotAShare { .. }
+            | Error::WhichHead { .. }
+            | Error::WhichMember { .. }
+            | Error::WhichSlot { .. }
+            | Error::NotAPassphraseSlot { .. }
             | Error::CannotAsk(_) => Exit::Usage,
             Error::EmptySecret(_)
             | Error::PassphrasesDiffer
@@ -148,10 +153,6 @@ impl From<Error> for Failure {
             | Error::NoSuchHead { .. }
             | Error::NoSuchVault(_)
             | Error::NotOpen(_) => Exit::NotFound,
-            Error::NotAShare { .. } | Error::WhichHead { .. } | Error::WhichMember { .. } => {
-                Exit::Usage
-            }
-            Error::WhichSlot { .. } | Error::NotAPassphraseSlot { .. } => Exit::Usage,
             // the path is outside the vault, so it is not "no such path in the vault"
             Error::Io { source, .. } => match exit_of_io(source) {
                 Exit::NotFound => Exit::Failure,
@@ -169,28 +170,8 @@ impl From<Error> for Failure {
             Error::Contacts { source: ContactError::BadName, .. } => Exit::Usage,
             Error::Contacts { source: ContactError::KeyOfOther(_), .. } => Exit::NotTrusted,
             Error::Contacts { source: ContactError::Newer, .. } => Exit::NewerVersion,
-            Error::Contacts { .. }
-            | Error::Memory { .. }
-            | Error::OwnFile { .. }
-            | Error::OwnName { .. }
-            | Error::NoHome
-            | Error::NotReadBack(_)
-            | Error::SharesUnseen { .. }
-            | Error::Os { .. }
-            | Error::NobodyReads
-            | Error::CodeUnread { .. }
-            | Error::DaemonEnded(_)
-            | Error::LastSlot(_)
-            | Error::UntriedAgeSlots { .. }
-            | Error::Keyring(_)
-            | Error::LockOn { .. }
-            | Error::NotVerified(_)
-            | Error::IdentityChanged(_)
-            | Error::CostlyIdentity { .. }
-            | Error::NoParent { .. }
-            | Error::Full { .. }
-            | Error::SomeFailed { .. } => Exit::Failure,
             Error::Interrupted(_) | Error::MountInterrupted => Exit::Interrupted,
+            _ => Exit::Failure,
         };
         let hint = hint(&error);
         let is_silent = matches!(error, Error::NobodyReads);
@@ -201,7 +182,7 @@ impl From<Error> for Failure {
 /// Splits a path into a vault and a path inside it, if it was given as one argument.
 fn below_vault(path: &Path) -> Option<(String, String)> {
     let (vault, plain) = split_vault(path).ok()?;
-    (!plain.is_empty()).then(|| (word(vault.as_os_str().as_bytes()), word(&plain)))
+    (!plain.is_empty()).then(|| (word(vault), word(os_str(&plain))))
 }
 
 fn hint(error: &Error) -> Option<String> {
@@ -210,18 +191,18 @@ fn hint(error: &Error) -> Option<String> {
         Error::InitNotEmpty(_) => "give a new or an empty directory; an existing vault is opened with `kithfs mount`".to_owned(),
         Error::NoParent { path, .. } => {
             let parent = path.parent().unwrap_or(Path::new("/"));
-            format!("create it first: mkdir -p {}", word(parent.as_os_str().as_bytes()))
+            format!("create it first: mkdir -p {}", word(parent))
         }
         Error::KdfOfExisting(_) => {
             "leave out --kdf-memory and --kdf-passes; or give the vault an identity of its own: --own-identity".to_owned()
         }
         Error::NotHandedOver(vault) => {
-            let vault = word(vault.as_os_str().as_bytes());
+            let vault = word(vault);
             format!("unmount it, then take it over: kithfs identity adopt {vault}; or keep the vault's own identity: --own-identity")
         }
         Error::NothingToAdopt(vault) => format!(
             "`kithfs info {}` shows its founder; an admin can add you: kithfs share add",
-            word(vault.as_os_str().as_bytes())
+            word(vault)
         ),
         Error::SharesUnseen { .. } => {
             "wait until the sync tool has delivered them, or bring them back from a backup; then run the same command again".to_owned()
@@ -260,10 +241,10 @@ fn hint(error: &Error) -> Option<String> {
             "create one with `kithfs identity new`, or name yours with --identity FILE".to_owned()
         }
         Error::Secret { op: "read identity", path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-            format!("if the file is yours: chmod u+r {}; or name yours with --identity FILE", word(path.as_os_str().as_bytes()))
+            format!("if the file is yours: chmod u+r {}; or name yours with --identity FILE", word(path))
         }
         Error::Secret { op: "read identity", path, .. } => {
-            format!("see what it is: ls -ld {}; or name yours with --identity FILE", word(path.as_os_str().as_bytes()))
+            format!("see what it is: ls -ld {}; or name yours with --identity FILE", word(path))
         }
         Error::VaultMissing(path) if let Some((vault, plain)) = below_vault(path) => {
             format!("{vault} is a vault; give the path inside it as a separate argument: {vault} {plain}")
@@ -279,18 +260,18 @@ fn hint(error: &Error) -> Option<String> {
             } else if parent.is_dir() {
                 "nothing can be created there; choose a directory of your own, such as ~/plain".to_owned()
             } else {
-                format!("create its parent first: mkdir -p {}", word(parent.as_os_str().as_bytes()))
+                format!("create its parent first: mkdir -p {}", word(parent))
             }
         }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-            let place = word(path.as_os_str().as_bytes());
+            let place = word(path);
             format!("choose a directory of your own, such as ~/plain; or as root: mkdir {place}; chown {} {place}", rustix::process::geteuid().as_raw())
         }
         Error::GuardMissing(path) => {
-            format!("mkdir {}; without --guard, a missing mount point is created and removed with the mount", word(path.as_os_str().as_bytes()))
+            format!("mkdir {}; without --guard, a missing mount point is created and removed with the mount", word(path))
         }
         Error::MountPointDead(path) => {
-            let place = word(path.as_os_str().as_bytes());
+            let place = word(path);
             format!("remove it with `kithfs umount {place}`, then mount again: the mount finds what was synced")
         }
         Error::MountPoint { source, .. } if source.kind() == io::ErrorKind::Other => "is /proc mounted?".to_owned(),
@@ -327,37 +308,37 @@ fn hint(error: &Error) -> Option<String> {
             "this needs a system bus and logind: `systemctl start dbus systemd-logind`, or install elogind; without them, use --idle".to_owned()
         }
         Error::AlreadyMounted { mountpoint, .. } => {
-            let place = word(mountpoint.as_os_str().as_bytes());
+            let place = word(mountpoint);
             format!("use the files in {place}, or unmount first: kithfs umount {place}")
         }
         Error::SharedAlready(vault) => {
-            format!("kithfs set --no-shared {}", word(vault.as_os_str().as_bytes()))
+            format!("kithfs set --no-shared {}", word(vault))
         }
         Error::SyncedAlready(vault) => format!(
             "mount the copy on each machine: kithfs mount {} MOUNTPOINT",
-            word(vault.as_os_str().as_bytes())
+            word(vault)
         ),
         Error::NoSuchSlot { .. } | Error::NotAPassphraseSlot { .. } => "`kithfs passphrase list` shows the slots".to_owned(),
         Error::WhichSlot { .. } => "select it with --slot; `kithfs passphrase list` shows the slots".to_owned(),
         Error::LastSlot(_) => "add another passphrase first: kithfs passphrase add".to_owned(),
         Error::CodeUnread { path, .. } => {
-            let file = word(path.as_os_str().as_bytes());
+            let file = word(path);
             format!("everything else succeeded and only that code is lost; create another: kithfs passphrase add --new-recovery-code --identity {file}")
         }
         Error::NoHome => "set HOME, or name the file with --identity if the command has that option".to_owned(),
         Error::WritableByOthers(path) => {
-            format!("check that its contents are still yours, then: chmod go-w {}", word(path.as_os_str().as_bytes()))
+            format!("check that its contents are still yours, then: chmod go-w {}", word(path))
         }
         Error::IdentityExists(_) => "an identity is never replaced; choose another --identity FILE, or see this one with `kithfs identity show`".to_owned(),
         Error::PublicKey(_) => "a public key is one line that begins with kith1, as printed by `kithfs identity export`; `-` reads it from stdin".to_owned(),
         Error::CannotAsk(_) => "answer with --yes, or for a fingerprint with --fingerprint FINGERPRINT".to_owned(),
         Error::KeyChanged(name) => {
-            let name = word(name.as_bytes());
+            let name = word(name);
             format!("ask {name} over another channel which fingerprint is right. If the new one: kithfs contact verify {name}; if the old one: add it again")
         }
         Error::ContactNotVerified(name) => format!(
             "compare it with its owner, then: kithfs contact verify {}; --trust-on-first-use accepts the key unverified",
-            word(name.as_bytes())
+            word(name)
         ),
         Error::NotAShare { .. } => "to change the whole vault, name the vault itself".to_owned(),
         Error::NoSuchMember { .. } => "`kithfs share list` shows the members".to_owned(),
@@ -377,11 +358,11 @@ fn hint(error: &Error) -> Option<String> {
         Error::Invitation { source: InvitationError::Format(_), .. } => "ask for the file again; it may have been changed in transit".to_owned(),
         Error::Invitation { .. } => "do not use this share; ask the inviting admin over another channel".to_owned(),
         Error::InviterChanged { name, .. } => {
-            format!("find out which key is right, then: kithfs contact verify {}", word(name.as_bytes()))
+            format!("find out which key is right, then: kithfs contact verify {}", word(name))
         }
         Error::Contacts { source: ContactError::Unknown(name), .. } => format!(
             "add their public key first: kithfs contact add {} kith1...; `kithfs contact list` shows your contacts",
-            word(name.as_bytes())
+            word(name)
         ),
         Error::Contacts { source: ContactError::KeyOfOther(_), .. } => {
             "one key belongs to one contact; if the other name is wrong, remove that contact first".to_owned()
@@ -392,7 +373,7 @@ fn hint(error: &Error) -> Option<String> {
             format!("restore the file from a backup, or {}", edit(path, *line))
         }
         Error::Contacts { path, source: ContactError::LineEnd { line, is_crlf } } => {
-            let file = word(path.as_os_str().as_bytes());
+            let file = word(path);
             if *is_crlf {
                 format!("remove the CRs: sed -i 's/\\r$//' {file}")
             } else {
@@ -420,28 +401,28 @@ fn hint(error: &Error) -> Option<String> {
         Error::Io { op: "write" | "write invitation" | "export to" | "salvage to", path, source }
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            format!("you lack the permission to write there; show the permissions: ls -ld {}", word(parent(path).as_os_str().as_bytes()))
+            format!("you lack the permission to write there; show the permissions: ls -ld {}", word(parent(path)))
         }
         Error::Io { op: "write" | "write invitation", path, source }
             if source.kind() == io::ErrorKind::NotFound && !parent(path).exists() =>
         {
-            format!("create its directory first: mkdir -p {}", word(parent(path).as_os_str().as_bytes()))
+            format!("create its directory first: mkdir -p {}", word(parent(path)))
         }
         Error::NamedVaults { path, line, .. } => edit(path, *line),
         Error::NamedVaultOption { path, line, name, key, .. } => {
-            format!("{}; or drop the option: kithfs vaults set {} --unset {}", edit(path, *line), word(name.as_bytes()), word(key.as_bytes()))
+            format!("{}; or drop the option: kithfs vaults set {} --unset {}", edit(path, *line), word(name), word(key))
         }
         Error::OwnName { .. } => "choose it again: kithfs identity name NAME".to_owned(),
         Error::OwnFile { path, line: Some(line), .. } => edit(path, *line),
         Error::OwnFile { path, kind: io::ErrorKind::PermissionDenied, .. } => {
-            format!("chmod u+r {}", word(path.as_os_str().as_bytes()))
+            format!("chmod u+r {}", word(path))
         }
         Error::OwnFile { path, .. } => {
-            let file = word(path.as_os_str().as_bytes());
+            let file = word(path);
             format!("see what it is: ls -ld {file}; then move it away: mv {file} {file}.old")
         }
         Error::NoSuchVault(_) => "`kithfs vaults list` shows the names; `kithfs vaults add NAME VAULT MOUNTPOINT` adds one".to_owned(),
-        Error::VaultNameTaken(name) => format!("change it: kithfs vaults set {}", word(name.as_bytes())),
+        Error::VaultNameTaken(name) => format!("change it: kithfs vaults set {}", word(name)),
         Error::NotOpen(_) => "`kithfs status` shows the open vaults".to_owned(),
         _ => return None,
     };
@@ -455,7 +436,7 @@ fn parent(path: &Path) -> &Path {
 
 /// Returns how a line of a text file is corrected.
 fn edit(path: &Path, line: usize) -> String {
-    format!("correct the line: nano +{line} {}", word(path.as_os_str().as_bytes()))
+    format!("correct the line: nano +{line} {}", word(path))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What this user may not do in the store of a vault, and who can change that.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +59,7 @@ pub fn explain(failure: Failure, store: &Path, path: &Path) -> Failure {
     let Some((place, permission)) = missing(path) else { return failure };
     let owner = place.metadata().map_or_else(|_| "its owner".to_owned(), |stat| name(stat.uid()));
     let user = name(rustix::process::geteuid().as_raw());
-    let dir = word(store.as_os_str().as_bytes());
+    let dir = word(store);
     let details = vec![format!("{user} has no {permission} permission on {}", shown(&place))];
     let hint = format!(
         "{owner} can grant it, either to a group: chgrp -R GROUP {dir} && chmod -R g+rwX {dir} && find {dir} -type d -exec chmod g+s {{}} +, or by a default ACL: setfacl -R -m u:{user}:rwX,d:u:{user}:rwX {dir}"

@@ -1,13 +1,13 @@
 //! Failures of the vault. Its errors name stored paths below the vault; this module adds the vault
 //! and the plain path that the user gave.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, exit_of_io, permission};
 use crate::cli::daemon::registry::Registry;
 use crate::cli::display::{Shown, path as shown, word};
 use crate::cli::exit::Exit;
+use crate::cli::local::os_str;
 use crate::cli::vaults::paths;
 use crate::roster::RosterError;
 use crate::vault::{Contention, Error, LockHolder, TOO_MANY_JOURNALS};
@@ -65,7 +65,7 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
         )
         .hint(format_args!(
             "use it on one machine at a time: kithfs set --no-shared {}, and mount it without --shared",
-            word(vault.as_os_str().as_bytes())
+            word(vault)
         )),
         Error::InUse { path, holder, between } => in_use(&place(&path), vault, &holder, between),
         Error::Os { op, errno } => {
@@ -100,10 +100,10 @@ fn of_corruption(what: &str, path: &Path, vault: &Path) -> String {
         let store = vault.join(path.strip_prefix(".").unwrap_or(path)).join("");
         return format!(
             "the storage host may have copied them; while nobody has it open, move them into another folder: find {} -maxdepth 1 -name '+journal-*' -exec mv -t FOLDER {{}} +; the last changes before a crash may be in them alone, so keep them",
-            word(store.as_os_str().as_bytes())
+            word(store)
         );
     }
-    let vault = word(vault.as_os_str().as_bytes());
+    let vault = word(vault);
     format!("`kithfs fsck {vault}` lists all damage; restore the files from a backup")
 }
 
@@ -111,7 +111,7 @@ fn of_corruption(what: &str, path: &Path, vault: &Path) -> String {
 /// gave.
 fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Option<String> {
     let path = plain.filter(|plain| !plain.is_empty());
-    let vault = word(vault.as_os_str().as_bytes());
+    let vault = word(vault);
     let text = match (errno?, path) {
         (libc::ENOSPC | libc::EDQUOT, _) => {
             "free space on the vault's filesystem, and run the same command again".to_owned()
@@ -119,16 +119,19 @@ fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Op
         (libc::EROFS, _) => "the vault's filesystem is read-only".to_owned(),
         (libc::ENOENT, Some(path)) => {
             let parent = paths::split(path).map_or(&b""[..], |(parent, _)| parent);
-            let place =
-                if parent.is_empty() { String::new() } else { format!(" {}", word(parent)) };
+            let place = if parent.is_empty() {
+                String::new()
+            } else {
+                format!(" {}", word(os_str(parent)))
+            };
             format!("`kithfs ls {vault}{place}` lists the folder")
         }
         (libc::ENOTDIR, Some(path)) if op == "export" => {
-            format!("`kithfs get {vault} {}` copies a single file", word(path))
+            format!("`kithfs get {vault} {}` copies a single file", word(os_str(path)))
         }
         (libc::EISDIR, Some(path)) => format!(
             "it is a directory: `kithfs ls {vault} {0}` lists it, `kithfs export` copies it",
-            word(path)
+            word(os_str(path))
         ),
         (libc::ENOTEMPTY, Some(_)) => {
             "`kithfs rm -r` removes a directory and its contents".to_owned()
@@ -159,7 +162,7 @@ fn of_members(op: &str, error: RosterError, vault: &Path) -> Failure {
         RosterError::Overtaken => failed(Exit::Failure).hint("run the same command again; `kithfs share list` shows the members now"),
         RosterError::UnopenedHead => failed(Exit::Corrupt)
             .hint("only an admin in each of the lists can settle the fork; if you are one, check whether a sync is complete"),
-        RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", word(vault.as_os_str().as_bytes()))),
+        RosterError::Forked(_) => failed(Exit::ReadOnly).hint(format_args!("settle it first: kithfs share settle {}", word(vault))),
         _ => failed(Exit::Failure),
     }
 }
@@ -183,7 +186,7 @@ fn in_use(place: &str, vault: &Path, holder: &LockHolder, between: Contention) -
     // Only the user's own mounts are listed.
     let mounts = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
     if let Some(mount) = mounts.iter().find(|mount| *pid != 0 && mount.process.pid == *pid) {
-        let point = word(mount.mountpoint.0.as_os_str().as_bytes());
+        let point = word(&mount.mountpoint.0);
         return failure.hint(format_args!(
             "use the files in {point}, or unmount first: kithfs umount {point}"
         ));
@@ -203,11 +206,11 @@ fn in_use(place: &str, vault: &Path, holder: &LockHolder, between: Contention) -
         }
         Contention::Unshared => format!(
             "to use it there and here at the same time: kithfs set --shared {}, and mount it again there and here; for a shared folder, its owner runs that for the vault that it is in",
-            word(vault.as_os_str().as_bytes())
+            word(vault)
         ),
         Contention::Opener => format!(
             "it is shared there; to share it here too: kithfs set --shared {}",
-            word(vault.as_os_str().as_bytes())
+            word(vault)
         ),
     })
 }

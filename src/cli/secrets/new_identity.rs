@@ -4,7 +4,6 @@
 //! code.
 
 use std::io::{self, IsTerminal, Read, Seek, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::cli::args::KdfArgs;
@@ -144,7 +143,7 @@ fn confirm_written(path: &Path) -> Result<(), Error> {
     }
     note(format_args!(
         "without it, a forgotten passphrase loses everything. Make another one at any time: kithfs passphrase add --new-recovery-code --identity {}",
-        word(path.as_os_str().as_bytes())
+        word(path)
     ));
     Ok(())
 }

@@ -258,7 +258,7 @@ impl Asked {
         }
         if call.is_remount {
             return remount(Path::new(&self.mountpoint), &call.flags).map_err(|error| {
-                let shown = word(self.mountpoint.as_bytes());
+                let shown = word(&self.mountpoint);
                 (MOUNT_FAILED, format!("mount.kithfs: remount {shown}: {error}"))
             });
         }

@@ -288,14 +288,13 @@ fn serve_control(
     ending: Arc<Ending>,
 ) -> Option<Control> {
     let offer = Offer {
-        vault: open.vault.clone(),
         pulse: ending.pulse(),
         dir: open.dir.clone(),
         notifier: serving.notifier(),
         usage,
         lock: Box::new(move || ending.lock("a command asked for it")),
     };
-    control::serve(socket, offer)
+    control::serve(socket, open.vault.clone(), offer)
         .inspect_err(|error| tracing::warn!("commands cannot reach this mount: {error}"))
         .ok()
 }

@@ -1,7 +1,5 @@
 //! `kithfs identity adopt`
 
-use std::os::unix::ffi::OsStrExt;
-
 use crate::cli::args::people::IdentityAdopt;
 use crate::cli::args::{PassphraseArgs, PresentSecret};
 use crate::cli::display::{path as shown, word};
@@ -21,7 +19,7 @@ pub fn run(args: &IdentityAdopt) -> Result<Exit, Failure> {
     let unlocked = HandOver::find(&args.vault, &person)?.run(&args.secret, &secret)?;
     note(format_args!("{} opens {} from now on", identity::opens(&person), shown(&args.vault)));
     if unlocked.person.is_some() {
-        let vault = word(args.vault.as_os_str().as_bytes());
+        let vault = word(&args.vault);
         note(format_args!(
             "the vault's former passphrase and recovery code still open it: `kithfs passphrase list {vault}` shows them, `kithfs passphrase remove` ends that"
         ));

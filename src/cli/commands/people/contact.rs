@@ -41,7 +41,7 @@ fn add(args: &ContactAdd) -> Result<Exit, Failure> {
             contacts::look_alike(contacts, &args.name),
         ))
     })?;
-    let (name, word) = (Shown(args.name.as_bytes()), word(args.name.as_bytes()));
+    let (name, word) = (Shown(args.name.as_bytes()), word(&args.name));
     if let Some(why) = look_alike {
         warn(format_args!("the name {name} could be mistaken for another one: {why}"));
     }

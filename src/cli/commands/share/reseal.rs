@@ -3,8 +3,6 @@
 //! Rules: the same command continues an interrupted pass, and no new key is begun while anything is
 //! left under an older one.
 
-use std::os::unix::ffi::OsStrExt;
-
 use serde::Serialize;
 
 use crate::cli::args::share::{ShareCreate, ShareRekey};
@@ -186,9 +184,6 @@ pub fn create(args: &ShareCreate) -> Result<Exit, Failure> {
             "members of this share see you as `{name}`; choose a name for later shares: kithfs identity name NAME"
         ));
     }
-    note(format_args!(
-        "add members: kithfs share add {} NAME --role writer",
-        word(path.as_os_str().as_bytes())
-    ));
+    note(format_args!("add members: kithfs share add {} NAME --role writer", word(path)));
     Ok(Exit::Ok)
 }
