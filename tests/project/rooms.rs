@@ -72,6 +72,7 @@ const COMPUTE: &[&str] = &[
     "aws_lc_rs",
     "base64",
     "bech32",
+    "hex",
     "blake3",
     "chacha20",
     "chacha20poly1305",
