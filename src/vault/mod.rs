@@ -58,7 +58,7 @@ pub use crate::vault::fsck::report::{
 pub use crate::vault::membership::convert::ShareMade;
 pub use crate::vault::membership::reseal::pass::Pending;
 pub use crate::vault::membership::share::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
-pub use crate::vault::rollback::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
+pub use crate::vault::rollback::notice::{Notice, NoticeKind, Omitted, SETTLE, SurveyOptions};
 pub use crate::vault::share::enter::{CreateOptions, CreateShare, DESCRIPTOR_FILE, IDENTITY_FILE};
 pub use crate::vault::share::synced::{Kept, Local};
 pub use crate::vault::share::trust::{Pins, Trust};

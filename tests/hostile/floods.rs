@@ -76,7 +76,7 @@ impl Scene {
         let copy = self.memory.path().join("copy.redb");
         std::fs::copy(self.path(), &copy).unwrap();
         let (notices, peak) = self.compare_with(&copy);
-        (notices, peak, Vault::unlisted_of_rollback_memory(&copy).unwrap())
+        (notices, peak, Vault::omitted_by_rollback_memory(&copy).unwrap().notices)
     }
 
     /// Adds names of the file `stored`, as conflict copies, up to this number.
@@ -192,7 +192,7 @@ fn moving_the_rows_of_a_directory_takes_bounded_memory() {
             dir.unlink(&entry.name).unwrap();
         }
         let (notices, _) = scene.compare_with(&scene.path());
-        let unlisted = Vault::unlisted_of_rollback_memory(&scene.path()).unwrap();
+        let unlisted = Vault::omitted_by_rollback_memory(&scene.path()).unwrap().notices;
         assert_eq!(notices.len() as u64 + unlisted, copies as u64 + 1);
         assert!(notices.iter().all(|notice| notice.plain.starts_with(b"moved/inside")));
         peak

@@ -2769,10 +2769,10 @@ fn a_full_database_records_no_more_and_tells() {
     let before = bytes(&root, &cipher(&root, b"letter"));
     client.session(&root, full);
     assert_eq!((client.told(&root), rows(&client)), (vec![], known));
-    assert_eq!(Vault::left_out_of_rollback_memory(&client.path()).unwrap(), 5);
+    assert_eq!(Vault::omitted_by_rollback_memory(&client.path()).unwrap().entries, 5);
     Vault::limit_rollback_memory(&client.path(), removed + 100 * (known + 2)).unwrap();
     assert_eq!((client.told(&root), rows(&client)), (vec![], known + 2));
-    assert_eq!(Vault::left_out_of_rollback_memory(&client.path()).unwrap(), 3);
+    assert_eq!(Vault::omitted_by_rollback_memory(&client.path()).unwrap().entries, 3);
     let letter = cipher(&root, b"letter");
     set(&root, &letter, &before);
     root.unlink(&cipher(&root, b"third")).unwrap();
@@ -2788,7 +2788,7 @@ fn a_full_database_records_no_more_and_tells() {
     Vault::limit_rollback_memory(&client.path(), 1 << 30).unwrap();
     client.told(&root);
     assert_eq!(rows(&client), known + 5);
-    assert_eq!(Vault::left_out_of_rollback_memory(&client.path()).unwrap(), 0);
+    assert_eq!(Vault::omitted_by_rollback_memory(&client.path()).unwrap().entries, 0);
 }
 
 /// Records that could not be read were taken for unknown ones, and nothing was compared with them.

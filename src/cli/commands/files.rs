@@ -153,7 +153,11 @@ fn to_stdout(open: &Open, path: &[u8]) -> Result<(), Failure> {
     Ok(out.finish()?)
 }
 
-fn to_stream(
+/// Passes the contents of a file to `write`, piece by piece.
+///
+/// # Errors
+/// It is no file, or cannot be read; those of `write`.
+pub fn to_stream(
     open: &Open,
     path: &[u8],
     mut write: impl FnMut(&[u8]) -> Result<(), Failure>,

@@ -1,6 +1,5 @@
 //! `kithfs rollback` and `kithfs accept-rollback`
 
-use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::files::to_stream;
 use crate::cli::args::check::{AcceptRollback, Rollback};
 use crate::cli::args::{MemoryLimit, OpenArgs};
 use crate::cli::display::{JsonPath, Shown, path as shown, utc};
@@ -19,7 +19,7 @@ use crate::cli::terminal::stdout::Out;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::open::{Open, Purpose, find, open};
 use crate::cli::vaults::paths;
-use crate::vault::{Notice, NoticeKind, OpenFlags, SurveyOptions, Vault};
+use crate::vault::{Notice, NoticeKind, SurveyOptions, Vault};
 
 /// A notice. The names of the fields are stable.
 #[derive(Serialize)]
@@ -181,16 +181,17 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     }
     out.finish()?;
     // Changes that another client may have made are listed, but are not an alarm.
-    let left_out = Vault::left_out_of_rollback_memory(&memory).map_err(failed)?;
-    if left_out > 0 {
+    let omitted = Vault::omitted_by_rollback_memory(&memory).map_err(failed)?;
+    if omitted.entries > 0 {
         note(format_args!(
-            "{left_out} entries were not compared: the rollback database has reached its limit; raise it with --rollback-memory SIZE"
+            "{} entries were not compared: the rollback database has reached its limit; raise it with --rollback-memory SIZE",
+            omitted.entries
         ));
     }
-    let unlisted = Vault::unlisted_of_rollback_memory(&memory).map_err(failed)?;
-    if unlisted > 0 {
+    if omitted.notices > 0 {
         note(format_args!(
-            "{unlisted} more of the same kinds were only counted; once those above are accepted or removed, run this again to list them"
+            "{} more of the same kinds were only counted; once those above are accepted or removed, run this again to list them",
+            omitted.notices
         ));
     }
     let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
@@ -266,33 +267,8 @@ fn export(open: &Open, notices: &[Notice], dir: &Path) -> Result<(), Failure> {
 fn copy(open: &Open, plain: &[u8], target: &Object, to: &Path) -> Result<(), Failure> {
     let io = |source| Error::Io { op: "export to", path: to.to_owned(), source };
     let made = target.create_below(plain).map_err(io)?;
+    let mut file = made.file.file();
     // A partial file would be mistaken for a complete one.
-    fill(open, plain, made.file.file(), io).inspect_err(|_| made.remove())
-}
-
-fn fill(
-    open: &Open,
-    plain: &[u8],
-    mut file: &File,
-    io: impl Fn(std::io::Error) -> Error,
-) -> Result<(), Failure> {
-    let failed = open.failed(plain);
-    let node = open.vault.resolve(plain).map_err(&failed)?.node;
-    let handle = open
-        .vault
-        .open_file(node, OpenFlags { read: true, ..OpenFlags::default() })
-        .map_err(&failed)?
-        .handle;
-    let (mut buf, mut at) = (zeroize::Zeroizing::new(vec![0; 1 << 20]), 0);
-    loop {
-        let read = open.vault.read(handle, at, &mut buf).map_err(&failed)?;
-        if read == 0 {
-            break;
-        }
-        file.write_all(&buf[..read]).map_err(&io)?;
-        at += read as u64;
-    }
-    open.vault.release(handle).map_err(&failed)?;
-    open.vault.forget(node, 1);
-    Ok(())
+    to_stream(open, plain, |bytes| Ok(file.write_all(bytes).map_err(io)?))
+        .inspect_err(|_| made.remove())
 }

@@ -24,7 +24,8 @@ use redb::{
 };
 
 use super::blocks::{Definition, Edits, Sealer, View, Writer};
-use super::rows::{EntryKey, FileRow, ID, Id, KEY, NoticeRow, PREFIX, RemovedRow, Row};
+use super::notice::Omitted;
+use super::rows::{EntryKey, FileRow, ID, Id, KEY, NoticeRow, RemovedRow, Row};
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::rollback::memory::PlaceId;
 
@@ -143,19 +144,14 @@ impl Reader {
         Ok(self.removed.get(id)?.and_then(|row| RemovedRow::decode(&row)))
     }
 
-    /// Returns rows of a directory, from the key after `after` on: about `max`, or all that there
-    /// are.
+    /// Returns the rows of entries between two keys: about `max`, or all that there are.
     pub fn rows(
         &self,
-        prefix: &[u8; PREFIX],
-        after: Option<&EntryKey>,
+        from: Bound<&EntryKey>,
+        to: &EntryKey,
         max: usize,
     ) -> Inner<Vec<(EntryKey, Row)>> {
-        let (mut from, mut to) = ([0; KEY], [0xff; KEY]);
-        from[..PREFIX].copy_from_slice(prefix);
-        to[..PREFIX].copy_from_slice(prefix);
-        let from = after.map_or(Bound::Included(&from), Bound::Excluded);
-        let rows = self.entries.range(from, &to, max)?;
+        let rows = self.entries.range(from, to, max)?;
         Ok(rows.into_iter().filter_map(|(key, row)| Some((key, Row::decode(&row)?))).collect())
     }
 }
@@ -303,24 +299,16 @@ impl Db {
         Ok(limit - self.meta(ENTRIES.0)?.unwrap_or(0))
     }
 
-    /// Returns how many entries the last comparison did not record, for want of room.
-    pub fn left_out(&self) -> Inner<u64> {
-        Ok(self.meta(LEFT_OUT)?.unwrap_or(0) as u64)
+    /// Returns what the last comparison has omitted.
+    pub fn omitted(&self) -> Inner<Omitted> {
+        let number = |key| Ok::<_, Fault>(self.meta(key)?.unwrap_or(0) as u64);
+        Ok(Omitted { entries: number(LEFT_OUT)?, notices: number(UNLISTED)? })
     }
 
-    /// Returns how many notices of the last comparison are not among those that it listed.
-    pub fn unlisted(&self) -> Inner<u64> {
-        Ok(self.meta(UNLISTED)?.unwrap_or(0) as u64)
-    }
-
-    /// Records how many notices a comparison did not list.
-    pub fn set_unlisted(&self, notices: u64) -> Inner<()> {
-        self.set_meta(UNLISTED, notices as i64)
-    }
-
-    /// Records how many entries a comparison did not record.
-    pub fn set_left_out(&self, entries: u64) -> Inner<()> {
-        self.set_meta(LEFT_OUT, entries as i64)
+    /// Records what a comparison has omitted.
+    pub fn set_omitted(&self, omitted: Omitted) -> Inner<()> {
+        self.set_meta(LEFT_OUT, omitted.entries as i64)?;
+        self.set_meta(UNLISTED, omitted.notices as i64)
     }
 
     /// Returns when the user last accepted a state, in seconds since 1970.

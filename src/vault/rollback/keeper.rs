@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::database::Db;
 use super::memory::{Base, Done, Held, Memory, Touched};
-use super::notice::{Notice, NoticeKind, SETTLE, SurveyOptions};
+use super::notice::{Notice, Omitted, SETTLE, SurveyOptions};
 use super::places::Place;
 use super::rows::{NoticeRow, short};
 use super::survey::Survey;
@@ -240,21 +240,15 @@ pub(in crate::vault) fn set_limit(path: &Path, bytes: u64) -> Inner<()> {
     Db::open(path)?.set_limit(bytes)
 }
 
-/// Returns how many entries the last comparison did not record, because the database at `path` had
-/// reached its limit.
-pub(in crate::vault) fn left_out(path: &Path) -> Inner<u64> {
-    Db::open(path)?.left_out()
-}
-
-/// Returns how many notices the last comparison with the database at `path` did not list.
-pub(in crate::vault) fn unlisted(path: &Path) -> Inner<u64> {
-    Db::open(path)?.unlisted()
+/// Returns what the last comparison with the database at `path` has omitted.
+pub(in crate::vault) fn omitted(path: &Path) -> Inner<Omitted> {
+    Db::open(path)?.omitted()
 }
 
 fn due_alarms(db: &Db) -> Inner<usize> {
     let options = SurveyOptions::default();
     let counts = |row: &NoticeRow| {
-        NoticeKind::decode(row).is_some_and(|kind| kind.is_alarm())
+        row.is_alarm()
             && !row.silenced
             && options.now - row.first >= options.settle.as_secs() as i64
     };

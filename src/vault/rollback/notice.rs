@@ -2,8 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::rows::NoticeRow;
-
 /// How long a store must have been unchanged before notices are shown.
 pub const SETTLE: Duration = Duration::from_secs(300);
 
@@ -51,6 +49,7 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
+    /// Returns the numbers that a row records: the kind, what was seen, and what is there now.
     pub(super) fn encode(&self) -> (u8, u64, u64) {
         match *self {
             NoticeKind::Older { was, now } => (1, was, now),
@@ -62,17 +61,23 @@ impl NoticeKind {
         }
     }
 
-    /// Returns `None` if there was nothing to report.
-    pub(super) fn decode(row: &NoticeRow) -> Option<NoticeKind> {
-        match row.what {
+    /// Returns the kind of which these are the numbers; `None` if there is nothing to report.
+    pub(super) fn decode(what: u8, was: u64, now: u64) -> Option<NoticeKind> {
+        match what {
             0 => None,
-            1 => Some(NoticeKind::Older { was: row.was, now: row.now }),
-            2 => Some(NoticeKind::PutBack { elsewhere: row.was != 0 }),
-            3 => Some(NoticeKind::Exchanged { elsewhere: row.was != 0 }),
-            4 => Some(NoticeKind::Gone { elsewhere: row.was != 0 }),
-            6 => Some(NoticeKind::Conflict { was: row.was, now: row.now }),
-            _ => Some(NoticeKind::NotCompared { elsewhere: row.was != 0 }),
+            1 => Some(NoticeKind::Older { was, now }),
+            2 => Some(NoticeKind::PutBack { elsewhere: was != 0 }),
+            3 => Some(NoticeKind::Exchanged { elsewhere: was != 0 }),
+            4 => Some(NoticeKind::Gone { elsewhere: was != 0 }),
+            6 => Some(NoticeKind::Conflict { was, now }),
+            _ => Some(NoticeKind::NotCompared { elsewhere: was != 0 }),
         }
+    }
+
+    /// Returns whether both are about the same present state: silencing one silences the other.
+    pub(super) fn is_same_state(&self, other: &NoticeKind) -> bool {
+        let ((what, _, now), (other_what, _, other_now)) = (self.encode(), other.encode());
+        (what, now) == (other_what, other_now)
     }
 
     /// Returns whether another machine's work cannot explain it, as far as this client knows. Other
@@ -107,6 +112,15 @@ pub struct Notice {
     /// This machine has written, removed or replaced the file since. The version of an older file is
     /// the one that it had before.
     pub written: bool,
+}
+
+/// What a comparison with the rollback database has omitted, because its numbers are bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Omitted {
+    /// Entries that were not recorded, because the database has reached its limit.
+    pub entries: u64,
+    /// Notices that were counted and not listed: lists are bounded by 10,000 of each kind.
+    pub notices: u64,
 }
 
 /// Options of a comparison with the rollback database.

@@ -1,6 +1,7 @@
 //! The rows of the rollback database, and how they are encoded.
 
 use super::blocks::{put_number, take_number};
+use super::notice::NoticeKind;
 
 /// Length in bytes of an [`Id`].
 pub(super) const ID: usize = 10;
@@ -15,6 +16,14 @@ pub(super) const KEY: usize = PREFIX + 8;
 pub(super) type EntryKey = [u8; KEY];
 /// Maximum number of names remembered for one removed file.
 const NAMES_MAX: usize = 8;
+
+/// Returns the lowest and the highest key that an entry of a directory can have.
+pub(super) fn keys_of(prefix: &[u8; PREFIX]) -> (EntryKey, EntryKey) {
+    let (mut first, mut last) = ([0; KEY], [0xff; KEY]);
+    first[..PREFIX].copy_from_slice(prefix);
+    last[..PREFIX].copy_from_slice(prefix);
+    (first, last)
+}
 
 /// Returns the [`Id`] for a whole id or hash.
 pub(super) fn short(id: &[u8; 32]) -> Id {
@@ -36,7 +45,7 @@ pub(super) struct Row {
 }
 
 /// The remembered state of an existing file, by its id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileRow {
     /// The highest version seen under any name.
     pub version: u64,
@@ -75,10 +84,8 @@ pub(super) struct RemovedRow {
 /// An unsettled notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoticeRow {
-    /// Kind of the notice; 0: at the moment there is nothing to report.
-    pub what: u8,
-    pub was: u64,
-    pub now: u64,
+    /// `None`: at the moment there is nothing to report.
+    pub kind: Option<NoticeKind>,
     pub seen: i64,
     /// When this entry first had a notice.
     pub first: i64,
@@ -229,11 +236,21 @@ impl RemovedRow {
 }
 
 impl NoticeRow {
+    /// Returns whether it is about the same state as a notice of `kind`.
+    pub fn is_about(&self, kind: &NoticeKind) -> bool {
+        self.kind.as_ref().is_some_and(|own| own.is_same_state(kind))
+    }
+
+    pub fn is_alarm(&self) -> bool {
+        self.kind.as_ref().is_some_and(NoticeKind::is_alarm)
+    }
+
     pub fn encode(&self) -> Vec<u8> {
-        let numbers = [self.was, self.now].map(u64::to_le_bytes).concat();
+        let (what, was, now) = self.kind.as_ref().map_or((0, 0, 0), NoticeKind::encode);
+        let numbers = [was, now].map(u64::to_le_bytes).concat();
         let times = [self.seen, self.first, self.last].map(i64::to_le_bytes).concat();
         let flags = u8::from(self.silenced) | u8::from(self.is_written) << 1;
-        [&[self.what, flags], &numbers[..], &times, &self.path].concat()
+        [&[what, flags], &numbers[..], &times, &self.path].concat()
     }
 
     pub fn decode(bytes: &[u8]) -> Option<NoticeRow> {
@@ -241,7 +258,7 @@ impl NoticeRow {
         let (what, flags) = (t.u8()?, t.u8()?);
         let (silenced, is_written) = (flags & 1 != 0, flags & 2 != 0);
         let (was, now, seen, first, last) = (t.u64()?, t.u64()?, t.i64()?, t.i64()?, t.i64()?);
-        let path = t.0.to_vec();
-        Some(NoticeRow { what, was, now, seen, first, last, silenced, is_written, path })
+        let (kind, path) = (NoticeKind::decode(what, was, now), t.0.to_vec());
+        Some(NoticeRow { kind, seen, first, last, silenced, is_written, path })
     }
 }

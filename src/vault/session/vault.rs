@@ -18,7 +18,7 @@ use crate::vault::core::open_table::Open;
 use crate::vault::core::{Core, vault_lock};
 use crate::vault::error::{Error, Fault, Inner, LockHolder, Result};
 use crate::vault::rollback::keeper::{self, Keeper};
-use crate::vault::rollback::notice::{Notice, SurveyOptions};
+use crate::vault::rollback::notice::{Notice, Omitted, SurveyOptions};
 use crate::vault::share::enter::{self, CreateOptions, CreateShare, IDENTITY_FILE, Vouched};
 use crate::vault::share::{seen, shared, synced};
 use crate::vault::types::{Attr, Handle, NodeId, ROOT, Usage};
@@ -349,22 +349,12 @@ impl Vault {
         keeper::set_limit(path, bytes).map_err(|f| f.at("open", || path.to_owned()))
     }
 
-    /// Returns how many entries the last comparison left out, because the rollback database at
-    /// `path` had reached its limit.
+    /// Returns what the last comparison with the rollback database at `path` has omitted.
     ///
     /// # Errors
     /// The database cannot be opened.
-    pub fn left_out_of_rollback_memory(path: &Path) -> Result<u64> {
-        keeper::left_out(path).map_err(|f| f.at("open", || path.to_owned()))
-    }
-
-    /// Returns how many notices the last comparison with the rollback database at `path` did not
-    /// list: lists are bounded by 10,000 of each kind.
-    ///
-    /// # Errors
-    /// The database cannot be opened.
-    pub fn unlisted_of_rollback_memory(path: &Path) -> Result<u64> {
-        keeper::unlisted(path).map_err(|f| f.at("open", || path.to_owned()))
+    pub fn omitted_by_rollback_memory(path: &Path) -> Result<Omitted> {
+        keeper::omitted(path).map_err(|f| f.at("open", || path.to_owned()))
     }
 
     /// Drops this handle, and returns whether it was the last one: the vault is then closed, and its

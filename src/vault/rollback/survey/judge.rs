@@ -40,7 +40,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::suspect::{DIRECTORY, FILE, Left, Pending, Why};
 use super::vacated::Vacated;
-use super::{BATCH, NOTICES_MAX, PATIENCE, STEPS_MAX, Survey};
+use super::{BATCH, NOTICES_MAX, PATIENCE, RowsLeft, STEPS_MAX, Survey};
 use crate::vault::error::Inner;
 use crate::vault::rollback::memory::{Memory, PlaceId};
 use crate::vault::rollback::notice::{Notice, NoticeKind, SurveyOptions};
@@ -187,7 +187,7 @@ impl Survey<'_> {
 
     /// Returns whether this notice was the last one about an entry.
     fn was(&self, pending: &Pending, kind: &NoticeKind) -> bool {
-        self.before.get(&pending.key).and_then(NoticeKind::decode).as_ref() == Some(kind)
+        self.before.get(&pending.key).and_then(|row| row.kind.as_ref()) == Some(kind)
     }
 
     /// Returns whether the file `row`, which this client knows at the name `removed.over` or has
@@ -270,9 +270,8 @@ impl Survey<'_> {
             if self.was_visited(&place)? {
                 continue;
             }
-            let mut after = None;
-            loop {
-                let (rows, last) = self.some_rows(&place, after.as_ref())?;
+            let mut rest = RowsLeft::All;
+            while let Some(rows) = self.next_rows(&place, &mut rest)? {
                 for row in rows.into_values() {
                     let one = match row.kind {
                         FILE => self.gone(&row.id, row.version)?,
@@ -287,10 +286,6 @@ impl Survey<'_> {
                         Some(false) => return Ok(one),
                         _ => lost = lost.or(one),
                     }
-                }
-                after = last;
-                if after.is_none() {
-                    break;
                 }
             }
         }
@@ -349,7 +344,8 @@ impl Survey<'_> {
 
     fn notice(&self, notices: &mut Notices, pending: &Pending, kind: NoticeKind) {
         let old = self.before.get(&pending.key);
-        let kind = match (kind, old.and_then(NoticeKind::decode)) {
+        let told = old.and_then(|old| old.kind.clone());
+        let kind = match (kind, told) {
             // The other client's changes that explained it are no longer new in the next
             // comparison.
             (NoticeKind::Gone { .. }, Some(told @ NoticeKind::Gone { elsewhere: true })) => told,
@@ -362,14 +358,11 @@ impl Survey<'_> {
             return;
         }
         *listed += 1;
-        let (what, was, now) = kind.encode();
-        let same = old.filter(|old| (old.what, old.now) == (what, now));
+        let same = old.filter(|old| old.is_about(&kind));
         let known_path =
             old.filter(|old| self.memory.open(&old.path).as_deref() == Some(&pending.plain[..]));
         let row = NoticeRow {
-            what,
-            was,
-            now,
+            kind: Some(kind),
             seen: pending
                 .row
                 .as_ref()
@@ -396,17 +389,9 @@ impl Survey<'_> {
             let is_accepted =
                 || self.memory.open(&old.path).is_none_or(|plain| self.options.accepts(&plain));
             if !notices.contains_key(key) && is_recent() && !is_accepted() {
-                notices.insert(
-                    *key,
-                    NoticeRow {
-                        what: 0,
-                        was: 0,
-                        now: 0,
-                        silenced: false,
-                        is_written: false,
-                        ..old.clone()
-                    },
-                );
+                let row =
+                    NoticeRow { kind: None, silenced: false, is_written: false, ..old.clone() };
+                notices.insert(*key, row);
             }
         }
     }
@@ -424,7 +409,7 @@ impl Memory {
         let show = |row: &NoticeRow| {
             Some(Notice {
                 plain: self.open(&row.path).unwrap_or_else(|| b"?".to_vec()),
-                kind: NoticeKind::decode(row)?,
+                kind: row.kind.clone()?,
                 seen: row.seen,
                 first: row.first,
                 due: options.now.saturating_sub(latest.min(options.now)) >= settle

@@ -40,7 +40,7 @@ use self::suspect::{DIRECTORY, FILE, Left, Pending, Step, Thing, Why};
 use self::vacated::{AllVacated, Vacated};
 use self::written::Found;
 use super::memory::{Memory, PlaceId, Touched, prefix};
-use super::notice::{Notice, SurveyOptions};
+use super::notice::{Notice, Omitted, SurveyOptions};
 use super::places::Places;
 use crate::crypto::Tag;
 use crate::format::name::is_control;
@@ -52,7 +52,7 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::fsck::report::join;
 use crate::vault::rollback::database::{Changes, Db, Others, Reader};
 use crate::vault::rollback::rows::{
-    EntryKey, FileRow, ID, Id, KEY, NameTag, NoticeRow, PREFIX, RemovedRow, Row, short,
+    EntryKey, FileRow, ID, Id, NameTag, NoticeRow, PREFIX, RemovedRow, Row, keys_of, short,
 };
 
 const OTHER: u8 = 3;
@@ -113,6 +113,13 @@ struct Present {
     stored: Box<[u8]>,
     /// It is a share, according to the vault itself.
     is_share: bool,
+}
+
+/// Which rows of a directory are still to be read.
+enum RowsLeft {
+    All,
+    After(EntryKey),
+    None,
 }
 
 /// One comparison.
@@ -310,12 +317,11 @@ impl<'a> Survey<'a> {
         let notices = self.judge()?;
         self.write()?;
         self.db.set_others(Others { compared: true, ..self.others })?;
-        self.db.set_left_out(self.left_out)?;
         if !self.options.accept.is_empty() {
             self.db.set_accepted(self.options.now)?;
         }
         self.db.set_notices(&notices.rows)?;
-        self.db.set_unlisted(notices.more)?;
+        self.db.set_omitted(Omitted { entries: self.left_out, notices: notices.more })?;
         Ok(Some(self.memory.shown(&notices.rows, self.options, self.latest)))
     }
 
@@ -386,12 +392,18 @@ impl<'a> Survey<'a> {
         names: &BTreeSet<&[u8]>,
     ) -> Inner<()> {
         let before = (self.left.len(), self.found.len());
-        let is_small = names.len() <= LISTED_MAX
-            && self.reader.rows(&prefix(&here.place), None, LISTED_MAX + 1)?.len() <= LISTED_MAX;
+        let is_small = names.len() <= LISTED_MAX && self.is_small(&here.place)?;
         if is_small && self.directory(dir, here.clone())? {
             return Ok(());
         }
         self.noted(dir, here, names, before)
+    }
+
+    /// Returns whether at most [`LISTED_MAX`] entries of a directory are recorded.
+    fn is_small(&self, place: &PlaceId) -> Inner<bool> {
+        let (first, last) = keys_of(&prefix(place));
+        let rows = self.reader.rows(Bound::Included(&first), &last, LISTED_MAX + 1)?;
+        Ok(rows.len() <= LISTED_MAX)
     }
 
     /// Records that another client has changed the vault, if a new file shows it. After an
@@ -527,9 +539,8 @@ impl<'a> Survey<'a> {
         self.changes.moves.insert(old, Some(new));
         todo.push((old, new))?;
         while let Some((old, new)) = todo.pop()? {
-            let mut after = None;
-            loop {
-                let (rows, last) = self.some_rows(&old, after.as_ref())?;
+            let mut rest = RowsLeft::All;
+            while let Some(rows) = self.next_rows(&old, &mut rest)? {
                 for (key, row) in rows {
                     if row.kind == DIRECTORY {
                         let [old, new] =
@@ -540,10 +551,6 @@ impl<'a> Survey<'a> {
                     self.move_row(key, row, &new)?;
                 }
                 self.write_part()?;
-                after = last;
-                if after.is_none() {
-                    break;
-                }
             }
             self.changes.moves.insert(old, None);
         }
@@ -591,9 +598,8 @@ impl<'a> Survey<'a> {
             if self.was_visited(&place)? {
                 continue;
             }
-            let mut after = None;
-            loop {
-                let (rows, last) = self.some_rows(&place, after.as_ref())?;
+            let mut rest = RowsLeft::All;
+            while let Some(rows) = self.next_rows(&place, &mut rest)? {
                 for (key, row) in rows {
                     match row.kind {
                         DIRECTORY => todo.push(self.memory.place(&place, &row.name, &row.id))?,
@@ -608,10 +614,6 @@ impl<'a> Survey<'a> {
                 }
                 if self.changes.len() >= BATCH {
                     self.write()?;
-                }
-                after = last;
-                if after.is_none() {
-                    break;
                 }
             }
         }
@@ -697,28 +699,35 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Returns some thousand rows of a directory, from the key after `after` on, and the key after
-    /// which the others are; `None` if these are the last ones.
-    fn some_rows(
+    /// Returns some thousand rows of a directory, from `rest` on, and moves `rest` behind them;
+    /// `None` after the last ones.
+    fn next_rows(
         &self,
         place: &PlaceId,
-        after: Option<&EntryKey>,
-    ) -> Inner<(BTreeMap<EntryKey, Row>, Option<EntryKey>)> {
-        let prefix = prefix(place);
-        let read = self.reader.rows(&prefix, after, ROWS)?;
-        let last = read.last().map(|(key, _)| *key);
-        let (mut from, mut to) = ([0; KEY], [0xff; KEY]);
-        from[..PREFIX].copy_from_slice(&prefix);
-        to[..PREFIX].copy_from_slice(&prefix);
-        let from = after.map_or(Bound::Included(from), |after| Bound::Excluded(*after));
+        rest: &mut RowsLeft,
+    ) -> Inner<Option<BTreeMap<EntryKey, Row>>> {
+        let (first, last) = keys_of(&prefix(place));
+        let from = match rest {
+            RowsLeft::All => Bound::Included(first),
+            RowsLeft::After(key) => Bound::Excluded(*key),
+            RowsLeft::None => return Ok(None),
+        };
+        let read = self.reader.rows(from.as_ref(), &last, ROWS)?;
+        *rest = read.last().map_or(RowsLeft::None, |(key, _)| RowsLeft::After(*key));
+        let to = read.last().map_or(last, |(key, _)| *key);
         let mut rows: BTreeMap<EntryKey, Row> = read.into_iter().collect();
-        for (key, row) in self.changes.entries.range((from, Bound::Included(last.unwrap_or(to)))) {
+        for (key, row) in self.changes.entries.range((from, Bound::Included(to))) {
             match row {
                 Some(row) => drop(rows.insert(*key, row.clone())),
                 None => drop(rows.remove(key)),
             }
         }
-        Ok((rows, last))
+        Ok(Some(rows))
+    }
+
+    /// Returns whether nothing in a directory is remembered.
+    fn is_unknown(&self, place: &PlaceId) -> Inner<bool> {
+        Ok(self.next_rows(place, &mut RowsLeft::All)?.is_none_or(|rows| rows.is_empty()))
     }
 
     /// Compares one directory, records new state, and queues its sub-directories. Returns false if it
@@ -758,11 +767,12 @@ impl<'a> Survey<'a> {
         }
         self.visited.add(short(&here.place), Seen::default())?;
         there.sort_unstable();
-        let mut after = None;
+        let (first, last) = keys_of(&prefix(&here.place));
+        let mut from = Bound::Included(first);
         loop {
-            let rows = self.reader.rows(&prefix(&here.place), after.as_ref(), ROWS)?;
-            let Some((last, _)) = rows.last() else { break };
-            after = Some(*last);
+            let rows = self.reader.rows(from.as_ref(), &last, ROWS)?;
+            let Some((key, _)) = rows.last() else { break };
+            from = Bound::Excluded(*key);
             for (key, row) in rows {
                 if there.binary_search(&part(&key)).is_err() {
                     self.absent(key, row, &here)?;
@@ -865,51 +875,36 @@ impl<'a> Survey<'a> {
             }
             _ => (None, false),
         };
-        let unknown = Thing { kind: FILE, id: NOTHING, version: 0 };
+        // Empty, torn or damaged, or the store fails: its state is unknown now.
+        let thing = Thing { kind: FILE, id: NOTHING, version: 0 };
+        let (inside, stored_name, is_share) = (None, stored.into(), false);
+        let mut present =
+            Present { name, copy_of, is_former, thing, inside, stored: stored_name, is_share };
         let stat = match dir.stat(stored) {
             Ok(stat) => stat,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
-            Err(_) => {
-                return Ok(Some(Present {
-                    name,
-                    copy_of,
-                    is_former,
-                    thing: unknown,
-                    inside: None,
-                    stored: stored.into(),
-                    is_share: false,
-                }));
-            }
+            Err(_) => return Ok(Some(present)),
         };
         if !is_touched {
             self.latest = self.latest.max(stat.ctime.secs);
         }
-        let (mut inside, mut is_share) = (None, false);
-        let thing = match stat.kind {
-            Kind::File => match self.header(dir, stored) {
-                Some((id, version)) => Thing { kind: FILE, id, version },
-                // Empty, torn or damaged: its state is unknown now.
-                None => unknown,
-            },
-            Kind::Dir => match self.boundary(folder, dir, stored, &name) {
-                Ok((tag, share)) => {
-                    inside = (!share).then_some(tag);
-                    is_share = share;
-                    Thing { kind: DIRECTORY, id: self.memory.directory_id(&tag), version: 0 }
+        match stat.kind {
+            Kind::File => {
+                if let Some((id, version)) = self.header(dir, stored) {
+                    present.thing = Thing { kind: FILE, id, version };
                 }
-                Err(_) => Thing { kind: DIRECTORY, id: NOTHING, version: 0 },
-            },
-            _ => Thing { kind: OTHER, id: NOTHING, version: 0 },
-        };
-        Ok(Some(Present {
-            name,
-            copy_of,
-            is_former,
-            thing,
-            inside,
-            stored: stored.into(),
-            is_share,
-        }))
+            }
+            Kind::Dir => {
+                present.thing.kind = DIRECTORY;
+                if let Ok((tag, is_share)) = self.boundary(folder, dir, stored, &present.name) {
+                    present.thing.id = self.memory.directory_id(&tag);
+                    present.inside = (!is_share).then_some(tag);
+                    present.is_share = is_share;
+                }
+            }
+            _ => present.thing.kind = OTHER,
+        }
+        Ok(Some(present))
     }
 
     /// Returns the tag of a directory, and whether it is a share.
@@ -1106,7 +1101,7 @@ impl<'a> Survey<'a> {
         } else if present.is_share {
             // The contents of the folder are in the share.
             let place = self.memory.place(&here.place, &present.name, &thing.id);
-            if self.some_rows(&place, None)?.0.is_empty() {
+            if self.is_unknown(&place)? {
                 return Ok(());
             }
             self.vacated.add(Vacated { hash: thing.id, place, pending: None })?;
@@ -1239,7 +1234,7 @@ impl<'a> Survey<'a> {
             return Ok(()); // nothing is judged any more, and the rows may be many
         }
         tracing::debug!(errno = fault.errno(), "rollback database: a directory cannot be read");
-        if self.options.accepts(&plain) || self.some_rows(place, None)?.0.is_empty() {
+        if self.options.accepts(&plain) || self.is_unknown(place)? {
             return Ok(());
         }
         let row = self.row(&key)?;
@@ -1319,10 +1314,8 @@ impl<'a> Survey<'a> {
         }
         if thing.kind == FILE {
             let version = self.seen.get(&thing.id)?.map_or(thing.version, |seen| seen.version);
-            let file = self.file(&thing.id)?;
-            let (names, after) = file.as_ref().map_or((0, 0), |file| (file.names, file.after));
-            let left = file.map_or(NameTag::default(), |file| file.left);
-            let file = FileRow { version, beside: 0, names, after, left };
+            let known = self.file(&thing.id)?.unwrap_or_default();
+            let file = FileRow { version, beside: 0, ..known };
             self.changes.files.insert(thing.id, Some(file));
             self.changes.removed.insert(thing.id, None);
         }
@@ -1348,10 +1341,9 @@ impl<'a> Survey<'a> {
                 Some(old) => FileRow { version: thing.version, ..*old },
                 None => FileRow {
                     version: thing.version,
-                    beside: 0,
                     names: u32::from(is_known),
                     after,
-                    left: NameTag::default(),
+                    ..FileRow::default()
                 },
             };
             if old != Some(file) {

@@ -109,16 +109,13 @@ impl Survey<'_> {
                 }
                 kind => self.explained_kind(kind, &id, &key, &plain),
             };
-            let (what, was, now) = kind.encode();
             let old = self.before.get(&key);
-            if old.is_some_and(|old| old.is_written && old.what != 0) && !kind.is_alarm() {
+            if old.is_some_and(|old| old.is_written && old.kind.is_some()) && !kind.is_alarm() {
                 continue; // the earlier finding stays until the user accepts it
             }
-            let same = old.filter(|old| (old.what, old.now) == (what, now));
+            let same = old.filter(|old| old.is_about(&kind));
             let row = NoticeRow {
-                what,
-                was,
-                now,
+                kind: Some(kind),
                 seen,
                 first: old.map_or(self.options.now, |old| old.first.min(self.options.now)),
                 last: self.options.now,
@@ -138,7 +135,7 @@ impl Survey<'_> {
             && !notice.is_written
             && notice.first <= settled
             && matches!(
-                NoticeKind::decode(notice),
+                notice.kind,
                 Some(NoticeKind::Older { .. } | NoticeKind::PutBack { elsewhere: false })
             )
         {
@@ -151,21 +148,18 @@ impl Survey<'_> {
     pub(super) fn keep_written(&self, notices: &mut BTreeMap<EntryKey, NoticeRow>) -> Inner<()> {
         for (key, old) in self.before.iter().filter(|(_, old)| old.is_written) {
             let plain = self.memory.open(&old.path).unwrap_or_default();
-            let Some(kind) = NoticeKind::decode(old).filter(|_| !self.options.accepts(&plain))
-            else {
+            let Some(kind) = old.kind.clone().filter(|_| !self.options.accepts(&plain)) else {
                 continue;
             };
             let kind = match self.row(key)?.filter(|row| row.kind == FILE) {
                 Some(row) => self.explained_kind(kind, &row.id, key, &plain),
                 None => kind,
             };
-            let is_alarm = |row: &NoticeRow| NoticeKind::decode(row).is_some_and(|k| k.is_alarm());
-            if !kind.is_alarm() && notices.get(key).is_some_and(is_alarm) {
+            if !kind.is_alarm() && notices.get(key).is_some_and(NoticeRow::is_alarm) {
                 continue;
             }
-            let (what, was, now) = kind.encode();
             let (last, silenced) = (self.options.now, old.silenced || self.options.silence);
-            notices.insert(*key, NoticeRow { what, was, now, last, silenced, ..old.clone() });
+            notices.insert(*key, NoticeRow { kind: Some(kind), last, silenced, ..old.clone() });
         }
         Ok(())
     }
