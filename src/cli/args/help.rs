@@ -23,259 +23,9 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Other", &["bench", "completion", "man", "exit-codes", "help"]),
 ];
 
-/// Examples by command: a command line, and what it does.
-const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
-    (
-        "",
-        &[
-            ("kithfs init ~/vault", "make a vault"),
-            ("kithfs mount ~/vault ~/plain", "show it as plain files"),
-            ("kithfs umount ~/plain", "unmount it, with everything written"),
-        ],
-    ),
-    (
-        "init",
-        &[
-            ("kithfs init ~/vault", "a vault of your identity, or with one of its own"),
-            ("kithfs init --signed --name Ann ~/team", "a vault that can have members itself"),
-            ("kithfs init --own-identity ~/vault", "a vault with a passphrase of its own"),
-        ],
-    ),
-    (
-        "mount",
-        &[
-            ("kithfs mount ~/vault ~/plain", "in the background; ~/plain may be missing"),
-            ("kithfs mount --idle 10m ~/vault ~/plain", "unmount after ten minutes without use"),
-            ("kithfs mount --lock-on suspend ~/vault ~/plain", "lock it before the machine sleeps"),
-            ("kithfs mount --read-only ~/vault ~/plain", "allow no writes"),
-            (
-                "kithfs mount --guard ~/vault ~/plain",
-                "an existing ~/plain, in which nothing lands while unmounted",
-            ),
-            ("kithfs mount -f --log-level debug ~/vault ~/plain", "in the foreground, with a log"),
-        ],
-    ),
-    (
-        "umount",
-        &[
-            ("kithfs umount ~/plain", "wait until everything is written"),
-            ("kithfs umount --lazy ~/plain", "hide a busy mount at once"),
-        ],
-    ),
-    ("mounts", &[("kithfs mounts --json", "for scripts")]),
-    (
-        "vaults",
-        &[
-            ("kithfs vaults add photos ~/vault ~/plain", "then: kithfs open photos"),
-            ("kithfs vaults list", "all names"),
-        ],
-    ),
-    ("vaults list", &[("kithfs vaults list", "names, paths and options")]),
-    (
-        "vaults add",
-        &[("kithfs vaults add photos --idle 1h ~/vault ~/plain", "with options of `mount`")],
-    ),
-    ("vaults remove", &[("kithfs vaults remove photos", "forgets the name, not the vault")]),
-    (
-        "vaults set",
-        &[
-            ("kithfs vaults set photos --idle 10m", "all other options stay"),
-            ("kithfs vaults set photos --unset idle", "removes an option"),
-            (
-                "kithfs vaults set photos --lock-on screen,suspend --notify on",
-                "also locks by itself",
-            ),
-        ],
-    ),
-    ("open", &[("kithfs open photos", "a name that `vaults add` has stored")]),
-    (
-        "close",
-        &[
-            ("kithfs close photos", "wait until everything is written"),
-            ("kithfs close --all", "everything that is open"),
-        ],
-    ),
-    (
-        "lock",
-        &[
-            ("kithfs lock", "everything that is open, at once"),
-            ("kithfs lock photos", "one vault, by name or mount point"),
-        ],
-    ),
-    ("status", &[("kithfs status", "what is open, and what needs attention")]),
-    (
-        "passphrase",
-        &[
-            ("kithfs passphrase change ~/vault", "also with the recovery code, if it is lost"),
-            ("kithfs passphrase add ~/vault --new-recovery-code", "print another recovery code"),
-            ("kithfs passphrase list ~/vault", "all ways in"),
-        ],
-    ),
-    ("passphrase add", &[("kithfs passphrase add ~/vault --new-key-file ~/usb/key", "a key file")]),
-    (
-        "passphrase change",
-        &[("kithfs passphrase change ~/vault", "asks for the old and the new one")],
-    ),
-    ("passphrase remove", &[("kithfs passphrase remove ~/vault --slot 3", "as `list` numbers it")]),
-    ("passphrase remember", &[("kithfs passphrase remember ~/vault", "in the session's keyring")]),
-    ("passphrase forget", &[("kithfs passphrase forget ~/vault", "from the session's keyring")]),
-    ("passphrase list", &[("kithfs passphrase list ~/vault", "passphrases, codes, key files")]),
-    (
-        "identity",
-        &[
-            ("kithfs identity new --name Ann", "once, before you share"),
-            ("kithfs identity export > ann.key", "the public key, for others"),
-            ("kithfs identity show", "the fingerprint, to read out to them"),
-            ("kithfs identity adopt ~/vault", "take over a vault with an identity of its own"),
-        ],
-    ),
-    ("identity new", &[("kithfs identity new --name Ann", "members will see Ann")]),
-    ("identity show", &[("kithfs identity show", "fingerprint, key, and a QR code")]),
-    ("identity export", &[("kithfs identity export > ann.key", "to send to others")]),
-    ("identity name", &[("kithfs identity name Ann", "what members of new shares see")]),
-    ("identity adopt", &[("kithfs identity adopt ~/vault", "asks for both passphrases")]),
-    ("identity passphrase", &[("kithfs identity passphrase change", "of your identity")]),
-    (
-        "identity passphrase add",
-        &[("kithfs identity passphrase add --new-recovery-code", "print another recovery code")],
-    ),
-    (
-        "identity passphrase change",
-        &[("kithfs identity passphrase change", "asks for the old and the new one")],
-    ),
-    (
-        "identity passphrase remove",
-        &[("kithfs identity passphrase remove --slot 3", "as `list` numbers it")],
-    ),
-    (
-        "identity passphrase remember",
-        &[("kithfs identity passphrase remember", "in the session's keyring")],
-    ),
-    (
-        "identity passphrase forget",
-        &[("kithfs identity passphrase forget", "from the session's keyring")],
-    ),
-    (
-        "identity passphrase list",
-        &[("kithfs identity passphrase list", "passphrases, codes, key files")],
-    ),
-    (
-        "contact",
-        &[
-            ("kithfs contact add Bob - < bob.key", "record a public key"),
-            ("kithfs contact verify Bob", "after you have compared fingerprints"),
-        ],
-    ),
-    ("contact add", &[("kithfs contact add Bob kith1...", "the line of `identity export`")]),
-    ("contact list", &[("kithfs contact list", "who is new, verified or CHANGED")]),
-    ("contact verify", &[("kithfs contact verify Bob", "shows the fingerprint, and asks")]),
-    ("contact remove", &[("kithfs contact remove Bob", "shares are unchanged")]),
-    ("accept", &[("kithfs accept bob.invitation", "then mount the folder of the share")]),
-    (
-        "share",
-        &[
-            ("kithfs share create ~/vault/projects", "turn a folder into a share"),
-            ("kithfs share add ~/vault/projects Bob --role writer", "a verified contact"),
-            ("kithfs share invite ~/vault/projects Bob -o bob.invitation", "to send to Bob"),
-            ("kithfs share remove ~/vault/projects Bob", "with a new folder key"),
-        ],
-    ),
-    ("share create", &[("kithfs share create ~/vault/projects", "makes the folder if needed")]),
-    (
-        "share add",
-        &[("kithfs share add ~/vault/projects Bob --role reader", "or changes the role")],
-    ),
-    ("share remove", &[("kithfs share remove ~/vault/projects Bob", "by name or fingerprint")]),
-    ("share list", &[("kithfs share list ~/vault/projects", "members and their roles")]),
-    ("share log", &[("kithfs share log ~/vault/projects", "who changed what, and when")]),
-    ("share rekey", &[("kithfs share rekey --eager ~/vault/projects", "seal all contents again")]),
-    ("share settle", &[("kithfs share settle ~/vault/projects", "shows the heads of a fork")]),
-    (
-        "share invite",
-        &[("kithfs share invite ~/vault/projects Bob -o bob.invitation", "holds no secret")],
-    ),
-    ("who-can-read", &[("kithfs who-can-read ~/vault/projects/plan.txt", "everybody with a key")]),
-    (
-        "set",
-        &[
-            ("kithfs set --synced ~/vault", "a sync tool keeps it equal on several machines"),
-            ("kithfs set --shared /srv/vault", "several machines or users mount it at a time"),
-        ],
-    ),
-    ("info", &[("kithfs info ~/vault", "needs no passphrase")]),
-    (
-        "fsck",
-        &[
-            ("kithfs fsck ~/vault", "verify every byte"),
-            ("kithfs fsck --repair --dry-run ~/vault", "what a repair would do"),
-            ("kithfs fsck --repair --salvage ~/good ~/vault", "save the good bytes first"),
-        ],
-    ),
-    (
-        "rollback",
-        &[
-            ("kithfs rollback ~/vault", "what is older than this machine has seen it"),
-            ("kithfs rollback --export ~/old ~/vault", "keep a copy of those files"),
-        ],
-    ),
-    ("accept-rollback", &[("kithfs accept-rollback ~/vault", "after you have restored a backup")]),
-    (
-        "ls",
-        &[
-            ("kithfs ls -l ~/vault letters", "a folder"),
-            ("kithfs ls ~/vault/letters", "the same in one word"),
-        ],
-    ),
-    ("cat", &[("kithfs cat ~/vault letters/ann.txt", "to stdout")]),
-    (
-        "get",
-        &[
-            ("kithfs get ~/vault letters/ann.txt", "to the current directory"),
-            ("kithfs get ~/vault/letters/ann.txt ~/ann.txt", "to another place"),
-        ],
-    ),
-    (
-        "put",
-        &[
-            ("kithfs put ~/vault letters ann.txt", "into a folder"),
-            ("date | kithfs put ~/vault/now.txt", "from stdin"),
-        ],
-    ),
-    ("rm", &[("kithfs rm -r ~/vault letters", "a folder and its contents")]),
-    ("mkdir", &[("kithfs mkdir -p ~/vault notes/2026", "with its parents")]),
-    ("import", &[("kithfs import ~/pictures ~/vault/pictures", "run it again to continue")]),
-    (
-        "export",
-        &[
-            ("kithfs export ~/vault ~/backup", "all of it"),
-            ("kithfs export ~/vault pictures ~/pictures", "one folder"),
-        ],
-    ),
-    (
-        "map",
-        &[
-            ("kithfs map ~/vault letters", "where its ciphertext is"),
-            ("kithfs map --reverse ~/vault CIPHERPATH", "what a file of ciphertext is"),
-        ],
-    ),
-    ("bench", &[("kithfs bench --quick ~", "a first impression of this disk")]),
-    (
-        "completion",
-        &[
-            (
-                "kithfs completion bash > ~/.local/share/bash-completion/completions/kithfs",
-                "bash; create the directory first",
-            ),
-            (
-                "kithfs completion zsh > ~/.zfunc/_kithfs",
-                "zsh, with `fpath=(~/.zfunc $fpath)` before `compinit` in ~/.zshrc",
-            ),
-            ("kithfs completion fish > ~/.config/fish/completions/kithfs.fish", "fish"),
-        ],
-    ),
-    ("man", &[("kithfs man ~/.local/share/man/man1", "then: man kithfs-mount")]),
-    ("exit-codes", &[("kithfs exit-codes", "a table in Markdown")]),
-];
+/// Examples by command, in paragraphs: the command in brackets, then lines with a command line and
+/// what it does.
+const EXAMPLES: &str = include_str!("examples.txt");
 
 const HEADING: Style = Style::new().effects(Effects::BOLD.insert(Effects::UNDERLINE));
 const LITERAL: Style = Style::new().bold();
@@ -284,13 +34,20 @@ const LITERAL: Style = Style::new().bold();
 pub fn command() -> Command {
     let command = with_examples(Cli::command(), "");
     let overview = overview(&command);
-    let codes = format!("{}\n{}", text(examples(""), true), Exit::text_table());
+    let codes = format!("{}\n{}", text(&examples(""), true), Exit::text_table());
     command.help_template(overview).after_long_help(codes)
 }
 
 /// Returns the examples of the command with this name, such as `identity new`.
-pub fn examples(name: &str) -> &'static [(&'static str, &'static str)] {
-    EXAMPLES.iter().find(|(of, _)| *of == name).map_or(&[], |(_, examples)| examples)
+pub fn examples(name: &str) -> Vec<(&'static str, &'static str)> {
+    let title = format!("[{name}]");
+    let mut paragraphs = EXAMPLES.split("\n\n").filter_map(|text| text.split_once('\n'));
+    let found = paragraphs.find(|(of, _)| *of == title);
+    found.into_iter().flat_map(|(_, lines)| lines.lines()).filter_map(example).collect()
+}
+
+fn example(line: &str) -> Option<(&str, &str)> {
+    line.split_once("  # ")
 }
 
 /// Returns the name of a subcommand as in [`examples`].
@@ -299,7 +56,7 @@ pub fn below(name: &str, sub: &str) -> String {
 }
 
 fn with_examples(command: Command, name: &str) -> Command {
-    let command = match examples(name) {
+    let command = match &examples(name)[..] {
         [] => command,
         some => command.after_help(text(some, true)),
     };
@@ -372,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_example_is_understood() {
-        for (line, _) in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
+        for (line, _) in EXAMPLES.lines().filter_map(example) {
             let line = line.split(" < ").next().unwrap().split(" > ").next().unwrap();
             let line = line.strip_prefix("date | ").unwrap_or(line);
             let parsed = command().try_get_matches_from(line.split(' '));

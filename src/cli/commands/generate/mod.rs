@@ -123,7 +123,7 @@ fn complete(page: &str, name: &str) -> String {
         let rows: String = rows.iter().map(row).collect();
         if rows.is_empty() { rows } else { format!(".SH {title}\n{rows}") }
     };
-    let owned = |rows: &'static [(&str, &str)]| -> Vec<(String, &str)> {
+    let owned = |rows: &[(&'static str, &'static str)]| -> Vec<(String, &'static str)> {
         rows.iter().map(|(term, what)| ((*term).to_owned(), *what)).collect()
     };
     let codes: Vec<(String, &str)> =
@@ -131,7 +131,7 @@ fn complete(page: &str, name: &str) -> String {
     [
         page.to_owned(),
         entries("\"MOUNT(8) AND FSTAB\"", &owned(if name == "mount" { HELPER } else { &[] })),
-        entries("EXAMPLES", &owned(help::examples(name))),
+        entries("EXAMPLES", &owned(&help::examples(name))),
         entries("FILES", &owned(FILES)),
         entries("ENVIRONMENT", &owned(VARIABLES)),
         entries("\"EXIT STATUS\"", &codes),
