@@ -185,8 +185,7 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
         return Err(Error::Usage("get copies one file; use export for directories".into()).into());
     };
     if let Some(file) = file.as_deref().filter(|file| !file.exists() && *file != Path::new("-")) {
-        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
-        local::check_writable(dir.unwrap_or(Path::new("."))).map_err(|source| Error::Io {
+        local::check_writable(local::parent(file)).map_err(|source| Error::Io {
             op: "write",
             path: file.to_owned(),
             source,
@@ -239,7 +238,7 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let place = place.as_deref().unwrap_or(target);
     let name =
         file_name(place).ok_or_else(|| failed(std::io::Error::from_raw_os_error(libc::EISDIR)))?;
-    let dir = place.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = local::parent(place);
     let dir = open.open_target(dir).map_err(failed)?.ok_or_else(|| open.within("write", target))?;
     let partial = new_partial_name().into_bytes();
     let new = dir.create(&partial, 0o600).map_err(failed)?;

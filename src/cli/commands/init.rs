@@ -192,9 +192,7 @@ fn check_empty(vault: &Path) -> Result<bool, Error> {
             Some(_) => Err(Error::InitNotEmpty(vault.to_owned())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = vault.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = parent.unwrap_or(Path::new("."));
-            match local::check_writable(parent) {
+            match local::check_writable(local::parent(vault)) {
                 Ok(()) => Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     Err(Error::NoParent { op: "init", path: vault.to_owned() })

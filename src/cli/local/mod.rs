@@ -25,6 +25,11 @@ pub fn os_str(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
 
+/// Returns the directory that contains a path.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Returns whether a name is valid in a directory of the system. The vault guarantees it; writes
 /// outside must not depend on that.
 pub fn is_plain_name(name: &[u8]) -> bool {

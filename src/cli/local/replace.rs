@@ -30,7 +30,7 @@ pub fn replace<E: From<Error>>(
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
         other => other.map_err(failed("find"))?,
     };
-    let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = super::parent(&target);
     let name =
         target.file_name().ok_or_else(|| failed("write")(io::ErrorKind::InvalidInput.into()))?;
     let dir = OsDir::open(dir).map_err(failed("write beside"))?;

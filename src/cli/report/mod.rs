@@ -21,7 +21,7 @@ use std::path::Path;
 use crate::cli::display::{Line, word};
 use crate::cli::error::{ALLOW_COST_VARIABLE, Error};
 use crate::cli::exit::Exit;
-use crate::cli::local::os_str;
+use crate::cli::local::{os_str, parent};
 use crate::cli::terminal::color::{ERROR, HINT, NOTE};
 use crate::cli::user::ssh_voucher::{NAMESPACE, VoucherError};
 use crate::cli::vaults::paths::split_vault;
@@ -253,8 +253,7 @@ fn hint(error: &Error) -> Option<String> {
             "check the path, and whether its disk is mounted; `kithfs init` creates a new vault".to_owned()
         }
         Error::MountPoint { path, source } if source.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = parent.unwrap_or(Path::new("."));
+            let parent = parent(path);
             if path.is_symlink() {
                 "it is a symbolic link to nothing; choose another mount point".to_owned()
             } else if parent.is_dir() {
@@ -427,11 +426,6 @@ fn hint(error: &Error) -> Option<String> {
         _ => return None,
     };
     Some(text)
-}
-
-/// Returns the directory that contains a path.
-fn parent(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Returns how a line of a text file is corrected.

@@ -84,7 +84,7 @@ impl NewIdentity {
     /// Those of [`NewIdentity::write`], and [`Error::IdentityExists`].
     pub fn write_new(&self, path: &Path) -> Result<(), Failure> {
         let failed = |op| move |source| Error::Io { op, path: path.to_owned(), source };
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = local::parent(path);
         let mut new = tempfile::Builder::new()
             .prefix(".kithfs-new-")
             .tempfile_in(dir)

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::vault::error::Fault;
 use crate::vault::fsck::remedy::{Action, Remedy};
 
@@ -67,7 +69,7 @@ pub struct CheckFault {
 }
 
 /// Numbers of faults that were only counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct More {
     /// Damage.
     pub faults: u64,
@@ -76,7 +78,12 @@ pub struct More {
     /// Objects that earlier repairs moved to `lost+found`.
     pub kept: u64,
     /// Marked entries and conflict copies.
+    #[serde(skip_serializing_if = "is_zero")]
     pub notes: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Why an entry has a note. It is no fault: all of it can be read.
@@ -115,7 +122,7 @@ impl More {
 pub const UNUSED_MAX: usize = 100_000;
 
 /// Control files at the share's root to which nothing refers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unused {
     /// Number of files.
     pub files: u64,

@@ -11,7 +11,9 @@ use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::stdout::Out;
-use crate::vault::{CheckFault, CheckNote, CheckReport, NoteKind, Outcome, RepairReport};
+use crate::vault::{
+    CheckFault, CheckNote, CheckReport, More, NoteKind, Outcome, RepairReport, Unused,
+};
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -56,21 +58,6 @@ pub(super) struct Report {
     repairs: bool,
 }
 
-#[derive(Clone, Copy, Serialize)]
-struct More {
-    faults: u64,
-    residue: u64,
-    kept: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    notes: u64,
-}
-
-impl More {
-    fn of(more: &crate::vault::More) -> More {
-        More { faults: more.faults, residue: more.residue, kept: more.kept, notes: more.notes }
-    }
-}
-
 #[derive(Serialize)]
 struct Note {
     plain: JsonPath,
@@ -90,12 +77,6 @@ impl Note {
         };
         Note { plain: JsonPath::from_bytes(&found.plain), what }
     }
-}
-
-#[derive(Serialize)]
-struct Unused {
-    files: u64,
-    bytes: u64,
 }
 
 /// Control files that were removed, and where they are kept.
@@ -244,11 +225,11 @@ impl Report {
             in_journal: 0,
             kept_in: None,
             left: None,
-            unused: unused.map(|crate::vault::Unused { files, bytes }| Unused { files, bytes }),
+            unused: *unused,
             pruned: None,
             unlooked: *unlooked,
             strangers: *strangers,
-            more: (*more != crate::vault::More::default()).then(|| More::of(more)),
+            more: (*more != More::default()).then_some(*more),
             repairs,
         }
     }

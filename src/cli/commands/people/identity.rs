@@ -48,7 +48,7 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
     if path.symlink_metadata().is_ok() {
         return Err(Error::IdentityExists(path).into());
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = local::parent(&path);
     local::check_can_make(dir).map_err(|source| Error::Io {
         op: "make identity",
         path: path.clone(),

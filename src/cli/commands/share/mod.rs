@@ -507,8 +507,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     let to_stdout = args.output == Path::new("-");
     let is_new = !to_stdout && !args.output.exists();
     if !to_stdout {
-        let dir = args.output.parent().filter(|dir| !dir.as_os_str().is_empty());
-        local::check_writable(dir.unwrap_or(Path::new("."))).map_err(|source| Error::Io {
+        local::check_writable(local::parent(&args.output)).map_err(|source| Error::Io {
             op: "write invitation",
             path: args.output.clone(),
             source,

@@ -22,29 +22,14 @@ use crate::vault::{Pending, ShareProgress};
 /// The remaining work in JSON. The names of the fields are stable.
 #[derive(Serialize)]
 pub struct Left {
-    files: u64,
-    bytes: u64,
-    bytes_total: u64,
+    #[serde(flatten)]
+    left: Pending,
     percent: f64,
-    names: u64,
-    headers: u64,
-    conflicts: u64,
-    skipped: u64,
 }
 
 impl From<&Pending> for Left {
     fn from(left: &Pending) -> Left {
-        let Pending { files, bytes, bytes_total, names, headers, conflicts, skipped } = *left;
-        Left {
-            files,
-            bytes,
-            bytes_total,
-            percent: percent(left),
-            names,
-            headers,
-            conflicts,
-            skipped,
-        }
+        Left { left: *left, percent: percent(left) }
     }
 }
 

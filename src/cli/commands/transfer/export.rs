@@ -14,7 +14,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rustix::fs::FileType;
 
 use super::{
-    Attributes, EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents,
+    Attributes, EntryError, SHORTER, Tally, attributes, call, local, path_of, same_attributes,
+    same_contents,
 };
 use crate::cli::daemon::signals;
 use crate::cli::display::Shown;
@@ -97,12 +98,7 @@ struct Level<'a> {
 impl<'a> Export<'a, '_> {
     /// Reports a failure for an entry of the current directory, or for the directory itself.
     fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
-        let mut path = self.plain.to_vec();
-        for part in [&self.descent.path()[..], name.unwrap_or_default()] {
-            if !part.is_empty() {
-                path = join(&path, part);
-            }
-        }
+        let path = path_of(self.plain, &self.descent, name);
         self.tally.failed(Shown(if path.is_empty() { b"/" } else { &path }), error);
     }
 

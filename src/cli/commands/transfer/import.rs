@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::super::files::Partial;
 use super::{
-    EntryError, SHORTER, Tally, attributes, call, local, same_attributes, same_contents,
+    EntryError, SHORTER, Tally, attributes, call, local, path_of, same_attributes, same_contents,
     set_metadata,
 };
 use crate::cli::daemon::signals;
@@ -17,7 +17,6 @@ use crate::cli::local::{
     DataRanges, Descent, Id, Names, Object, RangeError, may_be_left_out, mtime,
 };
 use crate::cli::vaults::nodes::{BLOCK, Node, caller, is_partial, partial_name};
-use crate::cli::vaults::paths::join;
 use crate::store::{Kind, RenameMode};
 use crate::vault::{NodeId, SetAttr, SetXattr, Vault};
 
@@ -120,12 +119,7 @@ fn kind(stat: &Metadata) -> Option<Kind> {
 impl<'a> Import<'a, '_> {
     /// Reports a failure for an entry of the current directory, or for the directory itself.
     fn failed(&mut self, name: Option<&[u8]>, error: &EntryError) {
-        let mut path = self.shown.as_os_str().as_bytes().to_vec();
-        for part in [&self.descent.path()[..], name.unwrap_or_default()] {
-            if !part.is_empty() {
-                path = join(&path, part);
-            }
-        }
+        let path = path_of(self.shown.as_os_str().as_bytes(), &self.descent, name);
         self.tally.failed(Shown(&path), error);
     }
 

@@ -24,12 +24,12 @@ use crate::cli::daemon::signals;
 use crate::cli::display::{self, Shown, path as shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::local::{self as files, DataRanges, Object, RangeError};
+use crate::cli::local::{self as files, DataRanges, Descent, Object, RangeError};
 use crate::cli::report::{Failure, note};
 use crate::cli::terminal::progress::{self, Progress};
 use crate::cli::vaults::nodes::{self, BLOCK, Node, OpenFile, names};
 use crate::cli::vaults::open::{Purpose, open};
-use crate::cli::vaults::paths;
+use crate::cli::vaults::paths::{self, join};
 use crate::store::{Kind, SetTime};
 use crate::vault::{self, Attr, NodeId, SetAttr, Vault};
 
@@ -196,6 +196,17 @@ impl Tally {
     fn is_full(&self) -> bool {
         matches!(self.stopped, Some((Stop::Full, _)))
     }
+}
+
+/// Returns the path of an entry of the current directory of a copy, or of that directory itself.
+fn path_of(top: &[u8], descent: &Descent, name: Option<&[u8]>) -> Vec<u8> {
+    let mut path = top.to_vec();
+    for part in [&descent.path()[..], name.unwrap_or_default()] {
+        if !part.is_empty() {
+            path = join(&path, part);
+        }
+    }
+    path
 }
 
 /// Returns the bytes that this user may still write to a filesystem.
