@@ -37,7 +37,7 @@ use crate::vault::core::known_names::Census;
 use crate::vault::directory::census::Counted;
 use crate::vault::directory::names::{Meaning, Sealed};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::keyring::keys::ShareKeys;
+use crate::vault::keyring::keys::{Epoch, ShareKeys};
 use crate::vault::types::{NodeId, ROOT};
 
 /// Up to this many explained tags are tried one by one. Of more, only those that the census shows.
@@ -58,6 +58,9 @@ type Found = Option<(Vec<u8>, Option<Stat>)>;
 
 /// A plain name and a suffix as stored.
 type Split<'a> = (&'a [u8], &'a [u8]);
+
+/// What determines a stored name: the tag and the epoch under which a name is sealed, and the name.
+type Seal<'e, 'n> = (Tag, &'e Epoch, Split<'n>);
 
 /// Returns the parts of which a shown name may consist, as a whole plain name first.
 fn splits(name: &[u8]) -> impl Iterator<Item = Split<'_>> {
@@ -114,16 +117,28 @@ impl Folder<'_> {
     /// Returns the entry that has `name`, if it is not the current epoch's entry with the
     /// directory's own tag and without a suffix.
     fn found_besides(&self, name: &[u8]) -> Inner<Found> {
-        if let Some(found) = self.has_first(name, None, 1)? {
-            return Ok(Some(found));
-        }
-        if let Some(found) = self.has_first_lately(name)? {
+        if !self.is_vacated(name)
+            && let Some(found) = self.first_besides(name)?
+        {
             return Ok(Some(found));
         }
         if let Some(stored) = self.has_mark(name, None)? {
             return Ok(self.there(&stored)?.map(|stat| (stored, Some(stat))));
         }
         self.has_stored(name)
+    }
+
+    /// Returns the entry that has `name` as its first one, with the same exception. One that the
+    /// census does not show is looked for too, if the census may not be current.
+    fn first_besides(&self, name: &[u8]) -> Inner<Found> {
+        let others = self.others()?;
+        let is_tried = matches!(others, Others::All(_));
+        // The first claim is that of the exception.
+        let found = self.first_of(self.claims(name, others, None).skip(1), None)?;
+        if found.is_some() || is_tried || self.census()?.is_certain {
+            return Ok(found);
+        }
+        self.first_of(self.claims(name, Others::All(self.shown_tags()?), None), None)
     }
 
     fn is_vacated(&self, name: &[u8]) -> bool {
@@ -232,59 +247,49 @@ impl Folder<'_> {
     }
 
     /// Returns the stored names of one way to take a name apart, under these tags.
-    fn entries(&self, tags: Vec<Tag>, (plain, suffix): Split) -> impl Iterator<Item = Vec<u8>> {
-        tags.into_iter().flat_map(move |tag| {
-            let entry = |stored: StoredName| [stored.entry(), suffix].concat();
-            self.encodings(&tag, plain).map(entry).collect::<Vec<_>>()
-        })
+    fn entries(&self, tags: Vec<Tag>, split: Split) -> impl Iterator<Item = Vec<u8>> {
+        self.seals(tags, split).filter_map(|seal| self.entry(seal))
     }
 
-    /// Returns the entries that claim `name` as their first one, in the order of their claims: the
-    /// whole name under the directory's own tag and then under the explained ones, each under every
-    /// epoch's key; then split before each possible suffix.
-    fn claims(
+    /// Returns what determines those stored names, each under every epoch's key.
+    fn seals<'n>(&self, tags: Vec<Tag>, split: Split<'n>) -> impl Iterator<Item = Seal<'_, 'n>> {
+        let epochs = move |tag| self.keys().all_epochs().map(move |epoch| (tag, epoch, split));
+        tags.into_iter().flat_map(epochs)
+    }
+
+    fn entry(&self, (tag, epoch, (plain, suffix)): Seal) -> Option<Vec<u8>> {
+        let stored = self.keys().names_of(epoch).encode(&tag, plain)?;
+        Some([stored.entry(), suffix].concat())
+    }
+
+    /// Returns what determines the entries that claim `name` as their first one, in the order of
+    /// their claims: the whole name under the directory's own tag and then under the explained ones,
+    /// each under every epoch's key; then split before each possible suffix.
+    fn claims<'n>(
         &self,
-        name: &[u8],
+        name: &'n [u8],
         others: Others,
         known: Option<&Sealed>,
-    ) -> impl Iterator<Item = Vec<u8>> {
-        splits(name).flat_map(move |split| self.entries(self.tags_of(split, &others, known), split))
+    ) -> impl Iterator<Item = Seal<'_, 'n>> {
+        splits(name).flat_map(move |split| self.seals(self.tags_of(split, &others, known), split))
     }
 
-    /// Returns the entry that has `name` as its first one; `known` is known to exist. The first
-    /// `skipped` claims are known not to.
-    fn has_first(
-        &self,
-        name: &[u8],
-        known: Option<(&[u8], &Sealed)>,
-        skipped: usize,
-    ) -> Inner<Found> {
+    /// Returns the entry that has `name` as its first one; `known` is known to exist.
+    fn has_first(&self, name: &[u8], known: Option<(&[u8], &Sealed)>) -> Inner<Found> {
         let count = if self.is_vacated(name) { 1 } else { usize::MAX };
-        if skipped >= count {
-            return Ok(None);
-        }
         let (entry, sealed) = known.unzip();
-        self.first_of(self.claims(name, self.others()?, sealed).take(count).skip(skipped), entry)
+        self.first_of(self.claims(name, self.others()?, sealed).take(count), entry)
     }
 
-    /// Returns the entry that has `name` as its first one and that the census does not show, if the
-    /// census may not be current.
-    fn has_first_lately(&self, name: &[u8]) -> Inner<Found> {
-        let is_tried = self.core.explained(&self.tag)?.len() <= TRIED_MAX;
-        if is_tried || self.is_vacated(name) || self.census()?.is_certain {
-            return Ok(None);
-        }
-        self.first_of(self.claims(name, Others::All(self.shown_tags()?), None), None)
-    }
-
-    /// Returns the first of these entries that exists; `known` is known to.
-    fn first_of(
+    /// Returns the first entry of these claims that exists; `known` is known to.
+    fn first_of<'a>(
         &self,
-        claims: impl Iterator<Item = Vec<u8>>,
+        claims: impl Iterator<Item = Seal<'a, 'a>>,
         known: Option<&[u8]>,
     ) -> Inner<Found> {
+        let entries = claims.filter_map(|seal| self.entry(seal));
         // A name that is too long for any store is not looked up.
-        for entry in claims.filter(|entry| entry.len() <= NAME_MAX) {
+        for entry in entries.filter(|entry| entry.len() <= NAME_MAX) {
             if known == Some(&*entry) {
                 return Ok(Some((entry, None)));
             }
@@ -399,7 +404,7 @@ impl Folder<'_> {
             return Ok(Some(name));
         }
         let is_free = stored.len() <= NAME_MAX
-            && self.has_first(stored, None, 0)?.is_none()
+            && self.has_first(stored, None)?.is_none()
             && self.has_mark(stored, None)?.is_none();
         Ok(is_free.then(|| stored.to_vec()))
     }
@@ -413,7 +418,7 @@ impl Folder<'_> {
         }
         let has = self.is_explained(&sealed.tag)?
             && self
-                .has_first(&name, Some((stored, sealed)), 0)?
+                .has_first(&name, Some((stored, sealed)))?
                 .is_some_and(|(entry, _)| entry == stored);
         Ok(has.then_some(name))
     }
@@ -430,7 +435,7 @@ impl Folder<'_> {
     }
 
     fn is_owner_of_mark(&self, stored: &[u8], name: &[u8]) -> Inner<bool> {
-        Ok(self.has_first(name, None, 0)?.is_none()
+        Ok(self.has_first(name, None)?.is_none()
             && self.has_mark(name, Some(stored))?.as_deref() == Some(stored))
     }
 
