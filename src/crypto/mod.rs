@@ -19,6 +19,7 @@ pub mod hctr2;
 pub mod heap;
 pub mod keys;
 pub mod labels;
+pub mod plain;
 pub mod random;
 pub mod signature;
 pub mod stack;
@@ -43,6 +44,7 @@ pub use keys::{
 };
 pub use labels::Label;
 pub use password::{Argon2Params, PasswordError, stretch};
+pub use plain::Plain;
 pub use random::Random;
 pub use record::{RECORD_OVERHEAD, RecordCipher};
 pub use segment::{ChunkKeys, SegmentKey};

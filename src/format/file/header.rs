@@ -32,11 +32,9 @@
 //!      data                     sealed, small form only
 //! ```
 
-use zeroize::Zeroizing;
-
 use super::layout::{HEADER_SIGNED, Layout, SIZE_MAX, SMALL_MAX};
 use super::table::{Hash, small_hash};
-use crate::crypto::{Random, RecordCipher, Suite, Tag, labels};
+use crate::crypto::{Plain, Random, RecordCipher, Suite, Tag, labels};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::error::{FormatError, FormatErrorKind};
 use crate::format::signature::{Authorship, Claim, Sign, TRAILER_LEN};
@@ -109,10 +107,10 @@ pub struct Header {
 }
 
 /// A header, the data of a small file, and in a signed share the verified authorship.
-pub type OpenedParts = (Header, Zeroizing<Vec<u8>>, Option<Authorship>);
+pub type OpenedParts = (Header, Plain, Option<Authorship>);
 
 /// A header, the data of a small file, and in a signed share a claim that is still to be verified.
-pub type UnsealedParts = (Header, Zeroizing<Vec<u8>>, Option<Claim>);
+pub type UnsealedParts = (Header, Plain, Option<Claim>);
 
 /// The parameters that the headers of one share and epoch have in common.
 pub struct HeaderContext<'a> {
@@ -158,10 +156,11 @@ impl PublicHeader {
         })
     }
 
-    fn encode(&self, layout: &Layout, nonce: &[u8; 24]) -> Vec<u8> {
+    /// Writes the part in the clear, to a vector with room for the rest and `data_len` bytes.
+    fn encode(&self, layout: &Layout, nonce: &[u8; 24], data_len: usize) -> Vec<u8> {
         let flags = if layout.signed() { FLAG_SIGNED } else { 0 }
             | if self.small.is_some() { FLAG_SMALL } else { 0 };
-        let mut w = Writer::with_capacity(layout.header() + SMALL_MAX as usize);
+        let mut w = Writer::with_capacity(layout.header() + data_len);
         w.bytes(MAGIC)
             .u16(VERSION)
             .u8(self.suite.as_byte())
@@ -196,9 +195,9 @@ impl Header {
         debug_assert_eq!(sign.is_some(), context.layout.signed());
         let mut nonce = [0; 24];
         random.fill(&mut nonce);
-        let mut out = self.public.encode(&context.layout, &nonce);
+        let mut out = self.public.encode(&context.layout, &nonce, data.len());
         let aad = aad(context.share, &out);
-        let mut w = Writer::with_capacity(TRAILER_LEN + BODY + data.len());
+        let mut w = Writer::with_capacity(TRAILER_LEN + BODY);
         if let Some(sign) = sign {
             w.bytes(&sign.trailer(
                 &labels::FILE_SIGNATURE,
@@ -208,11 +207,12 @@ impl Header {
         let body_at = w.len();
         w.u64(self.size).u64(self.version).bytes(&self.root).u32(self.oldest_epoch).zeros(12);
         w.bytes(&self.hint.tag).u8(self.hint.name.len() as u8).bytes(&self.hint.name);
-        w.zeros(body_at + BODY - w.len()).bytes(data);
-        let mut body = w.into_vec();
-        let tag = context.cipher.seal(&nonce, &aad, &mut body);
-        out.extend_from_slice(&tag);
-        out.extend_from_slice(&body);
+        w.zeros(body_at + BODY - w.len());
+        out.resize(BODY_AT, 0);
+        out.extend_from_slice(&w.into_vec());
+        out.extend_from_slice(data);
+        let tag = context.cipher.seal(&nonce, &aad, &mut out[BODY_AT..]);
+        out[TAG_AT..BODY_AT].copy_from_slice(&tag);
         out
     }
 
@@ -255,7 +255,7 @@ impl Header {
         let trailer = if context.layout.signed() { TRAILER_LEN } else { 0 };
         let end = trailer + BODY + public.small.unwrap_or(0) as usize;
         let Some(sealed) = sealed.get(..end) else { return fail(FormatErrorKind::Truncated) };
-        let mut body = Zeroizing::new(sealed.to_vec());
+        let mut body = Plain::new(sealed.to_vec());
         if context
             .cipher
             .open(nonce, &aad(context.share, &bytes[..PUBLIC]), &mut body, tag)
@@ -273,7 +273,7 @@ impl Header {
         let name_len = r.u8()? as usize;
         let name = r.bytes(name_len)?.to_vec();
         r.zeros(r.remaining())?;
-        let data = Zeroizing::new(body[trailer + BODY..].to_vec());
+        let data = Plain::new(body[trailer + BODY..].to_vec());
         let fits = if public.small.is_some() {
             size == data.len() as u64
         } else {

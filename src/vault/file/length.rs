@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use super::phase::{Pending, Phase};
 use super::{Context, DirtyChunk, FileState, Longer, resize_zeroizing};
+use crate::crypto::Plain;
 use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{HOLE, Segment};
 use crate::store::File;
@@ -54,7 +55,7 @@ impl FileState {
         if let Some(small) = &mut self.small {
             small.truncate(size as usize);
         } else if size <= SMALL_MAX {
-            let mut data = Zeroizing::new(vec![0; size as usize]);
+            let mut data = Plain::new(vec![0; size as usize]);
             self.read(file, context, 0, &mut data)?;
             self.small = Some(data);
             longer.dirty = self.take_dirty_from(0);
@@ -97,7 +98,7 @@ impl FileState {
                 (self.pending.bytes, self.pending.riding);
             let mut chunk = self.dirty.remove(&last).expect("made dirty above");
             if let Some((_, _, plain)) = &tail {
-                let kept = Zeroizing::new(plain[..len].to_vec());
+                let kept = Plain::new(plain[..len].to_vec());
                 self.seal_into(file, context, last, &mut chunk, s, kept, true);
             }
             for t in s + 1..chunk.table.segments.len() {
@@ -136,7 +137,7 @@ impl FileState {
                 k,
                 &mut chunk,
                 s,
-                Zeroizing::new(plain[..len].to_vec()),
+                Plain::new(plain[..len].to_vec()),
                 true,
             );
             self.dirty.insert(k, chunk);
@@ -152,7 +153,7 @@ impl FileState {
         self.phase = self.phase.after_discard();
         self.committed = None;
         self.root = Root { hash: HOLE, chunks: 0 };
-        self.small = Some(Zeroizing::new(Vec::new()));
+        self.small = Some(Plain::new(Vec::new()));
         self.size = 0;
         self.pending.riding = 0;
         self.pending.punch.clear();

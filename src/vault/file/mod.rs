@@ -26,7 +26,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use zeroize::Zeroizing;
 
-use crate::crypto::{ChunkKeys, Random, SegmentKey};
+use crate::crypto::{ChunkKeys, Plain, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
 use crate::format::journal::header_hash;
 use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
@@ -125,7 +125,7 @@ pub(crate) struct FileState {
     /// Plain size.
     pub size: u64,
     /// Contents in the small form.
-    pub small: Option<Zeroizing<Vec<u8>>>,
+    pub small: Option<Plain>,
     pub mtime: Mtime,
     pub dirty: BTreeMap<u64, DirtyChunk>,
     /// `None` if there is nothing to commit.
@@ -144,7 +144,7 @@ pub(crate) struct FileState {
 /// The state before [`FileState::shorten`].
 pub(crate) struct Longer {
     size: u64,
-    small: Option<Zeroizing<Vec<u8>>>,
+    small: Option<Plain>,
     dirty: BTreeMap<u64, DirtyChunk>,
     /// The segment that was cut, by its chunk and number, in plain text.
     tail: Option<(u64, usize, Zeroizing<[u8; SEGMENT]>)>,
@@ -204,7 +204,7 @@ impl OpenFile {
             hint,
             by: None,
             size: 0,
-            small: Some(Zeroizing::new(Vec::new())),
+            small: Some(Plain::new(Vec::new())),
             mtime: Mtime::default(),
             dirty: BTreeMap::new(),
             changes: Some(Changes { since: Instant::now(), rewritten: true, cut: false }),
@@ -602,9 +602,9 @@ impl FileState {
 }
 
 /// Changes the length without leaving a copy of the old contents in freed memory.
-fn resize_zeroizing(small: &mut Zeroizing<Vec<u8>>, len: usize) {
+fn resize_zeroizing(small: &mut Plain, len: usize) {
     if small.capacity() < len {
-        let mut larger = Zeroizing::new(Vec::with_capacity(SMALL_MAX as usize));
+        let mut larger = Plain::new(Vec::with_capacity(SMALL_MAX as usize));
         larger.extend_from_slice(small);
         *small = larger;
     }

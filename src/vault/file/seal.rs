@@ -10,9 +10,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use zeroize::Zeroizing;
 
-use crate::crypto::SegmentKey;
+use crate::crypto::{Plain, SegmentKey};
 use crate::format::layout::SEGMENT;
 use crate::format::table::{Segment, Table, segment_aad, segment_hash};
 use crate::vault::file::{Context, DirtyChunk, FileState};
@@ -34,7 +33,7 @@ pub(crate) fn seal(
     epoch: u32,
     key: &SegmentKey,
     first: usize,
-    mut plain: Zeroizing<Vec<u8>>,
+    mut plain: Plain,
 ) -> Sealed {
     let mut nonces = vec![[0u8; 12]; plain.len().div_ceil(SEGMENT)];
     context.random.fill(nonces.as_flattened_mut());
@@ -47,8 +46,7 @@ pub(crate) fn seal(
         let tag = key.seal(&nonce, &aad, part);
         entries.push((Segment { nonce, tag, len }, signed.then(|| segment_hash(part))));
     }
-    // It is ciphertext by now and needs no wiping, which works byte by byte and takes longer than
-    // the sealing.
+    // It is ciphertext by now and needs no wiping.
     Sealed { bytes: std::mem::take(&mut *plain).into(), entries }
 }
 
@@ -70,7 +68,7 @@ impl Ready {
         let mut chunks = BTreeMap::new();
         for k in first..end {
             let at = (k * chunk - offset) as usize;
-            let plain = Zeroizing::new(data[at..at + chunk as usize].to_vec());
+            let plain = Plain::new(data[at..at + chunk as usize].to_vec());
             let salt = FileState::new_salt(context);
             let key = context.keys.chunk_keys(epoch, file_id).derive(&salt);
             let sealed = seal(context, file_id, k, epoch.number, &key, 0, plain);

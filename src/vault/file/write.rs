@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use super::phase::Tail;
 use super::{ChunkLook, Context, DirtyChunk, FileState, RIDE_MAX, resize_zeroizing};
+use crate::crypto::Plain;
 use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
 use crate::store::File;
@@ -86,7 +87,7 @@ impl FileState {
             }
         }
         // No new bytes under an old epoch or a used-up salt: the whole chunk is sealed again.
-        let mut plain = Zeroizing::new(vec![0; context.keys.layout.chunk() as usize]);
+        let mut plain = Plain::new(vec![0; context.keys.layout.chunk() as usize]);
         self.read_chunk(file, context, k, 0, &mut plain)?;
         let lens: Vec<u16> = match self.dirty.get(&k) {
             Some(dirty) => dirty.table.segments.iter().map(|s| s.len).collect(),
@@ -102,7 +103,7 @@ impl FileState {
         for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
             let at = s * SEGMENT;
             // Refused bytes are in memory now; the commit retries.
-            let part = Zeroizing::new(plain[at..at + len as usize].to_vec());
+            let part = Plain::new(plain[at..at + len as usize].to_vec());
             let _ = self.seal_into(file, context, k, &mut chunk, s, part, false);
         }
         self.replace_dirty(k, chunk);
@@ -173,7 +174,7 @@ impl FileState {
         k: u64,
         chunk: &mut DirtyChunk,
         first: usize,
-        plain: Zeroizing<Vec<u8>>,
+        plain: Plain,
         hold: bool,
     ) -> Option<Fault> {
         let sealed = seal(context, &self.file_id, k, chunk.table.epoch, &chunk.key, first, plain);
@@ -375,7 +376,7 @@ impl FileState {
                 Some((chunk, sealed)) => (DirtyChunk { live, ..chunk }, sealed),
                 None => {
                     let chunk = self.empty_chunk(context, live);
-                    let plain = Zeroizing::new(data.to_vec());
+                    let plain = Plain::new(data.to_vec());
                     let sealed =
                         seal(context, &self.file_id, k, chunk.table.epoch, &chunk.key, 0, plain);
                     (chunk, sealed)
@@ -390,7 +391,7 @@ impl FileState {
         let dirty = &self.dirty[&k];
         let old_tail = dirty.table.segments[last].len as usize;
         let tail = (end - last * SEGMENT).max(old_tail);
-        let mut plain = Zeroizing::new(vec![0; (last - first) * SEGMENT + tail]);
+        let mut plain = Plain::new(vec![0; (last - first) * SEGMENT + tail]);
         let starts_inside = !within.is_multiple_of(SEGMENT);
         let ends_inside = end - last * SEGMENT < old_tail;
         for (s, wanted) in

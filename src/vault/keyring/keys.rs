@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::crypto::{
-    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Random, RecordCipher,
+    ChunkKeys, ContentKey, DirectoryKey, EpochKeys, Hctr2, NamesKey, Plain, Random, RecordCipher,
     RecordsKey, Suite, Tag, directory_key, directory_tag, file_key, long_directory_tag,
     moved_place, moved_record, place_hash, root_tag,
 };
@@ -63,7 +63,7 @@ impl Epoch {
 pub(crate) struct OpenedHeader {
     pub header: Header,
     /// Contents in the small form.
-    pub data: Zeroizing<Vec<u8>>,
+    pub data: Plain,
     /// Its author and signer, in a signed share.
     pub by: Option<Authorship>,
 }
