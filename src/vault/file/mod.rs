@@ -120,6 +120,8 @@ pub(crate) struct FileState {
     pub loaded: Option<u64>,
     pub oldest_epoch: u32,
     pub hint: Hint,
+    /// The stored name from which `hint` was read; empty if it is that of the header.
+    pub hint_from: Box<[u8]>,
     /// Author of the contents by the committed header, in a signed share.
     pub by: Option<Authorship>,
     /// Plain size.
@@ -202,6 +204,7 @@ impl OpenFile {
             loaded: None,
             oldest_epoch: context.keys.current().number,
             hint,
+            hint_from: Box::default(),
             by: None,
             size: 0,
             small: Some(Plain::new(Vec::new())),
@@ -283,6 +286,7 @@ impl OpenFile {
             loaded: Some(header.version),
             oldest_epoch: header.oldest_epoch,
             hint: header.hint,
+            hint_from: Box::default(),
             by,
             size: header.size,
             small: public.small.map(|_| data),

@@ -242,6 +242,7 @@ impl Core {
         let hint = Hint { tag: folder.tag, name: name.to_vec() };
         let (inode, context) = ((stat.dev, stat.ino), self.context());
         let open = OpenFile::fresh(node, file, inode, &context, self.next_serial(), hint);
+        open.state.write().hint_from = stored.entry().into();
         self.insert_open(&mut files, node, open.clone(), flags);
         drop(files);
         if let Err(fault) = self.mode.writers.guard_created(self, &open) {

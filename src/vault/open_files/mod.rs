@@ -228,11 +228,8 @@ impl Core {
         }
         let _change = self.lease.change_locked()?;
         let link = self.nodes.link(open.node).ok();
-        // If its name is lost, the previous hint is kept.
-        if let Some(link) = &link
-            && let Ok(Some(Meaning::Name(sealed))) = self.read_name(&link.stored)
-        {
-            state.hint = Hint { tag: sealed.tag, name: sealed.plain };
+        if let Some(link) = &link {
+            self.renew_hint(state, &link.stored);
         }
         let base = state.loaded.take();
         let id = state.file_id;
@@ -244,17 +241,29 @@ impl Core {
         }
         let Some(link) = link else { return committed };
         let is_same = || self.nodes.link(open.node).is_ok_and(|now| now.stored == link.stored);
-        let is_written = committed.is_ok() && state.file_id == id && is_same();
-        if is_new && is_written && self.remembers_taken() {
-            self.remember_taken(link.parent, &link.name, Some((id, state.version)));
+        let (is_changed, version) = (state.file_id != id, state.version);
+        let is_written = || committed.is_ok() && !is_changed && is_same();
+        if is_new && self.remembers_taken() && is_written() {
+            self.remember_taken(link.parent, &link.name, Some((id, version)));
         }
         if let Some(base) = base {
-            self.remember_written(&link, is_written);
+            self.remember_written(&link, is_written());
             if committed.is_err() {
                 state.loaded.get_or_insert(base);
             }
         }
         committed
+    }
+
+    /// Sets the hint to the name that is sealed in `stored`, unless it was read from there before.
+    /// If the sealed name is lost, the previous hint is kept.
+    fn renew_hint(&self, state: &mut FileState, stored: &[u8]) {
+        if *state.hint_from != *stored
+            && let Ok(Some(Meaning::Name(sealed))) = self.read_name(stored)
+        {
+            state.hint = Hint { tag: sealed.tag, name: sealed.plain };
+            state.hint_from = stored.into();
+        }
     }
 
     /// Commits a file, of whose changes the rollback database knows.
@@ -530,7 +539,7 @@ impl Core {
         if state.latched.is_some() || state.committed.is_none() && state.backing_len == 0 {
             return Ok(self.nodes.link(open.node).ok());
         }
-        let links = self.nodes.links(open.node);
+        let mut links = self.nodes.links(open.node);
         let what = if !self.has_own_header(&*open.file(), state)? {
             Stranger::Overwrote
         } else {
@@ -540,9 +549,9 @@ impl Core {
                 true => Self::names_open_file,
                 false => Self::is_in_its_directory,
             };
-            for link in links.iter().rev() {
-                if is_there(self, link, open)? {
-                    return Ok(Some(link.clone()));
+            for at in (0..links.len()).rev() {
+                if is_there(self, &links[at], open)? {
+                    return Ok(Some(links.swap_remove(at)));
                 }
             }
             if links.is_empty() && self.is_removed(open) {
@@ -695,7 +704,7 @@ impl Core {
     /// lookup. A file that another program has removed counts as having one, so that its commit
     /// fails and is not skipped.
     pub fn has_name(&self, open: &OpenFile) -> bool {
-        self.nodes.link(open.node).is_ok() || !self.is_removed(open)
+        self.nodes.has_link(open.node) || !self.is_removed(open)
     }
 
     /// Returns whether others see what is committed to a file: it has a name, or programs of other

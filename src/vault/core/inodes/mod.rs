@@ -297,6 +297,11 @@ impl Nodes {
             .map_or(Vec::new(), |node| node.links.iter().map(Kept::link).collect())
     }
 
+    /// Returns whether a node has a name.
+    pub fn has_link(&self, id: NodeId) -> bool {
+        self.inside.lock().nodes.get(id).is_some_and(|node| !node.links.is_empty())
+    }
+
     /// Returns whether a node was seen under more than one name.
     pub fn has_several_links(&self, id: NodeId) -> bool {
         self.inside.lock().nodes.get(id).is_some_and(|node| node.links.len() > 1)
