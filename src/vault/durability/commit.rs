@@ -35,7 +35,7 @@ use crate::vault::error::{Corruption, Fault, Inner, is_no_descriptor, is_no_spac
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::hash_tree::{Plan, PlannedBlock, plan};
 use crate::vault::file::mtime::now;
-use crate::vault::file::phase::{Committed, Pending, Phase, Tail, Unflushed};
+use crate::vault::file::phase::{Committed, HeaderBytes, Pending, Phase, Tail, Unflushed};
 use crate::vault::file::{Context, FileState, OpenFile, RIDE_MAX};
 
 /// Maximum number of patches that are written with one call.
@@ -356,7 +356,8 @@ impl Committer<'_> {
     ) -> Inner<()> {
         let file = &open.file();
         let layout = self.context.keys.layout;
-        let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.hash, c.end)) else {
+        let Some((base, guarded_end)) = state.committed.as_ref().map(|c| (c.header.hash(), c.end))
+        else {
             return Err(Fault::Corrupt(Corruption::Other("is durable but has no header")));
         };
         if state.pending.frees {
@@ -553,7 +554,7 @@ impl Committer<'_> {
             state.by = Some(Authorship { author, signer: own });
         }
         state.committed = Some(Committed {
-            hash: header_hash(&planned.header[..self.context.keys.layout.header()]),
+            header: HeaderBytes::new(&planned.header[..self.context.keys.layout.header()]),
             end: planned.header_end(state, &self.context.keys.layout),
             len: planned.cipher_len,
             size: state.size,

@@ -28,7 +28,6 @@ use zeroize::Zeroizing;
 
 use crate::crypto::{ChunkKeys, Plain, Random, SegmentKey};
 use crate::format::header::{Header, Hint, PublicHeader};
-use crate::format::journal::header_hash;
 use crate::format::layout::{Layout, SEGMENT, SMALL_MAX};
 use crate::format::signature::Authorship;
 use crate::format::table::{HOLE, Segment, Table};
@@ -39,7 +38,9 @@ use crate::vault::file::block_cache::{BlockCache, Counted};
 use crate::vault::file::cached::Cached;
 use crate::vault::file::hash_tree::{Root, Tree};
 use crate::vault::file::mtime::{Mtime, now};
-use crate::vault::file::phase::{Changes, Committed, KernelView, Pending, Phase, Tail, Unflushed};
+use crate::vault::file::phase::{
+    Changes, Committed, HeaderBytes, KernelView, Pending, Phase, Tail, Unflushed,
+};
 use crate::vault::file::program_locks::ProgramLocks;
 use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
 use crate::vault::types::NodeId;
@@ -270,7 +271,7 @@ impl OpenFile {
             file_id: public.file_id,
             chunk_keys: OnceLock::new(),
             committed: Some(Committed {
-                hash: header_hash(&bytes[..layout.header()]),
+                header: HeaderBytes::new(&bytes[..layout.header()]),
                 end,
                 len: layout.cipher_len(header.size),
                 size: header.size,
@@ -358,7 +359,7 @@ impl OpenFile {
         let is_certain =
             state.changes.is_none() && state.latched.is_none() && state.kernel.astray.is_none();
         let committed = state.committed.as_ref().filter(|_| is_certain);
-        committed.map(|committed| Cached::state(state.size, &committed.hash))
+        committed.map(|committed| Cached::state(state.size, &committed.header.hash()))
     }
 
     /// Returns how long the kernel may still be unaware of the end of file that a read met. Between

@@ -2,8 +2,10 @@
 //! and what the kernel knows.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::Instant;
 
+use crate::format::journal::header_hash;
 use crate::vault::error::Fault;
 
 /// How the committed state of a file survives a crash, and so how the next commit is written.
@@ -63,8 +65,7 @@ impl Phase {
 
 /// The header in the store.
 pub(crate) struct Committed {
-    /// BLAKE3 hash of its bytes.
-    pub hash: [u8; 32],
+    pub header: HeaderBytes,
     /// End of the bytes that the header seals: itself, in the small form with the data.
     pub end: u64,
     /// Length of the ciphertext that it implies.
@@ -74,6 +75,29 @@ pub(crate) struct Committed {
     /// A commit has begun to write the next header and has not ended: part of the new header may be
     /// in place.
     pub is_being_replaced: bool,
+}
+
+/// The bytes of a header.
+pub(crate) struct HeaderBytes {
+    bytes: Box<[u8]>,
+    hash: OnceLock<[u8; 32]>,
+}
+
+impl HeaderBytes {
+    pub fn new(bytes: impl Into<Box<[u8]>>) -> Self {
+        HeaderBytes { bytes: bytes.into(), hash: OnceLock::new() }
+    }
+
+    /// Returns their BLAKE3 hash, which is computed once. A comparison of the bytes is faster.
+    pub fn hash(&self) -> [u8; 32] {
+        *self.hash.get_or_init(|| header_hash(&self.bytes))
+    }
+}
+
+impl PartialEq for HeaderBytes {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
 }
 
 impl Committed {

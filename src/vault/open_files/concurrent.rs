@@ -23,12 +23,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::format::journal::header_hash;
 use crate::store::{Access, File, Lock};
 use crate::vault::core::Core;
 use crate::vault::core::lock_files::{ASKED, insist};
 use crate::vault::error::{Corruption, Fault, Inner};
-use crate::vault::file::phase::Phase;
+use crate::vault::file::phase::{HeaderBytes, Phase};
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::open_files::locks::{GUARD, open_for_locks};
 use crate::vault::types::NodeId;
@@ -138,30 +137,31 @@ impl Core {
         })
     }
 
-    fn header_in_store(&self, open: &OpenFile) -> Inner<[u8; 32]> {
+    fn header_in_store(&self, open: &OpenFile) -> Inner<HeaderBytes> {
         self.header_in(&*open.file())
     }
 
-    pub fn header_in(&self, file: &dyn File) -> Inner<[u8; 32]> {
+    pub fn header_in(&self, file: &dyn File) -> Inner<HeaderBytes> {
         let mut bytes = vec![0; self.keys.layout.header()];
         let read = file.read_at(&mut bytes, 0)?;
-        Ok(header_hash(&bytes[..read]))
+        bytes.truncate(read);
+        Ok(HeaderBytes::new(bytes))
     }
 
     /// Returns the hash of the stored header of a node; `None` if it cannot be read.
     fn header_of(&self, node: NodeId) -> Option<[u8; 32]> {
         let link = self.nodes.link(node).ok()?;
         let file = self.dir(link.parent).ok()?.open_file(&link.stored, Access::Read).ok()?;
-        self.header_in(&*file).ok()
+        self.header_in(&*file).ok().map(|header| header.hash())
     }
 
     /// Adopts another daemon's commit to a file that is open here and has no changes.
     pub fn freshen(&self, open: &OpenFile) -> Inner<()> {
-        let hash = self.header_in_store(open)?;
-        if !is_stale(&open.state.read(), &hash) {
+        let header = self.header_in_store(open)?;
+        if !is_stale(&open.state.read(), &header) {
             return Ok(());
         }
-        // Checked again under the lock: the hash read before may be the one that this process's own
+        // Checked again under the lock: the header read before may be the one that this process's own
         // commit has just replaced.
         self.freshen_locked(open, &mut open.state.write())
     }
@@ -205,14 +205,14 @@ impl Core {
             return Ok(());
         }
         let overtaken = match &state.committed {
-            Some(committed) => self.header_in_store(open)? != committed.hash,
+            Some(committed) => self.header_in_store(open)? != committed.header,
             None => open.guard.lock().is_none(),
         };
         if overtaken {
             tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has committed to a file that is open for writing here");
             state.latched = Some(libc::ESTALE);
         }
-        let base = state.committed.as_ref().map(|committed| committed.hash);
+        let base = state.committed.as_ref().map(|committed| committed.header.hash());
         open.locks.lock().begin_commit(base);
         Ok(())
     }
@@ -224,7 +224,9 @@ impl Core {
             state.phase = Phase::Durable;
             state.unflushed.inode = true;
         }
-        open.locks.lock().end_commit(state.committed.as_ref().map(|committed| committed.hash));
+        open.locks
+            .lock()
+            .end_commit(state.committed.as_ref().map(|committed| committed.header.hash()));
         self.journal.settle(Some(open.inode()))
     }
 
@@ -239,8 +241,8 @@ impl Core {
     }
 }
 
-/// Returns whether a state without changes is older than the header with this hash.
-fn is_stale(state: &FileState, hash: &[u8; 32]) -> bool {
+/// Returns whether a state without changes is older than this header.
+fn is_stale(state: &FileState, header: &HeaderBytes) -> bool {
     let committed = state.committed.as_ref();
-    state.changes.is_none() && committed.is_some_and(|committed| committed.hash != *hash)
+    state.changes.is_none() && committed.is_some_and(|committed| committed.header != *header)
 }

@@ -141,7 +141,7 @@ impl Core {
         let old = links.last().ok_or(Fault::Os(libc::ESTALE))?;
         self.journal.settle(Some(open.inode()))?;
         self.look_for_keys();
-        let left = (open.file(), state.committed.as_ref().map(|it| (it.hash, it.len)));
+        let left = (open.file(), state.committed.as_ref().map(|it| (it.header.hash(), it.len)));
         let (parent, is_same_path) = self.present_directory(old.parent)?;
         let kept = self.kept_in(open, state, old, parent, is_same_path);
         if let Ok(link) = &kept {
@@ -200,7 +200,7 @@ impl Core {
     /// Cuts what was written behind the committed end `len` of a file that is left in a directory
     /// that moved, if it still has the committed header: a check would report those bytes.
     fn cut_behind(&self, file: &dyn File, header: &[u8; 32], len: u64) -> Inner<()> {
-        if file.stat()?.size > len && self.header_in(file)? == *header {
+        if file.stat()?.size > len && self.header_in(file)?.hash() == *header {
             file.set_len(len)?;
         }
         Ok(())
@@ -300,11 +300,10 @@ impl Core {
         let Some(there) = loaded.ok().and_then(Arc::into_inner) else { return Ok(false) };
         let (file, inode) = (there.file(), there.inode());
         let mut theirs = there.state.into_inner();
-        let is_echo = state
-            .committed
-            .as_ref()
-            .zip(theirs.committed.as_ref())
-            .is_some_and(|(ours, theirs)| !ours.is_being_replaced && ours.hash == theirs.hash);
+        let is_echo =
+            state.committed.as_ref().zip(theirs.committed.as_ref()).is_some_and(
+                |(ours, theirs)| !ours.is_being_replaced && ours.header == theirs.header,
+            );
         if is_echo && state.changes.is_some() {
             self.transfer(state, &*open.file(), &mut theirs, &*file)?;
         } else if !is_echo && !self.is_equal(state, &*open.file(), &theirs, &*file)? {

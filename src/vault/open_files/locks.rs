@@ -134,7 +134,7 @@ impl Core {
         }
         let (open, _) = self.open.file_handle(handle).ok()?;
         let unknown = [0; 32]; // of no header
-        let now = self.header_in(&*open.file()).unwrap_or(unknown);
+        let now = self.header_in(&*open.file()).map_or(unknown, |header| header.hash());
         (open.locks.lock().pages != Some(now)).then_some(now)
     }
 

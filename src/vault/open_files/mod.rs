@@ -426,10 +426,9 @@ impl Core {
     fn check_cached(&self, open: &OpenFile, cached: &Cached) -> Inner<()> {
         self.note_size(open); // another program lengthened the ciphertext, or a crash left a tail
         let state = open.state.read();
-        let loaded = state
-            .committed
-            .as_ref()
-            .map_or(Cached::size(0), |committed| Cached::state(state.size, &committed.hash));
+        let loaded = state.committed.as_ref().map_or(Cached::size(0), |committed| {
+            Cached::state(state.size, &committed.header.hash())
+        });
         if cached.admits(&loaded) {
             return Ok(());
         }
@@ -489,7 +488,7 @@ impl Core {
     fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
         match &state.committed {
             Some(committed) if !committed.is_being_replaced => {
-                Ok(self.header_in(file)? == committed.hash)
+                Ok(self.header_in(file)? == committed.header)
             }
             _ => Ok(true),
         }

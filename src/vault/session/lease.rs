@@ -94,7 +94,7 @@ fn compare(core: &Core, known: &mut Known) {
     let open = open_files(core);
     known.retain(|node, _| open.iter().any(|(it, ..)| it == node));
     for (node, file, written) in open {
-        let Ok(hash) = core.header_in(&*file.file()) else { continue };
+        let Ok(hash) = core.header_in(&*file.file()).map(|header| header.hash()) else { continue };
         // Also the first time: a page may have been read between the end of the lease and a commit.
         if known.insert(node, hash) != Some(hash) && !written {
             core.have_forgotten(node, Forget::Pages);
