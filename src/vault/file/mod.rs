@@ -242,7 +242,11 @@ impl OpenFile {
         how: Load,
     ) -> Inner<Arc<Self>> {
         let layout = context.keys.layout;
-        let mut bytes = vec![0; layout.header() + SMALL_MAX as usize];
+        let wanted = match how {
+            Load::Truncate => 0,
+            Load::Read | Load::Write => layout.header() + SMALL_MAX as usize,
+        };
+        let mut bytes = vec![0; wanted];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
         let stat = file.stat()?;

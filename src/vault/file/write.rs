@@ -307,6 +307,9 @@ impl FileState {
             return Ok(());
         }
         let (small, size) = (self.small.clone(), self.size);
+        if offset == 0 && small.as_ref().is_some_and(|small| small.is_empty()) {
+            self.small = None; // the first chunk is made by this write
+        }
         self.grow_out_of_small(file, context)?;
         let chunk_size = context.keys.layout.chunk();
         let mut done = 0;
