@@ -42,12 +42,26 @@ pub const MIN_LEN: usize = 16;
 pub struct TooShort;
 
 /// An HCTR2-AES-256 key: AES schedule, POLYVAL powers, and the mask L.
-pub struct Hctr2(Path);
+pub struct Hctr2 {
+    path: Path,
+    /// The hash of the empty tweak, under which all names are sealed.
+    untweaked: Tweak,
+}
 
 enum Path {
     Portable(Box<Portable>),
     #[cfg(target_arch = "x86_64")]
     Wide(Box<wide::Wide>),
+}
+
+impl Path {
+    fn tweak(&self, tweak: &[u8]) -> Tweak {
+        match self {
+            Path::Portable(path) => path.tweak(tweak),
+            #[cfg(target_arch = "x86_64")]
+            Path::Wide(path) => path.tweak(tweak),
+        }
+    }
 }
 
 /// The hash of a tweak under one key, to be used with an [`Hctr2`] of that key and no other.
@@ -83,26 +97,32 @@ impl Hctr2 {
     /// Expands `key` for the path that every processor has.
     #[must_use]
     pub fn portable(key: &NamesKey) -> Self {
-        Hctr2(Path::Portable(Box::new(Portable::new(key))))
+        Self::by(Path::Portable(Box::new(Portable::new(key))))
     }
 
     /// Expands `key` for the wide path; `None` where the processor lacks something for it.
     #[must_use]
     pub fn wide(key: &NamesKey) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
-        return wide::Wide::new(key).map(|wide| Hctr2(Path::Wide(wide)));
+        return wide::Wide::new(key).map(|wide| Self::by(Path::Wide(wide)));
         #[cfg(not(target_arch = "x86_64"))]
         return None;
+    }
+
+    fn by(path: Path) -> Self {
+        Hctr2 { untweaked: path.tweak(b""), path }
     }
 
     /// Hashes a tweak of any length, once for all names under it.
     #[must_use]
     pub fn tweak(&self, tweak: &[u8]) -> Tweak {
-        match &self.0 {
-            Path::Portable(path) => path.tweak(tweak),
-            #[cfg(target_arch = "x86_64")]
-            Path::Wide(path) => path.tweak(tweak),
-        }
+        self.path.tweak(tweak)
+    }
+
+    /// Returns the hash of the empty tweak.
+    #[must_use]
+    pub fn untweaked(&self) -> &Tweak {
+        &self.untweaked
     }
 
     /// Encrypts `buf` in place.
@@ -141,7 +161,7 @@ impl Hctr2 {
 
     fn one(&self, tweak: &Tweak, buf: &mut [u8], direction: Direction) -> Result<(), TooShort> {
         stack::wipe_at_end();
-        match &self.0 {
+        match &self.path {
             Path::Portable(path) => path.one(tweak, buf, direction),
             #[cfg(target_arch = "x86_64")]
             Path::Wide(path) => path.one(tweak, buf, direction),
@@ -158,7 +178,7 @@ impl Hctr2 {
             return Err(TooShort);
         }
         stack::wipe_at_end();
-        match &self.0 {
+        match &self.path {
             Path::Portable(path) => path.many(tweak, bufs, direction),
             #[cfg(target_arch = "x86_64")]
             Path::Wide(path) => path.many(tweak, bufs, direction),

@@ -122,14 +122,14 @@ pub fn without_suffix(stored: &[u8]) -> &[u8] {
 /// The names of one share under one epoch's key.
 pub struct NameCipher<'a> {
     hctr2: &'a Hctr2,
-    tweak: Tweak,
+    tweak: &'a Tweak,
     longest: usize,
 }
 
 impl<'a> NameCipher<'a> {
     /// Creates the cipher; `longest` is the share's longest stored name without a suffix.
     pub fn new(hctr2: &'a Hctr2, longest: usize) -> Self {
-        NameCipher { hctr2, tweak: hctr2.tweak(b""), longest }
+        NameCipher { hctr2, tweak: hctr2.untweaked(), longest }
     }
 
     /// Returns the stored name of `name` for the directory with the tag `tag`; `None` if `name` is
@@ -140,7 +140,7 @@ impl<'a> NameCipher<'a> {
         }
         let mut sealed = [&tag[..], name].concat();
         sealed.resize((sealed.len() + ZEROS).max(SEALED_MIN), 0);
-        self.hctr2.encrypt(&self.tweak, &mut sealed).expect("16 bytes or more");
+        self.hctr2.encrypt(self.tweak, &mut sealed).expect("16 bytes or more");
         if text::letters(sealed.len()) <= self.longest {
             return Some(StoredName::Short(text::encode(&sealed)));
         }
@@ -151,7 +151,7 @@ impl<'a> NameCipher<'a> {
     /// Opens a sealed name; `None` if it was not sealed under this key.
     pub fn open(&self, sealed: &[u8]) -> Option<Opened> {
         let mut buf = sealed.to_vec();
-        self.hctr2.decrypt(&self.tweak, &mut buf).ok()?;
+        self.hctr2.decrypt(self.tweak, &mut buf).ok()?;
         opened(buf)
     }
 
@@ -159,7 +159,7 @@ impl<'a> NameCipher<'a> {
     /// listing. All have at least [`SEALED_MIN`] bytes.
     pub fn open_many(&self, mut sealed: Vec<Vec<u8>>) -> Vec<Option<Opened>> {
         let mut parts: Vec<&mut [u8]> = sealed.iter_mut().map(Vec::as_mut_slice).collect();
-        self.hctr2.decrypt_many(&self.tweak, &mut parts).expect("16 bytes or more");
+        self.hctr2.decrypt_many(self.tweak, &mut parts).expect("16 bytes or more");
         sealed.into_iter().map(opened).collect()
     }
 }
@@ -308,7 +308,7 @@ mod tests {
             for (len, sealed_len) in [(10, 27), (10, 25), (8, 25), (1, 32)] {
                 let mut sealed = [&[7; 8][..], &vec![b'n'; len]].concat();
                 sealed.resize(sealed_len, 0);
-                cipher.hctr2.encrypt(&cipher.tweak, &mut sealed).unwrap();
+                cipher.hctr2.encrypt(cipher.tweak, &mut sealed).unwrap();
                 assert_eq!(cipher.open(&sealed), None, "{len} in {sealed_len}");
             }
             // A name that fits into the entry is not stored by its hash, and a longer one is never
