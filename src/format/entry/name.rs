@@ -48,6 +48,13 @@ pub enum StoredName {
 }
 
 impl StoredName {
+    /// Returns the name of the directory entry alone.
+    pub fn into_entry(self) -> Vec<u8> {
+        match self {
+            StoredName::Short(entry) | StoredName::Long { entry, .. } => entry,
+        }
+    }
+
     /// Returns the name of the directory entry.
     pub fn entry(&self) -> &[u8] {
         match self {
@@ -138,8 +145,11 @@ impl<'a> NameCipher<'a> {
         if !is_valid(name) {
             return None;
         }
-        let mut sealed = [&tag[..], name].concat();
-        sealed.resize((sealed.len() + ZEROS).max(SEALED_MIN), 0);
+        let len = (TAG_LEN + name.len() + ZEROS).max(SEALED_MIN);
+        let mut sealed = Vec::with_capacity(len);
+        sealed.extend_from_slice(tag);
+        sealed.extend_from_slice(name);
+        sealed.resize(len, 0);
         self.hctr2.encrypt(self.tweak, &mut sealed).expect("16 bytes or more");
         if text::letters(sealed.len()) <= self.longest {
             return Some(StoredName::Short(text::encode(&sealed)));

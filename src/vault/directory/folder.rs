@@ -104,7 +104,7 @@ impl Folder<'_> {
     pub(in crate::vault) fn find(&self, name: &[u8]) -> Inner<(Vec<u8>, Stat)> {
         let stored = self.encode(name)?;
         match self.dir.stat(stored.entry()) {
-            Ok(stat) => return Ok((stored.entry().to_vec(), stat)),
+            Ok(stat) => return Ok((stored.into_entry(), stat)),
             Err(e) if e.raw_os_error() != Some(libc::ENOENT) => return Err(e.into()),
             Err(_) => {}
         }
@@ -258,8 +258,9 @@ impl Folder<'_> {
     }
 
     fn entry(&self, (tag, epoch, (plain, suffix)): Seal) -> Option<Vec<u8>> {
-        let stored = self.keys().names_of(epoch).encode(&tag, plain)?;
-        Some([stored.entry(), suffix].concat())
+        let mut entry = self.keys().names_of(epoch).encode(&tag, plain)?.into_entry();
+        entry.extend_from_slice(suffix);
+        Some(entry)
     }
 
     /// Returns what determines the entries that claim `name` as their first one, in the order of
@@ -447,7 +448,7 @@ impl Folder<'_> {
     pub fn stored(&self, name: &[u8]) -> Inner<Vec<u8>> {
         match self.find(name) {
             Ok((stored, _)) => Ok(stored),
-            Err(fault) if fault.errno() == libc::ENOENT => Ok(self.encode(name)?.entry().to_vec()),
+            Err(fault) if fault.errno() == libc::ENOENT => Ok(self.encode(name)?.into_entry()),
             Err(fault) => Err(fault),
         }
     }
