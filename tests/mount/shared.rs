@@ -268,6 +268,34 @@ fn a_removed_file_shows_what_another_mount_commits() {
     }
 }
 
+/// A killed daemon leaves bytes in the store that it has not committed. The other mounts, and the next
+/// one, showed a size that counts these bytes, also of a file that they had opened.
+#[test]
+fn an_uncommitted_tail_does_not_count_once_a_file_was_open() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&[]);
+    let his = mount(&scratch, "his");
+    let file = his.point.join("file");
+    fs::write(&file, "committed").unwrap();
+    let stored = fs::read_dir(scratch.vault()).unwrap().map(|entry| entry.unwrap());
+    let stored: Vec<_> =
+        stored.filter(|it| !it.file_name().to_string_lossy().starts_with('+')).collect();
+    let [stored] = &stored[..] else { panic!("{stored:?}") };
+    let stored = OpenOptions::new().append(true).open(stored.path()).unwrap();
+    let size = || shell(&his.point, "stat --cached=never -c %s file");
+    for tail in [70_000, 1] {
+        (&stored).write_all(&vec![1; tail]).unwrap();
+        assert_ne!(size(), "9\n", "without an open the size follows from the stored length");
+        let open = File::open(&file).unwrap();
+        assert_eq!(open.metadata().unwrap().len(), 9);
+        drop(open);
+        assert_eq!(size(), "9\n");
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"committed");
+}
+
 /// A mount in which a program had written to a file showed the time of that write until the file was
 /// closed, also after the other mount had set another time.
 #[test]

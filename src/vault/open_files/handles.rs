@@ -89,13 +89,15 @@ impl Core {
     }
 
     /// Remembers the authenticated size of a file whose ciphertext is longer than that size
-    /// requires: the next lookup returns it.
-    pub fn note_size(&self, open: &OpenFile) {
+    /// requires: the next lookup returns it. Returns whether lookups returned another size before.
+    pub fn note_size(&self, open: &OpenFile) -> bool {
         let state = open.state.read();
-        if state.changes.is_none() && self.shown_size(open.inode(), state.backing_len) != state.size
-        {
+        let is_new = state.changes.is_none()
+            && self.shown_size(open.inode(), state.backing_len) != state.size;
+        if is_new {
             self.open.sizes.lock().put(open.inode(), (state.backing_len, state.size));
         }
+        is_new
     }
 
     pub fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Inner<usize> {

@@ -172,8 +172,14 @@ impl Core {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
-        if self.mode.caller_caches && !flags.truncate {
-            self.check_cached(&file, &cached)?;
+        if !flags.truncate {
+            // Another program has lengthened the ciphertext, or a crash has left a tail.
+            let is_new = self.note_size(&file);
+            if self.mode.caller_caches {
+                self.check_cached(&file, &cached)?;
+            } else if is_new {
+                self.have_forgotten(node, Forget::Known);
+            }
         }
         let mut state = file.state.write();
         state.latched = latched;
@@ -424,7 +430,6 @@ impl Core {
     /// than the one just loaded. The kernel then repeats the lookup and gets a new node, of which
     /// it caches nothing.
     fn check_cached(&self, open: &OpenFile, cached: &Cached) -> Inner<()> {
-        self.note_size(open); // another program lengthened the ciphertext, or a crash left a tail
         let state = open.state.read();
         let loaded = state.committed.as_ref().map_or(Cached::size(0), |committed| {
             Cached::state(state.size, &committed.header.hash())

@@ -418,6 +418,9 @@ impl Session {
             return;
         }
         if !handle.mapped {
+            if self.model.files[&inode].dirty_in.is_some_and(|it| it != handle.mount) {
+                return; // the file may be shorter in this mount until that is committed
+            }
             if self.both(program, &format!("map {name} 8"), Effect::Nothing) {
                 self.model.handles.iter_mut().filter(|it| it.name == *name).for_each(|it| {
                     it.mapped = true;

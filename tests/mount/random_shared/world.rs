@@ -258,7 +258,9 @@ impl World {
                 std::mem::forget(mount); // unmounted
             }
         }
-        expect_code(self.scratch.kithfs("fsck").arg(&self.vaults[0]), 0);
+        let fsck = self.scratch.kithfs("fsck").arg(&self.vaults[0]).output().unwrap();
+        // A daemon that was killed may have left bytes beyond the end of a file.
+        assert!(matches!(fsck.status.code(), Some(0 | 23)), "{fsck:?}");
         fs::remove_dir_all(&self.vaults[0]).unwrap();
     }
 }
