@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
-use kithfs::store::{Call, Kind};
-use kithfs::vault::{Caller, RenameMode, Vault};
+use kithfs::store::{Call, Kind, SetTime, Timestamp};
+use kithfs::vault::{Caller, RenameMode, SetAttr, Vault};
 
 use crate::support::raw;
 use crate::support::vaults::{
@@ -58,6 +58,32 @@ fn a_directory_replaces_an_emptied_one_without_an_exchange() {
     let root = vault.resolve(b"").unwrap().node;
     let refused = vault.rename(root, b"target", root, b"target", RenameMode::NoReplace);
     assert_eq!(refused.unwrap_err().errno(), libc::EEXIST);
+}
+
+/// GlusterFS refuses to set the times of a file that has lost its name. An editor that saved a file
+/// while another program had it open with cached writes made the close of that program fail (EIO).
+#[test]
+fn the_kernel_may_set_the_time_of_a_nameless_file() {
+    let (vault, _, plan) = vault();
+    let handle = open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 0, b"written", false).unwrap();
+    let node = vault.resolve(b"file").unwrap().node;
+    let time = SetTime::At(Timestamp { secs: 1_000_000_000, nanos: 0 });
+    let by_kernel = SetAttr { mtime: time, ..SetAttr::default() };
+    let by_program = SetAttr { atime: time, mtime: time, ..SetAttr::default() };
+    plan.add(Fault {
+        calls: Calls::Of(Call::SetTimes),
+        when: When::From(plan.count(Calls::Of(Call::SetTimes)) + 1),
+        errno: libc::ESTALE,
+        short: false,
+    });
+    assert_eq!(vault.setattr(node, &by_kernel).unwrap_err().errno(), libc::ESTALE);
+    unlink(&vault, b"file");
+    vault.setattr(node, &by_kernel).unwrap();
+    assert_eq!(vault.setattr(node, &by_program).unwrap_err().errno(), libc::ESTALE);
+    vault.write(handle, 0, &pattern(1, 300_000), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
 }
 
 #[test]
