@@ -11,6 +11,8 @@ kithfs=${KITHFS:-$here/target/release/kithfs}
 name=$(basename -- "$0" .sh)
 say() { echo "$name: $*" >&2; }
 die() { say "$*"; exit 1; }
+# All but kithfs-uring are measured over /dev/fuse.
+export KITHFS_TRANSPORT=dev
 
 # Returns whether FUSE over io_uring can be used. Root sets the switch of the fuse module for that, and it is set back at the end.
 switch=/sys/module/fuse/parameters/enable_uring switched=''

@@ -110,9 +110,9 @@ fn pin() {
     rustix::thread::sched_setaffinity(None, &one).expect("pinning");
 }
 
-/// Requests come over io_uring only if the caller asks for it and the kernel offers it.
+/// Requests come over io_uring where the kernel offers it, unless the user chooses /dev/fuse.
 #[test]
-fn io_uring_is_used_only_if_requested_and_offered() {
+fn io_uring_is_used_where_the_kernel_offers_it() {
     let Some(_switch) = Switch::on() else { return };
     for (transport, expected) in
         [(Transport::Dev, false), (Transport::Auto, true), (Transport::Uring, true)]
@@ -141,10 +141,11 @@ fn io_uring_is_used_only_if_requested_and_offered() {
         8,
     );
     assert!(String::from_utf8_lossy(&refused.stderr).contains("hint: "));
-    assert!(!is_over_io_uring(&scratch, &["--transport", "auto"]));
+    assert!(!is_over_io_uring(&scratch, &[]));
     fs::write(SWITCH, "Y").unwrap();
     for (options, expected) in [
-        (&[][..], false),
+        (&[][..], true),
+        (&["-o", "nouring"], false),
         (&["--transport", "auto"], true),
         (&["-o", "uring"], true),
         (&["-o", "uring,nouring"], false),

@@ -481,7 +481,7 @@ pub struct MountSettings {
     pub guard: bool,
     /// Transport of requests from the kernel
     ///
-    /// Default: `dev`, and `auto` with `-o uring`.
+    /// Default: `auto`, and `dev` with `-o nouring`.
     #[arg(long, value_name = "HOW", env = "KITHFS_TRANSPORT", value_enum)]
     pub transport: Option<Transport>,
 }
@@ -525,9 +525,9 @@ impl FromStr for Idle {
 pub enum Transport {
     /// io_uring where the kernel offers it and root has enabled it, otherwise /dev/fuse
     Auto,
-    /// io_uring (experimental, Linux 6.14 and later); fails if it is not available
+    /// io_uring (Linux 6.14 and later); fails if it is not available
     Uring,
-    /// /dev/fuse, even with `-o uring`
+    /// /dev/fuse
     Dev,
 }
 

@@ -21,9 +21,9 @@ const SWITCHED_OFF: Advice = Advice {
     what: "small operations: this kernel can send requests over io_uring, which is switched off",
     command: "echo Y | sudo tee /sys/module/fuse/parameters/enable_uring",
 };
-const NOT_REQUESTED: Advice = Advice {
-    what: "small operations: the kernel sends requests over io_uring if a mount asks for it",
-    command: "export KITHFS_TRANSPORT=auto",
+const NOT_USED: Advice = Advice {
+    what: "small operations: the kernel can send requests over io_uring, and this mount was made without",
+    command: "export KITHFS_TRANSPORT=uring",
 };
 const HALTS: Advice = Advice {
     what: "waking processors: this virtual machine halts idle ones at once",
@@ -41,7 +41,7 @@ fn of(sys: &Path, io_uring: bool) -> Vec<Advice> {
     let mut advice = Vec::new();
     match read("module/fuse/parameters/enable_uring").trim() {
         "N" => advice.push(SWITCHED_OFF),
-        "Y" if !io_uring => advice.push(NOT_REQUESTED),
+        "Y" if !io_uring => advice.push(NOT_USED),
         _ => {}
     }
     if read("devices/system/cpu/cpuidle/current_governor").trim() == "haltpoll"
@@ -74,7 +74,7 @@ mod tests {
         let given = |files, io_uring| of(machine(files).path(), io_uring);
         assert_eq!(given(&[], false), []);
         assert_eq!(given(&[(SWITCH, "N\n")], false), [SWITCHED_OFF]);
-        assert_eq!(given(&[(SWITCH, "Y\n")], false), [NOT_REQUESTED]);
+        assert_eq!(given(&[(SWITCH, "Y\n")], false), [NOT_USED]);
         assert_eq!(given(&[(SWITCH, "Y\n")], true), []);
         assert_eq!(given(&[(GOVERNOR, "haltpoll\n"), (POLL, "0\n")], false), [HALTS]);
         assert_eq!(given(&[(GOVERNOR, "haltpoll\n"), (POLL, "200000\n")], false), []);

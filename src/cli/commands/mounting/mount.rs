@@ -45,10 +45,6 @@ use crate::store::Stat;
 use crate::store::os::clear_umask;
 use crate::vault::{Event, Events, Usage, Vault};
 
-/// The transport if neither `--transport` nor `-o uring` or `nouring` is given. It becomes `Auto`
-/// once docs/conformance.md counts six hours of random work over io_uring.
-const DEFAULT_TRANSPORT: Transport = Transport::Dev;
-
 /// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
 const READAHEAD_KIB: u32 = 1024;
 
@@ -203,9 +199,8 @@ fn serve_options(
             None => Transport::Uring,
             Some(why) => return Err(Error::NoUring(why)),
         },
-        (Some(args::Transport::Auto), _) | (None, Some(true)) => Transport::Auto,
         (Some(args::Transport::Dev), _) | (None, Some(false)) => Transport::Dev,
-        (None, None) => DEFAULT_TRANSPORT,
+        (Some(args::Transport::Auto), _) | (None, Some(true) | None) => Transport::Auto,
     };
     let permissions = options.permissions();
     let acls = options.view.is_plain();
@@ -389,7 +384,7 @@ impl Service {
         }
         let is_over = serving.over_io_uring();
         if is_over {
-            tracing::info!("requests come over io_uring, which is experimental");
+            tracing::info!("requests come over io_uring");
         }
         set_readahead(&mounted);
         let registered = register(&open.dir, &mounted, options.read_only, is_over);
