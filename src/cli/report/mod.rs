@@ -171,7 +171,27 @@ impl From<Error> for Failure {
             Error::Contacts { source: ContactError::KeyOfOther(_), .. } => Exit::NotTrusted,
             Error::Contacts { source: ContactError::Newer, .. } => Exit::NewerVersion,
             Error::Interrupted(_) | Error::MountInterrupted => Exit::Interrupted,
-            _ => Exit::Failure,
+            Error::Contacts { .. }
+            | Error::Memory { .. }
+            | Error::OwnFile { .. }
+            | Error::OwnName { .. }
+            | Error::NoHome
+            | Error::NotReadBack(_)
+            | Error::SharesUnseen { .. }
+            | Error::Os { .. }
+            | Error::NobodyReads
+            | Error::CodeUnread { .. }
+            | Error::DaemonEnded(_)
+            | Error::LastSlot(_)
+            | Error::UntriedAgeSlots { .. }
+            | Error::Keyring(_)
+            | Error::LockOn { .. }
+            | Error::NotVerified(_)
+            | Error::IdentityChanged(_)
+            | Error::CostlyIdentity { .. }
+            | Error::NoParent { .. }
+            | Error::Full { .. }
+            | Error::SomeFailed { .. } => Exit::Failure,
         };
         let hint = hint(&error);
         let is_silent = matches!(error, Error::NobodyReads);

@@ -242,10 +242,7 @@ impl OpenFile {
         how: Load,
     ) -> Inner<Arc<Self>> {
         let layout = context.keys.layout;
-        let wanted = match how {
-            Load::Truncate => 0,
-            Load::Read | Load::Write => layout.header() + SMALL_MAX as usize,
-        };
+        let wanted = if how == Load::Truncate { 0 } else { layout.header() + SMALL_MAX as usize };
         let mut bytes = vec![0; wanted];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
