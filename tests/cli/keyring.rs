@@ -223,9 +223,11 @@ fn a_passphrase_from_the_keyring_does_not_stay_in_the_daemon() {
         assert!(done.status.success(), "{}", stderr(&done));
         let mounted = Mounted::of(&ann);
         let place = ann.home().join("plain");
-        let listed = said(&ann.ok(&["mounts"]));
-        let mine = listed.lines().find(|line| line.contains(place.to_str().unwrap())).unwrap();
-        let pid = mine.split_once("(process ").unwrap().1.trim_end_matches(')').parse().unwrap();
+        let listed: serde_json::Value =
+            serde_json::from_str(&said(&ann.ok(&["mounts", "--json"]))).unwrap();
+        let is_mine = |mount: &&serde_json::Value| mount["mountpoint"].as_str() == place.to_str();
+        let mine = listed.as_array().unwrap().iter().find(is_mine).unwrap();
+        let pid = mine["pid"].as_u64().unwrap() as u32;
         assert!(has_in_memory(pid, place.as_os_str().as_encoded_bytes()), "memory is read");
         assert!(!has_in_memory(pid, b"passphrase of ann"), "{options:?}");
         drop(mounted);
