@@ -37,7 +37,7 @@ use super::mounts::DeviceId;
 const ABORTER: &str = "kithfs-abort";
 
 /// Opens the kernel's file that aborts the connection of a mount when it is written to. It belongs to
-/// the user who has mounted.
+/// the mounting user.
 ///
 /// # Errors
 /// The filesystem `fusectl` is not mounted, and this process may not mount it.
