@@ -118,6 +118,14 @@ fn the_helper_of_a_mount_ends_with_it() {
     for signal in ["INT", "TERM", "HUP"] {
         expect_code(Command::new("kill").args([&format!("-{signal}"), &helper.to_string()]), 0);
     }
+    // They stay pending in a process that lives on: hangup is 1, interrupt 2, termination 15.
+    let status = format!("/proc/{helper}/status");
+    let pending = || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    assert_eq!(pending(), Some(1 | 1 << 1 | 1 << 14));
     let is_there = || rustix::process::test_kill_process(pid).is_ok();
     assert!(is_there());
     expect_code(scratch.kithfs("umount").arg(scratch.point()), 0);

@@ -124,9 +124,9 @@ fn leave_descriptors() -> io::Result<()> {
 /// otherwise returns `None`.
 pub fn run_as_aborter() -> Option<ExitCode> {
     let mut arguments = helper::started_as(ABORTER)?;
-    let parent = arguments.next()?.to_str()?.parse().ok()?;
-    let aborted = abort_after(parent);
-    Some(if aborted.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let parent = arguments.next().and_then(|argument| argument.to_str()?.parse().ok());
+    let aborted = parent.map(abort_after);
+    Some(if matches!(aborted, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn abort_after(parent: i32) -> io::Result<()> {
