@@ -269,7 +269,7 @@ impl Members {
             .map(|at| &self.list[at])
     }
 
-    /// Returns the members without those who have these signing keys.
+    /// Returns the members except those with these signing keys.
     pub(super) fn without(&self, gone: &[[u8; 32]]) -> Result<Vec<Member>, RosterError> {
         if gone.iter().any(|sign| self.get(sign).is_none()) {
             return Err(RosterError::NoSuchMember);

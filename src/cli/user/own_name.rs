@@ -11,7 +11,7 @@ use crate::cli::user::directories;
 use crate::format::identity::label_allowed;
 use crate::format::members::MAX_NAME;
 
-/// The name of a founder who has chosen none.
+/// The name of a founder without a name of their own choice.
 pub const NONE_CHOSEN: &str = "owner";
 
 /// Returns which names a list of members can hold.

@@ -1,9 +1,9 @@
 //! An invitation: an admin of a share hands it to a new member over any channel, so that they know
 //! which share is meant. Layout only; `roster` signs and verifies it.
 //!
-//! Rules: the length is fixed. It contains no secret and no name, so anyone who sees it learns only
-//! public keys and the share's id. It is for one person. A share that is not signed has one owner,
-//! so there is no invitation to it.
+//! Rules: the length is fixed. It contains no secret and no name, only public keys and the
+//! share's id. It is for one person. A share that is not signed has one owner, so there is no
+//! invitation to it.
 
 use super::share::{DESCRIPTOR_LEN, ShareDescriptor};
 use crate::format::cursor::{Reader, Writer};

@@ -491,8 +491,8 @@ mod tests {
             build(header.clone(), slots.clone(), members).unwrap_err().kind(),
             FormatErrorKind::Order
         );
-        // An admin who signs an unsorted block by hand is refused by the search as well as by the
-        // full check.
+        // An unsorted block that an admin has signed by hand is refused by the search as well as by
+        // the full check.
         let mut unsorted = bytes.clone();
         let (first, second) = unsorted[HEADER_LEN..].split_at_mut(SLOT_LEN);
         first.swap_with_slice(&mut second[..SLOT_LEN]);

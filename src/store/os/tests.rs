@@ -35,8 +35,8 @@ fn the_root_may_be_reached_through_a_link_and_nothing_else_may() {
     assert!(OsDir::open(&temp.path().join("none")).is_err());
 }
 
-/// Runs `test` as an ordinary user who owns the given directory. If root runs the tests, a separate
-/// thread changes its effective user; the raw system call affects that thread alone.
+/// Runs `test` as an ordinary user, to whom the given directory belongs. If root runs the tests, a
+/// separate thread changes its effective user; the raw system call affects that thread alone.
 fn as_ordinary_user(test: impl FnOnce(&Path) + Send) {
     let temp = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {

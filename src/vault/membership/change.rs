@@ -146,8 +146,8 @@ impl Share {
 
     /// Removes members, by their signing keys: a new epoch, with an inventory of the entries they
     /// had signed. Former admins are removed from the nested shares first, unless those are
-    /// isolated. Called again for a member who is already removed here, it continues with the
-    /// nested shares.
+    /// isolated. Called again for a member already removed here, it continues with the nested
+    /// shares.
     ///
     /// # Errors
     /// As [`Share::add`]; [`Error::LeftWithin`] if a member is removed here but not from
