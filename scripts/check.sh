@@ -16,8 +16,9 @@ step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings
 step cargo test --locked --no-run
 
-# The binaries that mount wait more than they compute, so the others run beside them. They do not run beside one another: some of their
-# tests have a mount namespace of their own, and a mount that is in use there cannot be unmounted.
+# The binaries that mount wait more than they compute, so each runs more tests at a time than there are processors, and the others run beside
+# them. They do not run beside one another: some of their tests have a mount namespace of their own, and a mount that is in use there cannot
+# be unmounted.
 mounting=(cli fsck mount project sync)
 others=()
 for main in tests/*/main.rs; do
@@ -30,7 +31,7 @@ pid=$!
 # A check that is interrupted starts no further binary of the others.
 trap 'rm -f -- "$beside"; kill "$pid" 2>/dev/null || :' EXIT
 status=0
-step cargo test --locked "${mounting[@]/#/--test=}" || status=$?
+step cargo test --locked "${mounting[@]/#/--test=}" -- --test-threads "$((3 * $(nproc)))" || status=$?
 wait "$pid" || status=$?
 echo "== beside it: cargo test --locked --lib --bins ${others[*]}" >&2
 cat "$beside"

@@ -9,9 +9,8 @@
 //! * The time for which the machine was suspended counts as idle time.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::error::MountError;
@@ -49,18 +48,18 @@ impl Watch {
     }
 }
 
-/// The watching thread; it stops on drop.
+/// The watching thread; it ends after a drop, too.
 #[derive(Debug)]
 pub struct Idle {
-    _end: mpsc::Sender<()>,
-    has_unmounted: Arc<AtomicBool>,
+    end: mpsc::Sender<()>,
+    thread: JoinHandle<bool>,
 }
 
 impl Idle {
-    /// Returns whether this thread has unmounted the mount. The answer is final once the mount has
-    /// ended.
-    pub fn has_unmounted(&self) -> bool {
-        self.has_unmounted.load(Ordering::Acquire)
+    /// Ends the thread and waits for it. Returns whether it has unmounted the mount.
+    pub fn end(self) -> bool {
+        drop(self.end);
+        self.thread.join().unwrap_or(false)
     }
 }
 
@@ -79,8 +78,6 @@ pub fn start(
     let mut watch = Watch { after, used: Usage::now(), tried: None };
     let tick = (after / LOOKS).clamp(TICK_MIN, TICK_MAX);
     let mut seen = usage.last();
-    let has_unmounted = Arc::new(AtomicBool::new(false));
-    let unmounts = has_unmounted.clone();
     let run = move || {
         while ended.recv_timeout(tick) == Err(mpsc::RecvTimeoutError::Timeout) {
             let last = usage.last();
@@ -88,27 +85,23 @@ pub fn start(
             if !watch.is_due(Usage::now(), was_used | is_working()) {
                 continue;
             }
-            // Set before the unmount, because the flag is read as soon as the mount has ended.
-            unmounts.store(true, Ordering::Release);
-            let unmounted = mounted.unmount(false);
-            unmounts.store(unmounted.is_ok(), Ordering::Release);
-            match unmounted {
+            match mounted.unmount(false) {
                 Ok(()) => {
-                    return tracing::info!(
-                        "nobody has used it for {}: unmounted",
-                        humantime::format_duration(after)
-                    );
+                    let time = humantime::format_duration(after);
+                    tracing::info!("nobody has used it for {time}: unmounted");
+                    return true;
                 }
-                Err(MountError::NotMounted { .. }) => return,
+                Err(MountError::NotMounted { .. }) => return false,
                 Err(MountError::Busy { holders, .. }) => {
                     tracing::debug!(holders = holders.len(), "not used, but busy: stays mounted")
                 }
                 Err(error) => tracing::warn!("not used, and stays mounted: {error}"),
             }
         }
+        false
     };
-    thread::Builder::new().name("kithfs-idle".into()).spawn(run)?;
-    Ok(Idle { _end: end, has_unmounted })
+    let thread = thread::Builder::new().name("kithfs-idle".into()).spawn(run)?;
+    Ok(Idle { end, thread })
 }
 
 #[cfg(test)]

@@ -466,10 +466,10 @@ impl Service {
         );
         ending.clone().obey(signals);
         let served = serving.join();
-        let was_unused = idle.as_ref().is_some_and(Idle::has_unmounted);
+        let was_unused = idle.is_some_and(Idle::end);
         // The mount point goes before the vault is closed, which can take long.
         let control = control.map(Control::end);
-        drop((handover, idle, point, aborter));
+        drop((handover, point, aborter));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));
         control.iter().for_each(Ended::wait);
         let registered = ending.release();
