@@ -74,7 +74,7 @@ impl Memory {
 impl Witness for Memory {
     /// Notes that this client changes the name `name` in a directory, or commits its file.
     fn note(&self, core: &Core, directory: NodeId, name: &[u8], change: NameChange) {
-        let mut held = self.held.lock();
+        let mut held = self.held_in_time();
         let Ok(place) = self.hold(core, &mut held.places, directory) else { return };
         let Held { touched, len, count, .. } = &mut *held;
         *count += 1;
@@ -193,7 +193,9 @@ impl Witness for Memory {
         if self.held.lock().touched.values().all(Touched::is_recorded) {
             return Ok(());
         }
-        self.learn(core, &Db::open(&self.path)?)
+        let learnt = Db::open(&self.path).and_then(|db| self.learn(core, &db));
+        self.has_failed.store(learnt.is_err(), Ordering::Release);
+        learnt
     }
 }
 
@@ -339,7 +341,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::HELD_MAX;
+    use super::super::memory::{HELD_MAX, WAIT, WAITS_FROM};
     use super::*;
     use crate::crypto::Suite;
     use crate::roster::Identity;
@@ -486,6 +488,39 @@ mod tests {
             began.elapsed()
         });
         assert!(worked + paused >= 20 * worked, "{paused:?} after {worked:?} of work");
+        vault.close().expect("close");
+    }
+
+    /// Ten million files were created faster than the store was read again to record them. What was
+    /// still to be recorded took more and more memory, the database grew to nine times its length
+    /// while it was written, and the unmount took half an hour.
+    #[test]
+    fn changes_wait_for_those_that_are_being_recorded() {
+        let (vault, _) = vault_with_plan();
+        let (folder, core) =
+            (tempfile::tempdir().expect("a directory"), vault.shares().root.clone());
+        let path = folder.path().join("memory");
+        let (mut keeper, _) = Keeper::start(&core, path.clone(), false).expect("remember");
+        let mut names = (0..).map(|n| format!("directory {n}"));
+        let mut make = || {
+            let name = names.next().expect("a name");
+            vault.mkdir(&CALLER, ROOT, name.as_bytes(), 0o755).expect("mkdir");
+        };
+        // Another process has the database open.
+        let turn = std::fs::File::open(path.with_extension("lock")).expect("the lock file");
+        rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive).expect("lock");
+        while keeper.memory.held.lock().len <= WAITS_FROM {
+            make();
+        }
+        let (began, changes) = (Instant::now(), 5);
+        (0..changes).for_each(|_| make());
+        assert!(began.elapsed() >= WAIT * changes);
+        drop(turn);
+        while !keeper.memory.held.lock().touched.is_empty() {
+            std::thread::yield_now();
+        }
+        keeper.stop();
+        keeper.finish(&core);
         vault.close().expect("close");
     }
 

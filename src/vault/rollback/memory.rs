@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::crypto::{RecordCipher, Tag};
 use crate::vault::core::{Core, DEPTH_MAX, NameChange};
@@ -20,6 +20,12 @@ use zeroize::Zeroizing;
 /// Maximum number of local changes (names and directories) held in memory; beyond it they are
 /// recorded at once.
 pub(super) const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
+/// Number of local changes beyond which each further one waits while changes are recorded: on a store
+/// that reads slower than programs write, they would take more and more memory, and the end of the
+/// mount more and more time.
+pub(super) const WAITS_FROM: usize = 4 * HELD_MAX;
+/// How long one change waits, at most. Locks are held meanwhile that recording might need.
+pub(super) const WAIT: Duration = Duration::from_millis(100);
 /// Associated data of names in the database.
 pub(super) const SEALED: &[u8] = b"KMEM";
 
@@ -98,7 +104,11 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn is_full(&self) -> bool {
-        self.len + self.places.len() + self.files.len() > HELD_MAX
+        self.size() > HELD_MAX
+    }
+
+    fn size(&self) -> usize {
+        self.len + self.places.len() + self.files.len()
     }
 
     pub(super) fn done(&self, place: &PlaceId, name: &[u8]) -> Option<Done> {
@@ -131,6 +141,10 @@ pub(crate) struct Memory {
     pub(super) hashes: Zeroizing<[u8; 32]>,
     pub(super) sealer: Arc<Sealer>,
     pub(super) held: Mutex<Held>,
+    /// Tells that changes were recorded.
+    pub(super) recorded: Condvar,
+    /// Changes could not be recorded at the last attempt, so nothing waits for the next one.
+    pub(super) has_failed: AtomicBool,
     pub(super) stop: AtomicBool,
     /// A finding was made while local changes were recorded.
     pub(super) has_found: AtomicBool,
@@ -148,6 +162,8 @@ impl Memory {
             hashes,
             sealer: Arc::new(Sealer { cipher, random: core.random.clone() }),
             held: Mutex::new(Held::default()),
+            recorded: Condvar::new(),
+            has_failed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             has_found: AtomicBool::new(false),
             wake: (Mutex::new(()), Condvar::new()),
@@ -162,6 +178,19 @@ impl Memory {
     /// Returns whether there are so many local changes that they have to be recorded.
     pub(super) fn is_full(&self) -> bool {
         self.held.lock().is_full()
+    }
+
+    /// Returns what is held, for a further change, see [`WAITS_FROM`].
+    pub(super) fn held_in_time(&self) -> MutexGuard<'_, Held> {
+        let mut held = self.held.lock();
+        if held.size() > WAITS_FROM
+            && !self.is_stopped()
+            && !self.has_failed.load(Ordering::Acquire)
+        {
+            self.wake.1.notify_all();
+            self.recorded.wait_for(&mut held, WAIT);
+        }
+        held
     }
 
     /// Waits for that long, or until the thread is stopped or there are many local changes.

@@ -417,9 +417,10 @@ impl<'a> Survey<'a> {
     /// client's new files, when the storage host shows them later.
     fn learn_of_gone(&mut self, files: &HashMap<Id, u64>) -> Inner<()> {
         for (id, version) in files {
-            if self.seen.get(id)?.is_none()
-                && self.file(id)?.is_none()
+            // What was seen is asked last: once it is on disk, that takes longest.
+            if self.file(id)?.is_none()
                 && self.removed(id)?.is_none()
+                && self.seen.get(id)?.is_none()
             {
                 let removed = RemovedRow::new(*version, self.options.now, false);
                 self.changes.removed.insert(*id, Some(removed));
@@ -1406,6 +1407,7 @@ impl Memory {
         let options = SurveyOptions::default();
         Survey::new(core, self, db, &options, None)?.learn(&touched, &places, &files)?;
         self.held.lock().forget(&touched);
+        self.recorded.notify_all();
         Ok(())
     }
 }
