@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::support::mounted::{Scratch, can_mount, expect_code, shell};
+use crate::support::terminal::Terminal;
 
 /// The control files that are only ever added, by their paths in the vault.
 fn added(vault: &Path) -> BTreeSet<String> {
@@ -108,6 +109,28 @@ fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
     let command = note.lines().find(|line| line.contains("cp -rn")).expect("a command");
     shell(scratch.path(), command);
     assert_eq!(shell(&scratch.vault(), "find . -type f | sort | xargs -d '\\n' sha256sum"), image);
+}
+
+/// The command asks at a terminal, and removes nothing without a yes. All other tests run it without a
+/// terminal.
+#[test]
+fn nothing_is_removed_without_a_yes_at_the_terminal() {
+    if !can_mount() {
+        return;
+    }
+    let (scratch, used) = vault_with_residue();
+    let before = added(&scratch.vault());
+    for (answer, left) in [("", &before), ("n", &before), ("y", &used)] {
+        let mut command = Command::new("setsid");
+        let asked = fsck(&scratch, &["--prune", "--unused-for", "0"]);
+        command.args(["--ctty", "--wait"]).arg(asked.get_program()).args(asked.get_args());
+        command.envs(asked.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut terminal = Terminal::start(command);
+        terminal.expect("remove 4 control files").expect("[y/N]").type_line(answer);
+        let (code, said) = terminal.end();
+        assert_eq!((code, &added(&scratch.vault())), (0, left), "{answer:?}: {said}");
+        assert_eq!(said.contains("to put back: cp -rn"), answer == "y", "{said}");
+    }
 }
 
 /// A file that is not referenced today can be referenced tomorrow, by an entry that has not

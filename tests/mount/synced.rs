@@ -356,3 +356,87 @@ fn a_file_that_was_just_removed_can_be_created_again() {
     assert_eq!(fs::read(&file).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     mount.unmount();
 }
+
+/// A suffix for a conflict copy as each of these tools makes it, and whether it is shown as it is.
+const SUFFIXES: [(&str, &str, bool); 9] = [
+    ("Syncthing", ".sync-conflict-20260131-101010-ABCDEFG", true),
+    ("Dropbox", " (Ann's conflicted copy 2026-01-31)", true),
+    ("Dropbox in German", " (In Konflikt stehende Kopie von Ann 2026-01-31)", false),
+    ("Nextcloud", " (conflicted copy 2026-01-31 101010)", true),
+    ("ownCloud", "_conflict-20260131-101010", true),
+    ("OneDrive", "-DESKTOP-1AB2", true),
+    ("Google Drive", " (1)", true),
+    ("Resilio", ".Conflict", true),
+    ("Unison", " (copy: conflict 1 on 2026-01-31)", true),
+];
+
+const TEXT: &str = "as it was written";
+
+/// Makes a file and a directory with this name, or nearly, and returns the entries of the vault that they have.
+fn make_pair(scratch: &Scratch, name: &str) -> [(PathBuf, String); 2] {
+    let entries = || -> std::collections::BTreeSet<String> {
+        let listed = fs::read_dir(scratch.vault()).unwrap();
+        listed.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let of_dir = format!("d{}", name.strip_suffix(char::is_alphanumeric).unwrap_or(name));
+    [(name, false), (&of_dir, true)].map(|(name, is_dir)| {
+        let before = entries();
+        let path = scratch.point().join(name);
+        if is_dir {
+            fs::create_dir(&path).unwrap();
+        }
+        let file = if is_dir { path.join("inside") } else { path.clone() };
+        fs::write(&file, TEXT).unwrap();
+        fs::File::open(&file).unwrap().sync_all().unwrap();
+        let stored = entries().into_iter().find(|it| !it.starts_with('+') && !before.contains(it));
+        (path, stored.expect("an entry"))
+    })
+}
+
+/// Conflict copies as tools name them are files and directories like all others, also of long names
+/// and of names in other scripts. Until then the names alone were tested, without a mount.
+#[test]
+fn conflict_copies_of_all_tools_work_in_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new(&["--synced"]);
+    let mount = scratch.mount(&[]);
+    let file = |path: &Path| if path.is_dir() { path.join("inside") } else { path.to_owned() };
+    let names = ["letter.txt", "письмо 🙂", &"文".repeat(85), &"l".repeat(99), &"l".repeat(255)];
+    for name in names {
+        for (path, stored) in make_pair(&scratch, name) {
+            for (tool, suffix, is_known) in SUFFIXES {
+                let copy = format!("{stored}{suffix}");
+                let [from, to] = [&stored, &copy].map(|name| scratch.vault().join(name));
+                expect_code(Command::new("cp").arg("-a").args([from, to]), 0);
+                let plain = path.file_name().unwrap().to_str().unwrap();
+                let readable = match is_known {
+                    true => format!("{plain}{suffix}"),
+                    false => format!("{plain} (conflict copy {suffix})"),
+                };
+                // A name has up to 255 bytes.
+                let shown = if readable.len() <= 255 { readable } else { copy };
+                let at = scratch.point().join(&shown);
+                let what = format!("{tool}: {shown}");
+                wait(SOON, &what, || at.exists().then_some(()));
+                let listed = fs::read_dir(scratch.point()).unwrap();
+                assert!(listed.map(|entry| entry.unwrap().path()).any(|it| it == at), "{what}");
+                assert_eq!(fs::read_to_string(file(&at)).unwrap(), TEXT, "{what}");
+                fs::write(file(&at), "changed").unwrap();
+                let renamed = scratch.point().join("renamed");
+                fs::rename(&at, &renamed).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert!(!at.exists(), "{what}");
+                assert_eq!(fs::read_to_string(file(&renamed)).unwrap(), "changed", "{what}");
+                assert_eq!(fs::read_to_string(file(&path)).unwrap(), TEXT, "{what}");
+                match renamed.is_dir() {
+                    true => fs::remove_dir_all(&renamed).unwrap(),
+                    false => fs::remove_file(&renamed).unwrap(),
+                }
+                assert!(!renamed.exists(), "{what}");
+            }
+        }
+    }
+    mount.unmount();
+    expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
+}
