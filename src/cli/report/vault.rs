@@ -97,10 +97,12 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
 fn of_corruption(what: &str, path: &Path, vault: &Path) -> String {
     if what == TOO_MANY_JOURNALS {
         // `fsck` does not open it either.
-        let store = vault.join(path.strip_prefix(".").unwrap_or(path)).join("");
+        let store = word(vault.join(path.strip_prefix(".").unwrap_or(path)).join(""));
+        let mut aside = vault.as_os_str().to_owned();
+        aside.push(".journals");
+        let aside = word(aside);
         return format!(
-            "the storage host may have copied them; while nobody has it open, move them into another folder: find {} -maxdepth 1 -name '+journal-*' -exec mv -t FOLDER {{}} +; the last changes before a crash may be in them alone, so keep them",
-            word(store)
+            "the storage host may have copied them; while no machine has it open, move them away: mkdir {aside} && find {store} -maxdepth 1 -name '+journal-*' -exec mv -t {aside} {{}} +; keep them, because one may contain the last changes before a crash"
         );
     }
     let vault = word(vault);
@@ -255,13 +257,15 @@ mod tests {
         assert!(on_smb.hint.unwrap().contains("kithfs set --no-shared /v"));
     }
 
-    /// The hint named `kithfs fsck`, which refuses such a vault too.
+    /// The hint named `kithfs fsck`, which refuses such a vault too; then a command with a folder that
+    /// the user had to choose and to make first.
     #[test]
     fn the_hint_for_too_many_journals_moves_them_away() {
         let what = TOO_MANY_JOURNALS.to_owned();
         let failure = failure(Error::Corrupt { op: "open", path: ".".into(), what });
         let hint = failure.hint.unwrap();
-        assert!(hint.contains("find /v/ -maxdepth 1 -name '+journal-*'"), "{hint}");
+        let command = "mkdir /v.journals && find /v/ -maxdepth 1 -name '+journal-*' -exec mv -t /v.journals {} +";
+        assert!(hint.contains(command), "{hint}");
         assert!(!hint.contains("kithfs fsck"), "{hint}");
     }
 
