@@ -7,9 +7,9 @@
 #   --install    install what the stores need (as root on Debian)
 #   SCENARIO     one at the end of scripts/stores/store.sh (default: all). Missing features are compared with the page only if all run
 #
-# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs. Needs root, to mount them. Prints the
-# stores that cannot be tested here. scripts/stores-vm.sh has those that need another kernel. Exit status: 0 if all passed and lack exactly the
-# features that docs/STORES.md lists; 1 if not.
+# The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs, and by request glusterfs. Needs root, to
+# mount them. Prints the stores that cannot be tested here. scripts/stores-vm.sh has those that need another kernel. Exit status: 0 if all
+# passed and lack exactly the features that docs/STORES.md lists; 1 if not.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"

@@ -82,7 +82,7 @@ cluster_down() {
     cluster=()
 }
 # Kills the last disk, and waits until the cluster has noticed.
-kill_disk() {
+ceph_kill_disk() {
     local at=$work/ceph disk=$((disks - 1)) try
     kill -9 "${osds[disk]}"
     for try in $(seq 300); do

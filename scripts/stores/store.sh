@@ -5,6 +5,7 @@ set -Eeuo pipefail
 . "$(dirname -- "$0")/../scratch.sh"
 trap 'say "line $LINENO: exit status $?: $BASH_COMMAND"' ERR
 . "$(dirname -- "$0")/cephfs.sh"
+. "$(dirname -- "$0")/glusterfs.sh"
 . "$(dirname -- "$0")/servers.sh"
 kind=${1:?a kind of store}
 name=$kind
@@ -41,6 +42,27 @@ serve() {
     cat "$work/server.log" >&2
     skip "the store does not come up"
 }
+# client DIRECTORY: mounts a distributed filesystem there, by a client of its own. Sets $server to its process.
+client() {
+    case $kind in
+        cephfs) store=$1 serve ceph-fuse -c "$ceph_conf" -f "$1" ;;
+        glusterfs)
+            # Otherwise the kernel keeps attributes for a second, and the pages of a file that another client has changed meanwhile.
+            store=$1 serve glusterfs -N --attribute-timeout=0 --entry-timeout=0 --direct-io-mode=enable \
+                --volfile-server="$gluster_address" --volfile-id=vault --log-file="$work/gluster/client.log" "$1"
+            ;;
+    esac
+}
+# second_machine: mounts the store a second time, on $work/machine. Sets $second to the process of a FUSE client.
+second_machine() {
+    local first=$server
+    mkdir -p "$work/machine"
+    case $kind in
+        cephfs | glusterfs) client "$work/machine"; second=$server server=$first ;;
+        nfs3 | nfs4) on_second nfs_mount "$work/machine" ;;
+        smb) on_second smb_mount "$work/machine" ;;
+    esac
+}
 store_up() {
     case $kind in
         exfat) packages mount.exfat-fuse mkfs.exfat; image mkfs.exfat; serve mount.exfat-fuse -d "$loop" "$store" ;;
@@ -68,8 +90,9 @@ store_up() {
             packages ceph ceph-mon ceph-osd ceph-mds ceph-fuse monmaptool
             cluster_up
             forget_clients
-            serve ceph-fuse -c "$ceph_conf" -f "$store"
+            client "$store"
             ;;
+        glusterfs) packages glusterd gluster glusterfs; gluster_up; client "$store" ;;
         rclone)
             packages rclone
             reading_only
@@ -125,6 +148,7 @@ before_cleanup() {
     ! is_mounted "$work/machine" || umount -l "$work/machine"
     store_down
     cluster_down
+    gluster_down
     servers_down
     ! mountpoint -q "$below" || umount "$below"
 }
@@ -134,9 +158,11 @@ before_cleanup() {
 lacking=$work/lacking
 : >"$lacking"
 # soon SECONDS COMMAND...: fails if the command takes longer. $calls_wait multiplies the time while each call waits for a server that does not
-# answer.
+# answer, and for GlusterFS, which writes everything to three bricks on one disk.
 exec 9>&2
-calls_wait=1
+at_least=1
+case $kind in glusterfs) at_least=5 ;; esac
+calls_wait=$at_least
 soon() {
     local seconds=$(($1 * calls_wait)) status=0
     shift
@@ -338,17 +364,10 @@ others() {
 
 # Tests a second machine: another client of the same cluster, with its own cache, which learns of the first one only through the server.
 machines() {
-    local first=$server second='' n status other=$work/other
-    mkdir -p "$work/machine" "$other"
-    case $kind in
-        cephfs)
-            store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
-            second=$server server=$first
-            coherent
-            ;;
-        nfs3 | nfs4) on_second nfs_mount "$work/machine" ;;
-        smb) on_second smb_mount "$work/machine" ;;
-    esac
+    local second='' n status other=$work/other
+    mkdir -p "$other"
+    second_machine
+    case $kind in cephfs | glusterfs) coherent ;; esac
     new_vault machines
     mount_there() { soon 60 "$kithfs" mount "$@" "$work/machine/machines" "$other" 2>"$work/there"; }
     sees() { [ "$(cat "$1")" = "$2" ] || die "$1 is not what the other machine has written: $(head -c 100 "$1")"; }
@@ -401,27 +420,25 @@ coherent() {
 # Runs random work in several mounts through two clients of the cluster, daemons being killed and stopped, and counters under locks. Only by
 # request, as it takes minutes. KITHFS_SEED and KITHFS_RUNS choose the sessions, and an argument one of the tests.
 random() {
-    local first=$server second=''
-    mkdir -p "$work/machine"
-    store=$work/machine serve ceph-fuse -c "$ceph_conf" -f "$work/machine"
-    second=$server server=$first
+    local second=''
+    second_machine
     [ -e "$work/coherent" ] || coherent
     random_work "${1:-random_shared}" || die "random work in several mounts through two clients"
     umount "$work/machine"
-    wait "$second" || true
+    [ -z "$second" ] || wait "$second" || true
 }
 random_work() {
     KITHFS_STORES=$store:$work/machine cargo test --locked --manifest-path "$here/Cargo.toml" --test mount -- "$1" >"$work/random" 2>&1 ||
         { cat "$work/random" >&2; return 1; }
 }
 
-# The same without the counters, and one of two disks of the cluster is killed in the middle of it. Nothing may fail but with EBUSY, after which
+# The same without the counters, and one disk of the cluster is killed in the middle of it. Nothing may fail but with EBUSY, after which
 # the programs try again (the counters do not), and all that was acknowledged must be there.
-osd() {
+disk() {
     export KITHFS_SEED=${KITHFS_SEED:-100} KITHFS_SECONDS=60
     (
         sleep 25
-        kill_disk
+        case $kind in cephfs) ceph_kill_disk ;; glusterfs) gluster_kill_disk ;; esac
         touch "$work/killed"
     ) &
     writer=$!
@@ -591,7 +608,7 @@ lost() {
     soon 60 "$kithfs" fsck --repair --yes "$vault" >"$work/fsck" 2>&1 || { cat "$work/fsck" >&2; die "the state after the loss cannot be repaired"; }
     ! grep -q synced "$work/fsck" || { cat "$work/fsck" >&2; die "what was synced is damaged"; }
     verify_vault "after the repair"
-    calls_wait=1
+    calls_wait=$at_least
 }
 
 full() {
@@ -671,13 +688,14 @@ reading() {
 
 scenarios=${2:-use sharing interrupted others machines killed restarted replaced squashed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
-case " $scenarios " in *' osd '*) disks=2 ;; esac
+case " $scenarios " in *' disk '*) disks=2 ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
         others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
-        machines) case $kind in cephfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
-        random | osd) [ "$kind" = cephfs ] || continue ;;
+        machines) case $kind in cephfs | glusterfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
+        random) case $kind in cephfs | glusterfs | nfs4) ;; *) continue ;; esac ;;
+        disk) case $kind in cephfs | glusterfs) ;; *) continue ;; esac ;;
         restarted | replaced | squashed) case $kind in nfs3 | nfs4) ;; *) continue ;; esac ;;
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;

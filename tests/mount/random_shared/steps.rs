@@ -73,10 +73,25 @@ impl Session {
             there = self.world.run(program, command);
         }
         self.note(format!("mount {mount}, program {program}: {command} -> {there}"));
+        if there == "ESTALE" && self.may_refuse_a_lock(command) {
+            return false;
+        }
         let here = self.world.run_twin(program, command);
         assert_eq!(there, here, "mount {mount}: {command}");
         self.update(mount, if here == "ok" { effect } else { Effect::Nothing });
         here == "ok"
+    }
+
+    /// Returns whether a command takes a lock on a file without a name, in a store that cannot open
+    /// such a file again (GlusterFS).
+    fn may_refuse_a_lock(&self, command: &str) -> bool {
+        let ["lock" | "flock", name, "sh" | "ex", ..] = command.split(' ').collect::<Vec<_>>()[..]
+        else {
+            return false;
+        };
+        let handle = self.model.handles.iter().find(|it| it.name == name);
+        let is_named = |inode| self.model.tree.iter().any(|node| node.inode == inode);
+        !self.world.reopens && handle.is_some_and(|it| !is_named(it.inode))
     }
 
     /// Takes the state of the twin.

@@ -2,6 +2,7 @@
 //! twin of each program does the same.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub struct World {
     vaults: Vec<PathBuf>,
     /// The store can exchange two names.
     pub exchanges: bool,
+    /// The store can open a file again that has lost its name.
+    pub reopens: bool,
     pub scratch: Scratch,
 }
 
@@ -67,6 +70,13 @@ fn exchanges(vault: &Path) -> bool {
     tried.is_ok()
 }
 
+fn reopens(vault: &Path) -> bool {
+    let path = vault.with_extension("nameless");
+    let file = File::create(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).is_ok()
+}
+
 impl World {
     /// Mounts a new vault `mounts` times, and starts `programs` programs, in turn in each mount.
     pub fn new(mounts: usize, programs: usize) -> World {
@@ -81,6 +91,7 @@ impl World {
             mounts: Vec::new(),
             watcher,
             exchanges: exchanges(&vaults[0]),
+            reopens: reopens(&vaults[0]),
             vaults,
             scratch,
         };
