@@ -202,6 +202,8 @@ pub enum Forget {
         /// Gets a message once it is dropped.
         done: SyncSender<()>,
     },
+    /// Nothing more. Gets a message once everything before is dropped.
+    Done(SyncSender<()>),
 }
 
 /// Effect of `fallocate` on a range.

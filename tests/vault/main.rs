@@ -10,6 +10,7 @@ mod attributes;
 mod calls;
 mod concurrent;
 mod concurrent_model;
+mod kernel_cache;
 mod lingering;
 mod lock_model;
 mod model;

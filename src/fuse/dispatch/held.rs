@@ -69,14 +69,14 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
             let dropped = match &what {
                 Forget::Attributes => kernel.inval_inode(node, -1, 0),
                 Forget::Pages => kernel.inval_inode(node, 0, 0),
-                Forget::Known | Forget::Names => Ok(()),
+                Forget::Known | Forget::Names | Forget::Done(_) => Ok(()),
                 Forget::Name { name, .. } => kernel.inval_entry(node, name),
             };
             if let Err(error) = dropped {
                 tracing::debug!(%error, "the kernel does not forget");
             }
-            if let Forget::Name { done, .. } = what {
-                let _ = done.try_send(()); // the lookup may not wait any more
+            if let Forget::Name { done, .. } | Forget::Done(done) = what {
+                let _ = done.try_send(()); // the other thread may not wait any more
             }
         }
     };

@@ -314,15 +314,14 @@ impl Lease {
     }
 
     /// Looks after the lease: gives it up if another daemon wants it, and gets one if the kernel
-    /// could use it. `forget` makes the kernel ask before it uses anything that it has cached;
-    /// `freshen` the same for files that programs have open.
+    /// could use it. `forget` makes the kernel ask before it uses anything that it has cached.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn look_after(&self, forget: impl FnMut(), freshen: impl FnMut()) -> Inner<()> {
+    pub fn look_after(&self, forget: impl FnMut()) -> Inner<()> {
         let Some(root) = &self.root else { return Ok(()) };
         let was_valid = self.is_valid();
-        let looked = self.look_now(&**root, was_valid, forget, freshen);
+        let looked = self.look_now(&**root, was_valid, forget);
         self.looked.store(awake(), Ordering::Release);
         if !was_valid {
             self.turned.notify_all();
@@ -330,13 +329,7 @@ impl Lease {
         looked
     }
 
-    fn look_now(
-        &self,
-        root: &dyn Dir,
-        was_valid: bool,
-        mut forget: impl FnMut(),
-        mut freshen: impl FnMut(),
-    ) -> Inner<()> {
+    fn look_now(&self, root: &dyn Dir, was_valid: bool, mut forget: impl FnMut()) -> Inner<()> {
         let used = self.used.swap(false, Ordering::Relaxed);
         let mut state = self.state.lock();
         if used {
@@ -346,7 +339,6 @@ impl Lease {
             let pays = state.used.elapsed() < UNUSED && !state.is_contended();
             drop(state);
             if pays && self.take_to_read(root)? {
-                freshen();
                 self.begin_caching();
             }
             return Ok(());
@@ -368,7 +360,6 @@ impl Lease {
             }
         } else if !state.is_contended() && !self.may_cache() {
             drop(state);
-            freshen();
             self.begin_caching();
         }
         Ok(())
@@ -495,7 +486,7 @@ mod tests {
         let store = MemStore::new();
         let [one, two] = [(); 2].map(|()| Lease::new(Some(store.root()), false));
         drop(one.change().unwrap());
-        one.look_after(|| {}, || {}).unwrap();
+        one.look_after(|| {}).unwrap();
         assert!(one.generation().is_some() && two.generation().is_none());
         (one, two)
     }
@@ -513,14 +504,14 @@ mod tests {
             });
             while one.generation().is_some() {
                 assert!(told.try_recv().is_err(), "it changes while the other caches");
-                one.look_after(|| tell.send("forgets").unwrap(), || {}).unwrap();
+                one.look_after(|| tell.send("forgets").unwrap()).unwrap();
             }
             assert_eq!(told.recv(), Ok("forgets"));
             assert_eq!(told.recv(), Ok("changes"));
         });
         // The first one does not try again at once, and the second one may cache.
-        two.look_after(|| {}, || {}).unwrap();
-        one.look_after(|| {}, || {}).unwrap();
+        two.look_after(|| {}).unwrap();
+        one.look_after(|| {}).unwrap();
         assert!(one.generation().is_none() && two.generation().is_some());
     }
 
@@ -531,12 +522,12 @@ mod tests {
         one.looked.store(awake() - VALID.as_millis() as u64, Ordering::Release);
         assert!(one.generation().is_none() && !one.join(false));
         let mut forgotten = 0;
-        one.look_after(|| forgotten += 1, || {}).unwrap();
+        one.look_after(|| forgotten += 1).unwrap();
         assert_eq!(forgotten, 1);
         assert!(one.generation().is_none());
         drop(one.change().unwrap());
         one.state.lock().contended = None;
-        one.look_after(|| {}, || {}).unwrap();
+        one.look_after(|| {}).unwrap();
         assert!(one.generation().is_some() && one.generation() != before);
     }
 
@@ -546,7 +537,7 @@ mod tests {
         let store = MemStore::new();
         let [one, two] = [(); 2].map(|()| Lease::new(Some(store.root()), false));
         for lease in [&one, &two] {
-            lease.look_after(|| {}, || {}).unwrap();
+            lease.look_after(|| {}).unwrap();
             assert!(lease.state.lock().holds(Lock::Shared));
         }
         assert!(one.surrender(Instant::now()).is_err());

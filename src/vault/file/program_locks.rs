@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::store::File;
+use crate::store::{File, Timestamp};
 use crate::vault::types::{Handle, LockRequest};
 
 /// An owner as the kernel names it, and whether it is one of `flock`.
@@ -37,6 +37,20 @@ pub(crate) struct ProgramLocks {
     pub pages: Option<[u8; 32]>,
     /// A commit builds on the state of `pages`.
     follows: bool,
+    told: Option<Told>,
+    /// How often the kernel has dropped pages by what it was told.
+    drops: u64,
+}
+
+/// What the kernel was told when it last asked for the attributes.
+#[derive(Clone, Copy)]
+struct Told {
+    /// Hash of the header of the committed state.
+    committed: [u8; 32],
+    size: u64,
+    time: Timestamp,
+    /// Size or time differ from what it was told before, so it has dropped all older pages.
+    drops: bool,
 }
 
 impl ProgramLocks {
@@ -50,6 +64,24 @@ impl ProgramLocks {
         if std::mem::take(&mut self.follows) {
             self.pages = committed;
         }
+    }
+
+    /// Notes that the kernel is told size and time of a committed state.
+    pub fn tell(&mut self, committed: [u8; 32], size: u64, time: Timestamp) {
+        let drops = self.told.is_some_and(|told| match told.committed == committed {
+            true => told.drops,
+            false => (told.size, told.time) != (size, time),
+        });
+        let is_new = self.told.is_none_or(|told| told.committed != committed);
+        self.drops += u64::from(drops && is_new);
+        self.told = Some(Told { committed, size, time, drops });
+    }
+
+    /// Returns whether the kernel has dropped the pages of states before this one, and how often it has
+    /// dropped pages by what it was told.
+    pub fn dropped(&self, committed: &[u8; 32]) -> (bool, u64) {
+        let by_itself = self.told.is_some_and(|told| told.drops && told.committed == *committed);
+        (by_itself || self.pages == Some(*committed), self.drops)
     }
 
     /// Removes a handle that is being closed, and returns the owners that have no handle any more.

@@ -47,6 +47,12 @@ impl Core {
                         attr.mtime = mtime;
                         attr.ctime = attr.ctime.max(mtime);
                     }
+                    if let Some(committed) = &state.committed
+                        && self.lease.is_needed()
+                        && state.changes.is_none()
+                    {
+                        open.locks.lock().tell(committed.header.hash(), attr.size, attr.mtime);
+                    }
                 } else if self.mode.caller_caches
                     && !self.nodes.tell_size(node, attr.size, attr.mtime)?
                 {

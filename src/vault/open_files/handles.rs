@@ -64,7 +64,8 @@ impl Core {
                         .zip(file.cached())
                         .is_some_and(|(cached, now)| cached.has_pages_of(&now))
             } else {
-                // Pages from before the lease were dropped when it began.
+                // Pages from before the lease were dropped when an earlier one ended; the kernel
+                // compares those that a program has read since with size and time of the file.
                 self.lease.generation().is_some() && !file.is_on_demand()
             };
         let (alone, void) = {

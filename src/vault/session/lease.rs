@@ -4,14 +4,21 @@
 //! * This thread never waits for the kernel to drop pages. The kernel waits for requests in progress
 //!   first, and all threads that could answer them may be waiting for the lease. It is enough that
 //!   the attributes are dropped: the next read of cached pages asks for them, and drops the pages if
-//!   the file has changed. The pages are dropped soon afterwards, for mappings.
+//!   the file has changed. The pages are dropped soon afterwards, for mappings. The lease is kept
+//!   until then, but not for long.
+//! * The kernel ignores attributes that it has asked for before a notification about the file
+//!   arrives, and reads with the size that it knows. So a notification must not coincide with the
+//!   first read after another daemon's commit: that read would return the new bytes up to the old
+//!   size, or the old bytes. Therefore the pages of a file are dropped before the lease is given up.
+//!   Later they are dropped only if the kernel has not asked for half a second: when it asks, it drops
+//!   them itself.
 //! * The pages of a file that is open for writing here stay: no other daemon can have committed to
 //!   it. That is not so for a file whose guard is taken on demand. A lock that is granted on such a
 //!   file waits by itself until the pages are dropped (`Waiters`).
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::nested::Shares;
@@ -26,12 +33,33 @@ const LOOKS: Duration = Duration::from_millis(25);
 /// The same where it does.
 const LOOKS_REMOTE: Duration = Duration::from_millis(100);
 /// How often open files are compared with the store, for mappings, of which the kernel asks nothing.
-const COMPARES: Duration = Duration::from_millis(500);
+/// Pages are dropped at the second look, within the second that `docs/SHARED.md` promises.
+const COMPARES: Duration = Duration::from_millis(400);
+/// How long the lease is kept for the kernel to drop its pages. It cannot as long as threads that
+/// wait for the lease keep reads from being answered.
+const PAGES_TAKE: Duration = Duration::from_millis(200);
 /// How often it is checked whether there are leases at all.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// The committed state that was last seen of an open file: the hash of its header.
-type Known = HashMap<NodeId, [u8; 32]>;
+/// What was last seen of the open files of a share.
+#[derive(Default)]
+struct Known {
+    files: HashMap<NodeId, Seen>,
+    /// No other daemon has committed since, and no pages are to be dropped.
+    is_settled: bool,
+}
+
+/// What was last seen of an open file.
+#[derive(Default)]
+struct Seen {
+    /// The committed state: the hash of its header.
+    committed: Option<[u8; 32]>,
+    /// The kernel may have pages of an earlier state, and drops them at the next look unless it has
+    /// asked for the attributes by then.
+    due: bool,
+    /// How often it has dropped pages by their answer.
+    drops: u64,
+}
 
 /// Looks after the leases of all shares until `stop`.
 pub(super) fn run(shares: &Shares, stop: &AtomicBool) {
@@ -44,11 +72,18 @@ pub(super) fn run(shares: &Shares, stop: &AtomicBool) {
         for core in cores.iter().filter(|core| core.lease.is_needed()) {
             let local = core.root.directory_locks_suffice();
             pause = pause.min(if local { LOOKS } else { LOOKS_REMOTE });
-            if let Err(fault) = core.lease.look_after(|| forget(core), || forget_open(core)) {
+            let known = known.entry(Arc::as_ptr(core) as usize).or_default();
+            let forgets = || {
+                forget(core);
+                known.is_settled = false;
+            };
+            if let Err(fault) = core.lease.look_after(forgets) {
                 tracing::debug!(errno = fault.errno(), "the lease of a share cannot be used");
             }
-            if compared.elapsed() >= COMPARES && !core.lease.may_cache() {
-                compare(core, known.entry(Arc::as_ptr(core) as usize).or_default());
+            let caches = core.lease.may_cache();
+            known.is_settled &= caches;
+            if compared.elapsed() >= COMPARES && !known.is_settled {
+                known.is_settled = !compare(core, &mut known.files) && caches;
             }
         }
         if compared.elapsed() >= COMPARES {
@@ -79,25 +114,31 @@ fn forget(core: &Core) {
         let is_written = written.contains(&node);
         core.have_forgotten(node, if is_written { Forget::Known } else { Forget::Pages });
     }
+    let (done, is_done) = mpsc::sync_channel(1);
+    core.have_forgotten(ROOT, Forget::Done(done));
+    let _ = is_done.recv_timeout(PAGES_TAKE);
 }
 
-/// Makes the kernel drop what it has cached of files that programs have open.
-fn forget_open(core: &Core) {
-    for (node, _, written) in open_files(core) {
-        core.have_forgotten(node, if written { Forget::Known } else { Forget::Pages });
-    }
-}
-
-/// Makes the kernel drop the pages of open files that another daemon has committed to since the last
-/// look.
-fn compare(core: &Core, known: &mut Known) {
+/// Makes the kernel drop the pages of open files that another daemon has committed to, and that the
+/// kernel has not asked about since. Returns whether there are more to come.
+fn compare(core: &Core, known: &mut HashMap<NodeId, Seen>) -> bool {
     let open = open_files(core);
     known.retain(|node, _| open.iter().any(|(it, ..)| it == node));
     for (node, file, written) in open {
         let Ok(hash) = core.header_in(&*file.file()).map(|header| header.hash()) else { continue };
+        let seen = known.entry(node).or_default();
         // Also the first time: a page may have been read between the end of the lease and a commit.
-        if known.insert(node, hash) != Some(hash) && !written {
+        let is_new = seen.committed.replace(hash) != Some(hash);
+        let (is_done, drops) = file.locks.lock().dropped(&hash);
+        let asked = std::mem::replace(&mut seen.drops, drops) != drops;
+        if written || is_done {
+            seen.due = false;
+        } else if seen.due && !asked {
             core.have_forgotten(node, Forget::Pages);
+            seen.due = false;
+        } else {
+            seen.due |= is_new;
         }
     }
+    known.values().any(|seen| seen.due)
 }
