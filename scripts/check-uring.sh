@@ -23,5 +23,5 @@ trap finish EXIT
 
 export KITHFS_TRANSPORT=uring
 cargo test --locked --test mount -- uring:: fuse_adapter:: hostile:: end_to_end:: helper:: killed:: lock:: program_locks:: signed:: refused:: \
-    --test-threads "$((3 * $(nproc)))"
+    --test-threads "$((2 * $(nproc)))"
 cargo test --locked --test project -- readme::

@@ -31,7 +31,7 @@ pid=$!
 # A check that is interrupted starts no further binary of the others.
 trap 'rm -f -- "$beside"; kill "$pid" 2>/dev/null || :' EXIT
 status=0
-step cargo test --locked "${mounting[@]/#/--test=}" -- --test-threads "$((3 * $(nproc)))" || status=$?
+step cargo test --locked "${mounting[@]/#/--test=}" -- --test-threads "$((2 * $(nproc)))" || status=$?
 wait "$pid" || status=$?
 echo "== beside it: cargo test --locked --lib --bins ${others[*]}" >&2
 cat "$beside"
