@@ -11,6 +11,7 @@
 #   --shrink DIR        write the smallest failing part of each failing session into this directory
 #   --trace FILE        play this trace instead (tests/sync/trace.rs describes the form)
 #   --scenarios [NAME]  play the scenarios of tests/sync/scenarios.rs instead, or those with this in their name, and print their states
+#   --clocks            give each machine a wrong time: 400 days late, 3 days early, 2 hours late; needs Debian's package libfaketime
 #   --verbose           print also results of operations that differ without being a failure
 #
 # The seed of a session determines its trace. Needs root, /dev/fuse and cargo. KITHFS names a program to use instead of the one that cargo
@@ -23,6 +24,10 @@ export KITHFS_SYNC_SEEDS=50 KITHFS_SYNC_OPS=50
 while [ $# -gt 0 ]; do
     case $1 in
         --verbose) export KITHFS_SYNC_VERBOSE=1 ;;
+        --clocks)
+            KITHFS_SYNC_CLOCKS=$(ls /usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null) || die "there is no libfaketime: apt-get install libfaketime"
+            export KITHFS_SYNC_CLOCKS
+            ;;
         --scenarios)
             export KITHFS_SYNC_SCENARIOS=all
             case ${2-} in '' | -*) ;; *) KITHFS_SYNC_SCENARIOS=$2; shift ;; esac

@@ -47,6 +47,9 @@ fn kithfs() -> String {
     std::env::var("KITHFS").unwrap_or(KITHFS.to_owned())
 }
 
+/// How far the clock of each machine is from the right time, with `--clocks`.
+const CLOCKS: [&str; 3] = ["-400d", "+3d", "-2h"];
+
 /// One machine.
 pub struct Machine {
     system: System,
@@ -188,6 +191,11 @@ impl Machine {
             ("KITHFS_PASSPHRASE_FILE", self.home.join("passphrase")),
         ];
         command.envs(environment);
+        // A library that changes the time which programs are told, see scripts/sync-simulator.sh.
+        if let Some(library) = std::env::var_os("KITHFS_SYNC_CLOCKS") {
+            command.env("LD_PRELOAD", library).env("FAKETIME", CLOCKS[self.number]);
+            command.env("DONT_FAKE_MONOTONIC", "1");
+        }
         command
     }
 
