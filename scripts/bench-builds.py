@@ -10,6 +10,7 @@ varies more than what is compared. Printed are microseconds per operation of BUI
 divided by that of FORMER: of the sums, of the medians, of the first quartiles, and of the daemons' processor time. Above 1,
 BUILD is slower. Ratios that differ much from one another are noise.
 """
+import math
 import os
 import random
 import shutil
@@ -209,7 +210,7 @@ def main():
         quarter = lambda times: sorted(times)[len(times) // 4]
         print(f"{name:22} {statistics.median(new) * 1e6:8.1f} {sum(new) / sum(old):6.2f} "
               f"{statistics.median(new) / statistics.median(old):7.2f} {quarter(new) / quarter(old):8.2f} "
-              f"{computed[name, 0] / computed[name, 1]:6.2f}")
+              f"{computed[name, 0] / (computed[name, 1] or math.nan):6.2f}")
 
 
 main()
