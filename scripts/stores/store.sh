@@ -628,25 +628,28 @@ full() {
         n=$((n + 1))
         [ "$n" -lt 2000 ] || die "it is never full"
         dd if=/dev/urandom of="$plain/new $n" bs=100000 count=1 conv=fsync status=none 2>"$work/dd" || refused=$((refused + 1))
-        # Overwriting synced data either succeeds or is refused.
+        # Overwriting synced data either succeeds or is refused. What was refused may be in the file, or get into it once there is room, so
+        # such a file is not overwritten again.
         local which=$((n % 3 + 1)) at=$((n % 19))
+        [ ! -e "$work/next $which" ] || continue
         head -c 50000 /dev/urandom >"$work/part"
         cp "$work/synced $which" "$work/next"
         dd if="$work/part" of="$work/next" bs=100000 seek="$at" conv=notrunc status=none
         if soon 60 dd if="$work/part" of="$plain/synced $which" bs=100000 seek="$at" conv=notrunc,fsync status=none 2>>"$work/dd"; then
             mv "$work/next" "$work/synced $which"
         else
+            mv "$work/next" "$work/next $which"
             refused=$((refused + 1))
         fi
     done
     if grep -v 'No space left' "$work/dd" >&2; then die "the error of a full store is not ENOSPC"; fi
-    # Each file has its former contents or those of the last overwriting. On a store that never writes in place (Btrfs), a file that found no
-    # room may be readable only when there is room again. No read returns other bytes.
+    # Each file has the contents before or after the overwriting that was refused. On a store that never writes in place (Btrfs), a file that
+    # found no room may be readable only when there is room again. No read returns other bytes.
     for n in 1 2 3; do
         if ! cat "$plain/synced $n" >"$work/read" 2>"$work/failed"; then
             grep -q 'No space left' "$work/failed" || { cat "$work/failed" >&2; die "synced $n cannot be read while it is full"; }
             say "synced $n waits for room"
-        elif ! cmp -s "$work/synced $n" "$work/read" && ! cmp -s "$work/next" "$work/read"; then
+        elif ! cmp -s "$work/synced $n" "$work/read" && ! cmp -s "$work/next $n" "$work/read"; then
             die "synced $n is other than it was while it is full"
         fi
     done
@@ -658,7 +661,7 @@ full() {
     verify_vault "after it was full"
     mount_vault
     for n in 1 2 3; do
-        cmp "$work/synced $n" "$plain/synced $n" || cmp "$work/next" "$plain/synced $n" || die "synced $n is other than it was"
+        cmp -s "$work/synced $n" "$plain/synced $n" || cmp "$work/next $n" "$plain/synced $n" >&2 || die "synced $n is other than it was"
     done
     unmount_vault
 }
