@@ -493,7 +493,7 @@ mod tests {
 
     /// Ten million files were created faster than the store was read again to record them. What was
     /// still to be recorded took more and more memory, the database grew to nine times its length
-    /// while it was written, and the unmount took half an hour.
+    /// while it was written, and the unmount had not ended after 21 minutes.
     #[test]
     fn changes_wait_for_those_that_are_being_recorded() {
         let (vault, _) = vault_with_plan();

@@ -10,8 +10,8 @@
 //!   arrives, and reads with the size that it knows. So a notification must not coincide with the
 //!   first read after another daemon's commit: that read would return the new bytes up to the old
 //!   size, or the old bytes. Therefore the pages of a file are dropped before the lease is given up.
-//!   Later they are dropped only if the kernel has not asked for half a second: when it asks, it drops
-//!   them itself.
+//!   Later they are dropped only if the kernel has not asked for 0.4 s: when it asks, it drops them
+//!   itself.
 //! * The pages of a file that is open for writing here stay: no other daemon can have committed to
 //!   it. That is not so for a file whose guard is taken on demand. A lock that is granted on such a
 //!   file waits by itself until the pages are dropped (`Waiters`).
