@@ -9,6 +9,7 @@ use kithfs::roster::{Identity, IdentityFile, Secret};
 use kithfs::store::os::OsDir;
 
 use crate::support::forger::{Forger, overwrite, read};
+use crate::support::mounted::Stopped;
 use crate::support::people::{Mounted, Person, holds, knows, refused, said, stderr, wait_until};
 
 fn can_run() -> bool {
@@ -320,10 +321,10 @@ fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
     let keeps = "exec 7>> plain/projects/file; echo dirty >&7; touch holding; while ! test -e let-go; do sleep 0.02; done";
     let mut keeper = ann.program(keeps).spawn().unwrap();
     wait_until("she has it open", || ann.home().join("holding").exists());
-    rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+    let stopped = Stopped::stop(daemon);
     let (wrote, why) = bob.shell("echo his >> plain/file");
     let (also, read) = (bob.shell("echo his >> plain/other"), bob.shell("cat plain/file").1);
-    rustix::process::kill_process(daemon, rustix::process::Signal::CONT).unwrap();
+    drop(stopped);
     assert!(!wrote && why.contains("busy"), "{why}");
     // Her daemon had the lease, which is taken over after some seconds without a sign of life.
     assert!(also.0, "what she does not hold is his to write: {}", also.1);

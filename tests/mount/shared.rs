@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, fcntl_lock};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 
 use crate::support::locker::Locker;
-use crate::support::mounted::{Mount, Scratch, can_mount, expect_code, shell};
+use crate::support::mounted::{Mount, Scratch, Stopped, can_mount, expect_code, shell};
 
 /// Longer than the time for which a lease counts as contended, and shorter than the time after
 /// which kernels forget by themselves.
@@ -68,12 +68,11 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 /// Returns whether the kernel knows the attributes of a file although the daemons are stopped. (An
 /// open always asks the daemon.)
 pub fn is_cached(daemons: &[Pid], path: &Path) -> bool {
-    let signal = |signal| daemons.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
-    signal(Signal::STOP);
+    let stopped: Vec<Stopped> = daemons.iter().copied().map(Stopped::stop).collect();
     let mut limited = Command::new("timeout");
     limited.args(["--signal=KILL", "0.5", "stat"]).arg(path).stdout(Stdio::null());
     let status = limited.stderr(Stdio::null()).status();
-    signal(Signal::CONT);
+    drop(stopped);
     status.unwrap().success()
 }
 

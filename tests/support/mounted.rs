@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -169,9 +170,28 @@ impl Mount {
 pub struct Stopped(Pid);
 
 impl Stopped {
+    /// Stops a process, and waits until none of its threads runs. One thread takes the signal and stops
+    /// the others; on a busy machine these can answer requests until it gets a processor.
     pub fn stop(process: Pid) -> Stopped {
         kill_process(process, Signal::STOP).unwrap();
-        Stopped(process)
+        let stopped = Stopped(process);
+        let end = Instant::now() + Duration::from_secs(60);
+        while !stopped.is_still() {
+            assert!(Instant::now() < end, "{process:?} does not stop");
+            std::thread::yield_now();
+        }
+        stopped
+    }
+
+    /// Returns whether each thread has stopped, or waits in the kernel and will stop after that.
+    fn is_still(&self) -> bool {
+        let threads = format!("/proc/{}/task", self.0.as_raw_nonzero());
+        let mut threads = std::fs::read_dir(threads).expect("list the threads").flatten();
+        threads.all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            state.is_empty() || state.starts_with(['T', 't', 'D', 'Z', 'X'])
+        })
     }
 }
 
