@@ -223,8 +223,28 @@ impl Session {
         self.update(mount, Effect::Nothing);
     }
 
+    /// Lets a program of another mount open each file for writing that no program of `mount` has open
+    /// for writing, and close it again. The kernel sends the last part of a close without waiting, and
+    /// a daemon that stops before it has got that keeps the file.
+    fn await_closes(&mut self, mount: usize) {
+        let mut programs = self.world.programs().into_iter();
+        let Some(program) = programs.find(|it| self.world.mount_of(*it) != mount) else { return };
+        let other = self.world.mount_of(program);
+        let files = self.model.tree.clone().into_iter().filter(Node::is_file);
+        for Node { path, inode, .. } in files {
+            let is_in_use = self.model.writers(inode).contains(&mount);
+            if !is_in_use
+                && self.model.may_write(other, inode) == Some(true)
+                && self.both(program, &format!("open closed {path} old"), Effect::Nothing)
+            {
+                self.both(program, "close closed", Effect::Nothing);
+            }
+        }
+    }
+
     fn stop(&mut self) {
         let mount = self.pick(&self.world.all_up());
+        self.await_closes(mount);
         self.note(format!("the daemon of mount {mount} is stopped"));
         self.world.stop(mount);
         self.away = Some(mount);
