@@ -10,6 +10,7 @@ use kithfs::format::identity::{IdentityRecord, SlotRecord};
 use kithfs::roster::IdentityFile;
 
 use crate::support::people::{Mounted, Person, has, refused, said, stderr};
+use crate::support::turn;
 
 /// A person with a vault that has a passphrase and a recovery code.
 fn with_vault() -> Person {
@@ -434,6 +435,7 @@ sys.exit(done)
 
 #[test]
 fn a_tpm_opens_the_vault_and_another_one_does_not() {
+    let _alone = turn::alone();
     let is_there = |program: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|dir| dir.join(program).is_file())

@@ -13,6 +13,7 @@ use zbus::OwnedVariant;
 use crate::support::bus::{Bus, can_mock};
 use crate::support::mounted::{Stopped, can_mount};
 use crate::support::people::{Mounted, Person, has, knows, said, wait_until};
+use crate::support::turn;
 
 const SERVICE: &str = "org.freedesktop.Notifications";
 const PATH: &str = "/org/freedesktop/Notifications";
@@ -251,6 +252,7 @@ rm plain/large
 
 #[test]
 fn a_full_disk_is_shown_once() {
+    let _alone = turn::alone();
     if !can_mount() || !can_mock() {
         return;
     }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use crate::support::mounted::{
     KITHFS, Scratch, Stopped, can_mount, expect_code, is_mounted, shell,
 };
+use crate::support::turn;
 
 /// Returns bytes in which every shift and every compression shows.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -709,6 +710,7 @@ fn umount_lists_the_programs_that_use_a_mount() {
 
 #[test]
 fn umount_reports_a_mount_kept_by_another_namespace() {
+    let _alone = turn::alone();
     // A container or a sandbox that was started beside a mount has a copy of it: `umount` waited
     // for the daemon for ever, and reported only that it was writing the remaining data.
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -718,7 +720,7 @@ fn umount_reports_a_mount_kept_by_another_namespace() {
     let scratch = Scratch::new(&[]);
     let mount = scratch.mount(&[]);
     fs::write(scratch.point().join("file"), "text").unwrap();
-    // The copies of other tests' mounts, for which those would have to wait, are unmounted at once.
+    // So are the copies of other mounts unmounted, for which their users would have to wait.
     let script = "while read -r _ point type _; do
         if [ $type = fuse.kithfs ] && [ \"$point\" != \"$1\" ]; then umount -l \"$point\"; fi
     done </proc/self/mounts; echo there; read line";
@@ -907,6 +909,7 @@ impl Drop for Helper {
 
 #[test]
 fn mount_8_and_fstab_know_the_type() {
+    let _alone = turn::alone();
     if !can_mount() {
         return;
     }

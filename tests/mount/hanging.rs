@@ -13,6 +13,7 @@ use crate::support::mounted::{
     Mount, Scratch, Stopped, can_mount, ends_within, expect_code, is_mounted,
 };
 use crate::support::people::wait_until;
+use crate::support::turn;
 
 /// How long a store may take in these tests, in seconds.
 const PATIENCE: &str = "3";
@@ -72,6 +73,7 @@ impl Nested {
 /// even be killed: the keys stayed in memory, and the machine went to sleep with them.
 #[test]
 fn a_lock_gives_a_store_up_that_does_not_answer() {
+    let _alone = turn::alone();
     if !can_mount() {
         return;
     }
@@ -164,6 +166,7 @@ impl Drop for Stuck {
 /// process cannot be read. An unmount of a busy mount waited for it in the same way.
 #[test]
 fn a_lock_does_not_wait_for_a_stuck_process() {
+    let _alone = turn::alone();
     if !can_mount() {
         return;
     }

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted, shell};
 use crate::support::people::has;
+use crate::support::turn;
 
 fn install_sh() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("mount-helper/install.sh")
@@ -126,6 +127,7 @@ as_ann "$KITHFS" umount "$PWD/mnt"
 /// Runs a script as root in a mount namespace of its own, beside a new vault. Returns its output;
 /// `None` if that is not possible here.
 fn said_by_root(script: &str) -> Option<(Scratch, String)> {
+    let _alone = turn::alone();
     if !can_mount() {
         return None;
     }

@@ -12,6 +12,7 @@ use super::lock::Daemon;
 use crate::support::holes;
 use crate::support::mounted::{Scratch, Stopped, can_mount, ends_within, expect_code};
 use crate::support::people::wait_until;
+use crate::support::turn;
 
 /// Writes pages in a sparse file and looks for a hole, again and again: each time the daemon makes the
 /// kernel write the pages back.
@@ -91,6 +92,7 @@ fn a_daemon_killed_while_pages_are_written_back_ends_the_mount() {
 /// waited for the store, too.
 #[test]
 fn a_daemon_killed_while_its_store_is_silent_ends_the_mount() {
+    let _alone = turn::alone();
     if !can_abort() {
         return;
     }

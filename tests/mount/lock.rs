@@ -12,6 +12,7 @@ use rustix::process::Pid;
 
 use crate::support::mounted::{KITHFS, Scratch, Stopped, can_mount, expect_code, is_mounted};
 use crate::support::people::wait_until;
+use crate::support::turn;
 
 /// How long a line of a log is waited for. A lock takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -276,6 +277,7 @@ done
 
 #[test]
 fn an_ordinary_user_locks_with_and_without_fusectl() {
+    let _alone = turn::alone();
     if !can_mount() {
         return;
     }
@@ -323,6 +325,7 @@ done
 
 #[test]
 fn all_vaults_are_locked_or_closed_at_once() {
+    let _alone = turn::alone();
     if !can_mount() {
         return;
     }

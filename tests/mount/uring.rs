@@ -32,7 +32,7 @@ struct Switch {
 impl Switch {
     /// Switches io_uring on; `None`, with the reason, if that is impossible.
     fn on() -> Option<Switch> {
-        let turn = turn::take();
+        let turn = turn::alone();
         if !can_mount() {
             return None;
         }

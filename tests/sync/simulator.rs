@@ -27,7 +27,6 @@ pub struct Place {
     dir: tempfile::TempDir,
     system: System,
     sessions: std::cell::Cell<usize>,
-    _turn: turn::Turn,
 }
 
 impl Place {
@@ -40,7 +39,7 @@ impl Place {
             println!("skipped: only root can give machines host names");
             return None;
         }
-        let turn = turn::take();
+        let _turn = turn::take();
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new()
@@ -54,7 +53,7 @@ impl Place {
             System::Kithfs => create_team(&team),
             _ => create_store(system, &team),
         }
-        Some(Place { dir, system, sessions: std::cell::Cell::new(0), _turn: turn })
+        Some(Place { dir, system, sessions: std::cell::Cell::new(0) })
     }
 
     pub fn scratch(&self) -> PathBuf {
@@ -68,7 +67,9 @@ impl Place {
         self.play_and_spoil(trace, &|_| ())
     }
 
+    /// Other tests have their turns between the sessions.
     pub fn play_and_spoil(&self, trace: &Trace, spoil: &dyn Fn(&Path)) -> Outcome {
+        let _turn = turn::take();
         let dir = self.scratch();
         let team = self.dir.path().join("team");
         let template = if trace.members { &team } else { self.dir.path() };

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::thread;
 
 use super::{Dice, Posix, c, mounted};
+use crate::support::turn;
 
 /// The caller: user, group, supplementary groups.
 type Who = (u32, u32, &'static [u32]);
@@ -302,6 +303,7 @@ fn names_that_the_kernel_knows_are_closed_with_their_directory() {
 
 #[test]
 fn a_nested_mount_survives_the_close_of_a_directory() {
+    let _alone = turn::alone();
     // When a user closed a directory to themselves, the kernel looked up all names again, and it
     // unmounts what is mounted on a name that it does not trust any more. If it keeps no names
     // there is nothing to look up.

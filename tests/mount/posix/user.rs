@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::mounted::{self, KITHFS, Scratch, shell};
+use crate::support::turn;
 
 /// `nobody`: fusermount3 looks up the name of its caller.
 const USER: &str = "65534";
@@ -138,6 +139,7 @@ fn an_ordinary_users_mount_has_owners_acls_and_namespaces() {
 
 #[test]
 fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
+    let _alone = turn::alone();
     // A root user of the namespace alone looked for the list of mounts where the machine's root has
     // it: `mounts` failed without the path, and `umount` did not wait until everything was written.
     let Some(user) = unprivileged() else { return };
@@ -178,6 +180,7 @@ fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {
 
 #[test]
 fn an_ordinary_user_lets_others_in_where_the_machine_allows_it() {
+    let _alone = turn::alone();
     let Some(user) = unprivileged() else { return };
     if !std::path::Path::new("/etc/fuse.conf").exists() {
         println!("skipped: there is no /etc/fuse.conf");
