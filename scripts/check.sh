@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all checks, as CI does. Stops at the first one that fails.
+# Runs all checks, as CI does. Fails if one of them fails.
 #
 #     scripts/check.sh
 set -euo pipefail
@@ -13,28 +13,57 @@ step() {
 
 step scripts/tools.sh --tests
 step cargo fmt --check
-step cargo clippy --locked --all-targets -- -D warnings
 step cargo test --locked --no-run
 
-# The binaries that mount wait more than they compute, so each runs more tests at a time than there are processors, and the others run beside
-# them. They do not run beside one another: some of their tests have a mount namespace of their own, and a mount that is in use there cannot
-# be unmounted.
+outputs=$(mktemp -d)
+names=()
+declare -A running
+# A check that is interrupted starts no further binary.
+trap 'kill "${running[@]}" 2>/dev/null || :; rm -rf -- "$outputs"' EXIT
+# beside NAME COMMAND...: runs a command beside the others. Its output is printed when all have ended.
+beside() {
+    names+=("$1")
+    (
+        SECONDS=0
+        trap 'echo "== $1 has ended after $SECONDS s" >&2' EXIT
+        "${@:2}"
+    ) >"$outputs/$1" 2>&1 &
+    running[$1]=$!
+}
+
+# The tests that mount wait more than they compute, and a process runs them one at a time (tests/support/turn.rs). So several processes share
+# them; the second one of `mount` has all tests that the first one has not.
 mounting=(cli fsck mount project sync)
 others=()
 for main in tests/*/main.rs; do
     name=$(basename -- "$(dirname -- "$main")")
     case " ${mounting[*]} " in *" $name "*) ;; *) others+=(--test "$name") ;; esac
 done
-beside=$(mktemp)
-cargo test --locked --lib --bins "${others[@]}" >"$beside" 2>&1 &
-pid=$!
-# A check that is interrupted starts no further binary of the others.
-trap 'rm -f -- "$beside"; kill "$pid" 2>/dev/null || :' EXIT
+threads=(--test-threads "$((2 * $(nproc)))")
+some=(hostile:: posix:: fuse_adapter:: random_shared:: uring::)
+beside mount-1 cargo test --locked --test mount -- "${threads[@]}" "${some[@]}"
+beside mount-2 cargo test --locked --test mount -- "${threads[@]}" "${some[@]/#/--skip=}"
+beside sync cargo test --locked --test sync --test fsck --test project -- "${threads[@]}"
+beside cli cargo test --locked --test cli -- "${threads[@]}"
+beside others cargo test --locked --lib --bins "${others[@]}"
+
+# What compiles waits until all tests have begun, because cargo locks the build directory; and tests have deadlines, so it has a low priority.
+lint() {
+    renice -n 10 -p "$BASHPID" >/dev/null
+    step cargo clippy --locked --all-targets -- -D warnings
+    step cargo test --locked --doc
+    # There are no examples. With them cargo enables what dev-dependencies enable; without that it would check nearly all dependencies anew.
+    RUSTDOCFLAGS="-D warnings" step cargo doc --locked --no-deps --lib --bins --examples
+}
+for name in "${names[@]}"; do
+    until grep -q '^ *Running ' "$outputs/$name" || ! kill -0 "${running[$name]}" 2>/dev/null; do sleep 0.1; done
+done
+beside lint lint
+
 status=0
-step cargo test --locked "${mounting[@]/#/--test=}" -- --test-threads "$((2 * $(nproc)))" || status=$?
-wait "$pid" || status=$?
-echo "== beside it: cargo test --locked --lib --bins ${others[*]}" >&2
-cat "$beside"
-[ "$status" -eq 0 ] || exit "$status"
-step cargo test --locked --doc
-RUSTDOCFLAGS="-D warnings" step cargo doc --locked --no-deps
+for name in "${names[@]}"; do
+    wait "${running[$name]}" || status=$?
+    echo "== $name" >&2
+    cat "$outputs/$name"
+done
+exit "$status"
