@@ -65,7 +65,7 @@ scripts/tools.sh c++:g++ || exit 2
 
 # A given --target keeps the flags away from build scripts and macros.
 build=$(RUSTFLAGS="$flags" cargo build --quiet --features fuzz \
-    --example fuzz_coverage --target "$host" --target-dir "$top/fuzz-build" --message-format json) || exit 2
+    --bin fuzz_coverage --target "$host" --target-dir "$top/fuzz-build" --message-format json) || exit 2
 fuzzer=$(printf '%s\n' "$build" | sed -n 's/.*"name":"fuzz_coverage".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$fuzzer" ] || { echo "fuzz.sh: the fuzzer was not built" >&2; exit 2; }
 
