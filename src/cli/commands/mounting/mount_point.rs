@@ -219,15 +219,17 @@ fn missing(given: &Path, vault: &Path, guard: bool) -> Result<MountPoint, Error>
         return Err(Error::GuardMissing(given.to_owned()));
     }
     local::check_writable(&parent).map_err(failed)?;
-    try_out(&path).map_err(failed)?;
+    try_out(&parent).map_err(failed)?;
     Ok(MountPoint { path, is_missing: true, guard: None })
 }
 
-/// Creates a missing mount point and removes it. Only an attempt shows whether it can be created:
-/// root may write to /proc by its mode, and a disk may be full.
-fn try_out(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(OPEN).create(path) {
-        // Another command does the same at this moment.
+/// Creates a directory beside a missing mount point and removes it. Only an attempt shows whether one
+/// can be created: root may write to /proc by its mode, and a disk may be full. It has a name of its
+/// own, because another command would take it for the mount point.
+fn try_out(parent: &Path) -> io::Result<()> {
+    let path = parent.join(format!(".kithfs-{}", std::process::id()));
+    match DirBuilder::new().mode(OPEN).create(&path) {
+        // A process of another namespace has this number too.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.and_then(|()| fs::remove_dir(path)),
     }
@@ -323,6 +325,22 @@ mod tests {
         fs::create_dir(&place).unwrap();
         fs::write(place.join("letter"), "").unwrap();
         assert!(matches!(missing.prepare(false), Err(Error::MountPointNotEmpty(_))));
+    }
+
+    /// Two commands opened a vault at once. Each created the mount point for a moment, to see whether
+    /// that is possible; one found it there, then found it gone, and failed with "No such file".
+    #[test]
+    fn a_check_does_not_create_the_mount_point() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap().join("new");
+        let check = || MountPoint::check(&place, Path::new("/no/vault"), false, false).unwrap();
+        std::thread::scope(|scope| {
+            let checks = scope.spawn(|| (0..1000).for_each(|_| drop(check())));
+            while !checks.is_finished() {
+                assert!(!place.exists());
+            }
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
     }
 
     /// The mode of /proc lets root create directories there. That none can be created was noticed
