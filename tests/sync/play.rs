@@ -214,9 +214,11 @@ impl Hosts {
                 Ok(())
             }
             // On a busy machine the daemon may tell the kernel too late that another program has
-            // moved the directory: the first call fails then (see docs/conformance.md).
+            // moved the directory: the call fails then (see docs/conformance.md). As mv(1), the
+            // program looks at the name before the next one.
             Op::Rename(from, to) => match fs::rename(at(from), at(to)) {
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                    let _ = fs::symlink_metadata(at(from));
                     fs::rename(at(from), at(to))
                 }
                 other => other,
