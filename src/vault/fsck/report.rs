@@ -142,7 +142,8 @@ pub struct CheckReport {
     pub kept: Vec<CheckFault>,
     /// Marked entries and conflict copies.
     pub notes: Vec<CheckNote>,
-    /// Numbers of further faults: lists are bounded by 10,000 of each kind in a share.
+    /// Numbers of further faults: lists are bounded by 10,000 of each kind and 64 MiB of
+    /// paths in a share.
     pub more: More,
     /// Plain paths that kept changing while they were read, so that their state is unknown. Only
     /// for a vault that another process has open.

@@ -13,6 +13,7 @@
 //!   before one whose remedy moves the directory.
 
 pub(crate) mod content;
+mod descent;
 pub(crate) mod hints;
 mod unused;
 mod walk;
@@ -103,7 +104,7 @@ impl Core {
 
     /// Returns the fault that is found now at the path of `suspect`, if any.
     fn still(&self, suspect: &CheckFault) -> Inner<Option<CheckFault>> {
-        if suspect.what == walk::TOO_DEEP {
+        if suspect.what == descent::TOO_DEEP {
             return Ok(self.look(&suspect.cipher).map(|_| suspect.clone()));
         }
         let mut ignore = |_: &CheckProgress| {};

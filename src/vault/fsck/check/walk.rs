@@ -7,7 +7,8 @@
 //! * A fault whose remedy moves a directory comes after the faults inside it; all other faults come
 //!   before.
 //! * Memory is bounded, because the storage host controls the number of entries and of faults. The
-//!   walk holds a part of each listing, and at most [`FAULTS_MAX`] faults of each kind.
+//!   walk holds a part of each listing, and at most [`FAULTS_MAX`] faults of each kind and
+//!   [`PATHS_MAX`] bytes of paths.
 //! * An entry that vanishes between the listing and its check was removed by another process: no
 //!   fault.
 
@@ -16,6 +17,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::content::Job;
+use super::descent::Inside;
 use super::hints;
 use super::unused::Used;
 use crate::crypto::Tag;
@@ -68,30 +70,28 @@ const ROOT_CONTROLS: [&[u8]; 14] = [
 /// An attribute that does not exist. Removing it shows whether this process can see attributes of
 /// this kind.
 const PROBE: &[u8] = b"trusted.kithfs-probe";
-/// Maximum number of files open at a time, and of plain bytes that wait for verification.
+/// Maximum number of files open at a time, and of plain bytes and bytes of paths that wait for
+/// verification.
 const OPEN_MAX: usize = 128;
 const WAITING_MAX: u64 = 64 << 20;
 /// Size in bytes of one read of a directory's listing: the walk holds this much for each directory
 /// it is in.
-const LISTED: usize = 16 << 10;
+pub(super) const LISTED: usize = 16 << 10;
 /// Maximum number of faults that are listed; the same for residue, and for objects kept by earlier
 /// repairs.
 const FAULTS_MAX: u64 = 10_000;
-/// Maximum depth of directories that are entered. The storage host could nest them deeper than the
-/// stack allows, and make paths of faults longer than memory.
-const DEPTH_MAX: usize = 1024;
-/// What is reported of a directory at that depth.
-pub(super) const TOO_DEEP: &str = "is nested too deep to be checked from here";
+/// Maximum number of bytes of the paths that are listed: those of deep directories are long.
+const PATHS_MAX: usize = 64 << 20;
 
 /// A directory on the walk.
 pub(super) struct Place {
-    dir: Arc<dyn Dir>,
+    pub dir: Arc<dyn Dir>,
     /// The directory's tag. If its name is unknown: the likely tag of its entries.
-    tag: Tag,
-    plain: Vec<u8>,
-    cipher: Vec<u8>,
-    /// The first entries.
-    first: Vec<DirEntry>,
+    pub tag: Tag,
+    pub plain: Vec<u8>,
+    pub cipher: Vec<u8>,
+    /// The first entries, until it is entered.
+    pub first: Vec<DirEntry>,
 }
 
 /// A file whose contents are to be verified.
@@ -113,18 +113,18 @@ pub(super) struct Walk<'a> {
     pub more: More,
     /// Numbers of faults that are listed.
     told: More,
+    /// Bytes of the paths that are listed.
+    paths: usize,
     /// Entries that are marked or conflict copies.
     pub notes: Vec<CheckNote>,
     /// Shares that the walk met and did not enter.
     pub shares: NestedShares,
-    progress: Progress<'a>,
+    pub(super) progress: Progress<'a>,
     jobs: Vec<Job>,
     waiting: Vec<Waiting>,
     bytes: u64,
     /// One entry is checked, without the entries in it.
-    single: bool,
-    /// Depth of the directory that the walk is in.
-    depth: usize,
+    pub(super) single: bool,
     /// See [`CheckReport::strangers`](super::CheckReport::strangers).
     pub strangers: u64,
     /// Names that remedies of this walk will use.
@@ -153,6 +153,7 @@ impl<'a> Walk<'a> {
             faults: Vec::new(),
             more: More::default(),
             told: More::default(),
+            paths: 0,
             notes: Vec::new(),
             shares: Vec::new(),
             progress,
@@ -160,7 +161,6 @@ impl<'a> Walk<'a> {
             waiting: Vec::new(),
             bytes: 0,
             single: false,
-            depth: 0,
             strangers: 0,
             claimed: HashSet::new(),
             used: Used::default(),
@@ -168,7 +168,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn fault(
+    pub(super) fn fault(
         &mut self,
         plain: &[u8],
         cipher: &[u8],
@@ -180,7 +180,9 @@ impl<'a> Walk<'a> {
 
     fn tell(&mut self, fault: CheckFault) {
         self.used = Used { unlooked: self.used.unlooked, ..Used::default() };
-        if *self.told.kind_of(&fault) == FAULTS_MAX {
+        if *self.told.kind_of(&fault) == FAULTS_MAX
+            || !self.has_room(fault.plain.len() + fault.cipher.len())
+        {
             *self.more.kind_of(&fault) += 1;
         } else {
             *self.told.kind_of(&fault) += 1;
@@ -188,12 +190,22 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Returns whether paths of that length are to be listed, and counts them.
+    fn has_room(&mut self, len: usize) -> bool {
+        let sum = self.paths.saturating_add(len);
+        let has_room = sum <= PATHS_MAX;
+        if has_room {
+            self.paths = sum;
+        }
+        has_room
+    }
+
     /// Checks the entry at a stored path and everything below it.
     pub fn from(&mut self, cipher: &[u8]) -> Inner<()> {
         if cipher.is_empty() {
             self.root_attributes();
-            let root = self.root()?;
-            self.directory(root);
+            let place = self.root()?;
+            self.directory(Inside { place, foreign: None });
         } else {
             let (place, stored) = self.parent_of(cipher)?;
             self.entry_of(&place, &stored);
@@ -207,8 +219,8 @@ impl<'a> Walk<'a> {
         self.single = true;
         if cipher.is_empty() {
             self.root_attributes();
-            let root = self.root()?;
-            self.directory(root);
+            let place = self.root()?;
+            self.directory(Inside { place, foreign: None });
             return Ok(());
         }
         let (place, stored) = self.parent_of(cipher)?;
@@ -245,11 +257,13 @@ impl<'a> Walk<'a> {
 
     fn entry_of(&mut self, place: &Place, stored: &[u8]) {
         let name = self.name_in(place, stored);
-        self.entry(place, stored, name);
+        if let Some(inside) = self.entry(place, stored, name) {
+            self.directory(inside);
+        }
     }
 
     /// Returns the plain name of an entry; `None` if it cannot be decoded.
-    fn name_in(&self, place: &Place, stored: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn name_in(&self, place: &Place, stored: &[u8]) -> Option<Vec<u8>> {
         self.folder(place).decode(stored).ok().flatten()
     }
 
@@ -276,47 +290,27 @@ impl<'a> Walk<'a> {
         self.core.folder_at(place.dir.clone(), place.tag)
     }
 
-    fn directory(&mut self, mut place: Place) {
-        self.seen.dirs += 1;
-        self.used.tags.insert(place.tag);
-        (self.progress)(&self.seen);
-        if self.depth == DEPTH_MAX && !self.single {
-            self.used.unlooked += 1;
-            return self.fault(&place.plain, &place.cipher, TOO_DEEP, None);
-        }
-        if self.single {
-            return;
-        }
-        self.depth += 1;
-        let mut part = std::mem::take(&mut place.first);
-        while let Some(last) = part.last() {
-            let cookie = last.next;
-            part.sort_by(|a, b| a.name.cmp(&b.name));
-            for DirEntry { name: stored, .. } in part {
-                let name = self.name_in(&place, &stored);
-                self.entry(&place, &stored, name);
-            }
-            part = match place.dir.read(cookie, LISTED) {
-                Ok(part) => part,
-                Err(e) => {
-                    self.used.unlooked += 1;
-                    self.fault(&place.plain, &place.cipher, e.to_string(), None);
-                    break;
-                }
-            };
-        }
-        self.depth -= 1;
-    }
-
-    fn entry(&mut self, place: &Place, stored: &[u8], name: Option<Vec<u8>>) {
+    /// Checks an entry. Returns a directory that is to be entered.
+    pub(super) fn entry(
+        &mut self,
+        place: &Place,
+        stored: &[u8],
+        name: Option<Vec<u8>>,
+    ) -> Option<Inside> {
         let cipher = join(&place.cipher, stored);
         if is_control(stored) {
-            return self.control(place, stored, &cipher);
+            self.control(place, stored, &cipher);
+            return None;
         }
         let stat = match place.dir.stat(stored) {
             Ok(stat) => stat,
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return self.used.unlooked += 1,
-            Err(e) => return self.fault(&place.plain, &cipher, e.to_string(), None),
+            Err(e) => {
+                match e.raw_os_error() {
+                    Some(libc::ENOENT) => self.used.unlooked += 1,
+                    _ => self.fault(&place.plain, &cipher, e.to_string(), None),
+                }
+                return None;
+            }
         };
         let name = match name {
             Some(name) => name,
@@ -324,7 +318,8 @@ impl<'a> Walk<'a> {
             None => match self.folder(place).decode(stored) {
                 Ok(Some(name)) => name,
                 Err(Fault::Io(e)) => {
-                    return self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None);
+                    self.fault(&join(&place.plain, b"?"), &cipher, e.to_string(), None);
+                    return None;
                 }
                 _ => return self.foreign(place, stored, &stat, &cipher),
             },
@@ -342,15 +337,16 @@ impl<'a> Walk<'a> {
         if let Some(Err(Fault::Boundary)) = inside {
             // The nested share is checked when it is entered. So are its attributes, which are
             // sealed under its own keys.
-            return self.shares.push((plain, cipher));
+            self.shares.push((plain, cipher));
+            return None;
         }
         if !self.attributes(&*place.dir, stored, stat.kind, (&plain, &cipher), &name) {
-            return;
+            return None;
         }
         let keep = || Remedy(Action::Keep { name: name.clone(), entries: None });
         match stat.kind {
             Kind::Dir => match inside {
-                Some(Ok(inside)) => self.directory(inside),
+                Some(Ok(place)) => return Some(Inside { place, foreign: None }),
                 Some(Err(fault)) if !vanished(&fault) => {
                     self.fault(&plain, &cipher, describe(&fault), None)
                 }
@@ -375,6 +371,7 @@ impl<'a> Walk<'a> {
             _ => self.seen.others += 1,
         }
         (self.progress)(&self.seen);
+        None
     }
 
     /// Reads the attributes of an entry of `dir`, or of `dir` itself if `stored` is empty. `paths`
@@ -450,7 +447,7 @@ impl<'a> Walk<'a> {
     }
 
     fn add_note(&mut self, plain: &[u8], kind: NoteKind) {
-        if (self.notes.len() as u64) < FAULTS_MAX {
+        if (self.notes.len() as u64) < FAULTS_MAX && self.has_room(plain.len()) {
             self.notes.push(CheckNote { plain: plain.to_vec(), kind });
         } else {
             self.more.notes += 1;
@@ -458,7 +455,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Handles an entry whose stored name no key of the share opens, or that has no name left.
-    fn foreign(&mut self, place: &Place, stored: &[u8], stat: &Stat, cipher: &[u8]) {
+    /// Returns a directory that is to be entered.
+    fn foreign(
+        &mut self,
+        place: &Place,
+        stored: &[u8],
+        stat: &Stat,
+        cipher: &[u8],
+    ) -> Option<Inside> {
         let what = match self.core.read_name(stored) {
             Ok(Some(_)) => "is not shown: other entries have all of its names",
             _ => "has a name that was changed or made without the key",
@@ -488,29 +492,14 @@ impl<'a> Walk<'a> {
                     Waiting { plain: unknown, cipher: cipher.to_vec(), otherwise, keep },
                 );
             }
-            Kind::Dir => {
-                let entries = match self.enter(place, stored, None) {
-                    Ok(inside) => {
-                        let tag = inside.tag;
-                        self.directory(inside);
-                        tag
-                    }
-                    Err(fault) if vanished(&fault) => return self.used.unlooked += 1,
-                    Err(Fault::Boundary) => {
-                        return self.fault(
-                            &unknown,
-                            cipher,
-                            "is a share whose name cannot be read",
-                            None,
-                        );
-                    }
-                    Err(fault) => return self.fault(&unknown, cipher, describe(&fault), None),
-                };
-                self.flush();
-                let (name, entries) = (b"unnamed directory".to_vec(), Some(entries));
-                let remedy = Remedy(Action::Keep { name, entries });
-                self.fault(&unknown, cipher, what, Some(remedy));
-            }
+            Kind::Dir => match self.enter(place, stored, None) {
+                Ok(place) => return Some(Inside { place, foreign: Some(what) }),
+                Err(fault) if vanished(&fault) => self.used.unlooked += 1,
+                Err(Fault::Boundary) => {
+                    self.fault(&unknown, cipher, "is a share whose name cannot be read", None)
+                }
+                Err(fault) => self.fault(&unknown, cipher, describe(&fault), None),
+            },
             _ => {
                 let name = if stat.kind == Kind::Symlink {
                     &b"unnamed link"[..]
@@ -521,6 +510,7 @@ impl<'a> Walk<'a> {
                 self.fault(&unknown, cipher, what, Some(Remedy(keep)));
             }
         }
+        None
     }
 
     /// Returns whether entries with that tag belong to the directory, as its own or by evidence of a
@@ -534,7 +524,8 @@ impl<'a> Walk<'a> {
         let folder = self.folder(place);
         let stored = folder.encode(name).ok()?;
         let free = folder.exists(name).is_ok_and(|exists| !exists);
-        (free && self.claimed.insert(join(&place.cipher, stored.entry()))).then(|| name.to_vec())
+        let path = join(&place.cipher, stored.entry());
+        (free && self.has_room(path.len()) && self.claimed.insert(path)).then(|| name.to_vec())
     }
 
     /// Checks a control file. Records are read with their objects.
@@ -580,7 +571,8 @@ impl<'a> Walk<'a> {
                 && stat.kind == Kind::File
                 && hints::hint_of(self.core, &*place.dir, name).is_ok()
             {
-                return self.foreign(place, name, &stat, cipher);
+                self.foreign(place, name, &stat, cipher);
+                return;
             }
             fault("is not a control file of this directory", None)
         } else {
@@ -690,7 +682,7 @@ impl<'a> Walk<'a> {
         match opened {
             Ok(open) => {
                 let job = Job::new(open);
-                self.bytes += job.size;
+                self.bytes += job.size + (waiting.plain.len() + waiting.cipher.len()) as u64;
                 self.jobs.push(job);
                 self.waiting.push(waiting);
                 if self.jobs.len() >= OPEN_MAX || self.bytes >= WAITING_MAX {
@@ -743,7 +735,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Verifies the contents of the queued files.
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         let mut jobs = std::mem::take(&mut self.jobs);
         self.bytes = 0;
         content::verify(self.core, &mut jobs, &mut |bytes| {
