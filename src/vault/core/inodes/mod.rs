@@ -29,6 +29,7 @@ use self::replaced::Replaced;
 use self::slab::Slab;
 use crate::crypto::Tag;
 use crate::store::{Kind, SetTime, Stat, Timestamp};
+use crate::vault::core::DEPTH_MAX;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::cached::Cached;
 use crate::vault::types::{Attr, NodeId, ROOT, SetAttr};
@@ -152,7 +153,7 @@ impl Nodes {
             return false;
         }
         let inside = self.inside.lock();
-        for _ in 0..4096 {
+        for _ in 0..DEPTH_MAX {
             let Some(node) = inside.nodes.get(id) else { return false };
             match node.links.last() {
                 Some(link) => id = link.parent,
@@ -534,7 +535,7 @@ impl Nodes {
     /// Returns whether `id` is `ancestor` or below it.
     pub fn is_below(&self, mut id: NodeId, ancestor: NodeId) -> bool {
         let inside = self.inside.lock();
-        for _ in 0..4096 {
+        for _ in 0..DEPTH_MAX {
             if id == ancestor {
                 return true;
             }
