@@ -5,6 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, FaultPlan, FaultStore};
@@ -461,6 +462,33 @@ fn put_in(vault: &Vault, parent: NodeId) {
     vault.write(opened.handle, 0, b"text", false).unwrap();
     vault.release(opened.handle).unwrap();
     vault.forget(attr.node, 1);
+}
+
+/// A file that stays open is flushed in the background, and is then changed only through the journal.
+/// No record could name this one, so a copy that took longer than some seconds failed with
+/// `ENAMETOOLONG`, and what was left of the file was a part.
+#[test]
+fn a_file_with_a_long_path_can_be_written_slowly() {
+    let mut on = OnDisk::new(Suite::Aes256Gcm, 18);
+    let mut deepest = ROOT;
+    for _ in 0..=65_535 / 90 {
+        deepest = on.vault.mkdir(&CALLER, deepest, &[b'd'; 90], 0o755).unwrap().node;
+    }
+    let created = on.vault.create_file(&CALLER, deepest, b"file", 0o644, READ_WRITE);
+    let (attr, opened) = created.unwrap();
+    let mut wanted = Vec::new();
+    for part in 0..4 {
+        let bytes = vaults::pattern(part, 300_000);
+        on.vault.write(opened.handle, wanted.len() as u64, &bytes, false).unwrap();
+        wanted.extend(bytes);
+        on.vault.commit_due(Duration::ZERO);
+        on.vault.flush_due(Duration::ZERO);
+    }
+    on.vault.fsync(opened.handle, false).unwrap();
+    on.vault.release(opened.handle).unwrap();
+    assert!(vaults::get_node(&on.vault, attr.node).unwrap() == wanted);
+    on.reopen();
+    on.clean();
 }
 
 /// A journal record has 16 bits for the length of a path, and longer paths were cut: after a power

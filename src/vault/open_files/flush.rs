@@ -4,7 +4,8 @@
 //! * A file that was never durable is committed straight in place, and a crash during that can
 //!   leave it completely unreadable. That is acceptable for a copy of a second, but not for a
 //!   recording of hours. So a file that stays open is made durable once, and its later commits go
-//!   through the journal.
+//!   through the journal. An exception is a file with a path that no record can name: once it is
+//!   durable it cannot be changed any more.
 //! * Most data is flushed before the file is locked: neither its writers nor the commit of another
 //!   file wait for a slow disk.
 //! * A failed flush is reported like any other: the file returns the error until it is closed. The
@@ -66,6 +67,9 @@ impl Core {
             let due =
                 open.state.try_read_for(TURN).map_or(Due::Nothing, |state| state.flush_due(age));
             if due == Due::Nothing || self.closed.load(Ordering::Acquire) || !self.has_name(&open) {
+                continue;
+            }
+            if due == Due::Durable && self.nodes.has_long_path(open.node) {
                 continue;
             }
             if let Err(fault) = self.flush_open(&open, due, age) {

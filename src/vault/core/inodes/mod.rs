@@ -501,6 +501,11 @@ impl Nodes {
         self.path(id, Kept::name)
     }
 
+    /// Returns whether [`Nodes::is_too_deep`] holds for the last known name of a node.
+    pub fn has_long_path(&self, id: NodeId) -> bool {
+        self.link(id).is_ok_and(|link| self.is_too_deep(link.parent, link.stored.len()))
+    }
+
     /// Returns whether an entry of `parent` with a stored name of `len` bytes has a stored path
     /// that is too long for a record of the journal.
     pub fn is_too_deep(&self, mut parent: NodeId, mut len: usize) -> bool {
