@@ -99,6 +99,53 @@ fn a_limited_number_of_nodes_lingers() {
     vault.close().unwrap();
 }
 
+/// A node keeps the directories above it, which were not counted: each client of an NFS server that
+/// used deep files again and again let the daemon keep all directories above them.
+#[test]
+fn directories_that_only_lingering_nodes_keep_count() {
+    let vault = made();
+    let (trees, depth) = (20, 50);
+    let mut paths: Vec<Vec<Vec<u8>>> = Vec::new();
+    for tree in 0..trees {
+        let names: Vec<Vec<u8>> =
+            (0..depth).map(|n| format!("dir{tree}.{n}").into_bytes()).collect();
+        (1..=depth).for_each(|n| mkdir(&vault, &names[..n].join(&b'/')).unwrap());
+        put(&vault, &[&names.join(&b'/')[..], b"/file"].concat(), b"").unwrap();
+        paths.push([names, vec![b"file".to_vec()]].concat());
+    }
+    let mut files: Vec<NodeId> = Vec::new();
+    for path in &paths {
+        let names: Vec<&[u8]> = path.iter().map(|name| &name[..]).collect();
+        files.push(seen(&vault, &names));
+        files.retain(|file| again(&vault, *file) == 0);
+    }
+    assert!(files.len() >= LIMIT / (depth + 2), "{} are found", files.len());
+    assert!(vault.node_count() <= LIMIT + 2, "{}", vault.node_count());
+    vault.close().unwrap();
+}
+
+/// A node with many names took as much room as sixteen others.
+#[test]
+fn each_name_of_a_lingering_node_counts() {
+    let vault = made();
+    let names = 8;
+    let mut nodes = Vec::new();
+    for n in 0..LIMIT {
+        let first = format!("{n}.0").into_bytes();
+        put(&vault, &first, b"").unwrap();
+        let node = vault.lookup(ROOT, &first).unwrap().node;
+        for other in 1..names {
+            vault.link(node, ROOT, format!("{n}.{other}").as_bytes()).unwrap();
+        }
+        vault.forget(node, names as u64);
+        nodes.push(node);
+    }
+    assert!(vault.node_count() <= LIMIT / names + 2, "{}", vault.node_count());
+    let found = nodes.iter().filter(|node| again(&vault, **node) == 0).count();
+    assert_eq!(found, LIMIT / names);
+    vault.close().unwrap();
+}
+
 #[test]
 fn nodes_of_nested_shares_are_found_again() {
     let vault = made();

@@ -8,35 +8,41 @@
 //! Rules that hold here
 //! * A node is found by a lookup of one of its names, which does every check of an ordinary lookup.
 //!   If no name leads to it any more, the handle is stale.
-//! * The number of nodes is limited, and the one that was forgotten least recently is the first to
-//!   go. The nodes of all shares count together.
+//! * The number of names is limited, of the nodes of all shares together. The node that was
+//!   forgotten least recently is the first to go.
+//! * A node keeps those above it. So these linger too if the kernel does not hold them, and count as
+//!   forgotten after the node: it goes before them.
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::vault::types::NodeId;
 
-/// Bytes of the limit on caches for each node that may linger. A node takes about 300 bytes.
-const CACHE_PER_NODE: usize = 4096;
+/// Bytes of the limit on caches for each name of a node that may linger. A node with one name takes
+/// about 300 bytes, or 800 if the name is long.
+const CACHE_PER_NAME: usize = 4096;
 
 /// The numbers of the nodes that linger. A node that has lost its last name may still be listed.
 pub(super) struct Lingering(Mutex<Numbers>);
 
 struct Numbers {
     limit: usize,
-    /// Not bounded by itself: it would allocate room for `limit` numbers at once.
-    by_age: LruCache<NodeId, ()>,
+    /// Numbers of names. Not bounded by itself: it would allocate room for `limit` nodes at once.
+    by_age: LruCache<NodeId, usize>,
+    /// The sum of the numbers of names.
+    names: usize,
 }
 
 impl Lingering {
     /// Returns a list of which no node lingers, until [`Lingering::begin`].
     pub fn new() -> Lingering {
-        Lingering(Mutex::new(Numbers { limit: 0, by_age: LruCache::unbounded() }))
+        Lingering(Mutex::new(Numbers { limit: 0, by_age: LruCache::unbounded(), names: 0 }))
     }
 
-    /// Lets nodes linger: one for each 4 KiB of the limit on caches.
+    /// Lets nodes linger: one name for each 4 KiB of the limit on caches.
     pub fn begin(&self, cache_bytes: usize) {
-        self.0.lock().limit = cache_bytes / CACHE_PER_NODE;
+        self.0.lock().limit = cache_bytes / CACHE_PER_NAME;
     }
 
     /// Returns whether nodes may linger.
@@ -44,11 +50,21 @@ impl Lingering {
         self.0.lock().limit > 0
     }
 
-    /// Adds a node that was forgotten just now. Returns the one that has to go.
-    pub fn add(&self, node: NodeId) -> Option<NodeId> {
+    /// Adds nodes that were forgotten just now, in this order, each with the number of its names.
+    /// Returns those that have to go.
+    pub fn add(&self, nodes: impl Iterator<Item = (NodeId, usize)>) -> SmallVec<[NodeId; 1]> {
         let mut numbers = self.0.lock();
-        numbers.by_age.put(node, ());
-        let is_full = numbers.by_age.len() > numbers.limit;
-        if is_full { numbers.by_age.pop_lru().map(|(oldest, ())| oldest) } else { None }
+        for (node, names) in nodes {
+            let before = numbers.by_age.put(node, names).unwrap_or(0);
+            numbers.names = numbers.names + names - before;
+        }
+        let mut ended = SmallVec::new();
+        while numbers.names > numbers.limit
+            && let Some((oldest, names)) = numbers.by_age.pop_lru()
+        {
+            numbers.names -= names;
+            ended.push(oldest);
+        }
+        ended
     }
 }

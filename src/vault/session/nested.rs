@@ -155,11 +155,12 @@ impl Shares {
         if !self.lingering.is_begun() {
             return route.core.nodes.forget(route.local, count);
         }
-        if route.core.nodes.forget_and_linger(route.local, count)
-            && let Some(oldest) = self.lingering.add(node)
-            && let Ok(route) = self.raw(oldest)
-        {
-            route.core.nodes.end_linger(route.local);
+        let lingering = route.core.nodes.forget_and_linger(route.local, count);
+        let outside = |(local, names)| (self.outside(route.number, local), names);
+        for ended in self.lingering.add(lingering.into_iter().map(outside)) {
+            if let Ok(route) = self.raw(ended) {
+                route.core.nodes.end_linger(route.local);
+            }
         }
     }
 

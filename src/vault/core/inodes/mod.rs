@@ -177,21 +177,34 @@ impl Nodes {
     }
 
     /// Does [`Nodes::forget`], but keeps a node that nothing else keeps: the kernel may look it up
-    /// by its number. Returns whether it lingers, until [`Nodes::end_linger`].
-    pub fn forget_and_linger(&self, id: NodeId, count: u64) -> bool {
+    /// by its number. Returns the nodes that linger since, until [`Nodes::end_linger`], each with
+    /// the number of its names: this one, and then those above it that the kernel does not hold.
+    pub fn forget_and_linger(&self, id: NodeId, count: u64) -> SmallVec<[(NodeId, usize); 1]> {
         let mut inside = self.inside.lock();
         let lingers = |node: &&mut Node| {
             // Without a birth time a later object could be taken for this one.
             let can_be_found = !node.retired && !node.links.is_empty() && node.key.is_unique();
             node.id != ROOT && node.lookups <= count && can_be_found
         };
-        let node = inside.nodes.get_mut(id).filter(lingers);
-        let does_linger = node.is_some();
-        if let Some(node) = node {
+        let mut lingering = SmallVec::new();
+        let mut above = SmallVec::<[NodeId; 1]>::new();
+        if let Some(node) = inside.nodes.get_mut(id).filter(lingers) {
             node.lingers = true;
+            above.extend(node.links.iter().map(|link| link.parent));
+            lingering.push((id, node.links.len()));
         }
         inside.forget(id, count);
-        does_linger
+        for mut id in above {
+            let is_idle =
+                |node: &&mut Node| node.id != ROOT && node.lookups + u64::from(node.opens) == 0;
+            while let Some(node) = inside.nodes.get_mut(id).filter(is_idle) {
+                node.lingers = true;
+                lingering.push((id, 1));
+                let Some(link) = node.links.last() else { break };
+                id = link.parent;
+            }
+        }
+        lingering
     }
 
     /// Drops a node that lingers, unless something else keeps it.
