@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod deep;
 mod end_to_end;
 mod fuse_adapter;
 mod hanging;
