@@ -63,13 +63,17 @@ load() { # PART SIZE FS NAMES LOAD PATH [NUMBER...]
         names=${names#*;}
     done <<<"$said"
 }
-# Notes the seconds that a command takes.
+# Notes the most memory that the daemon has had, in MiB. The plain disk has no daemon.
+daemon_memory() { # PART SIZE FS NAME
+    [ "$3" = native ] || row "$@" "$(memory "$3")"
+}
+# Notes the seconds that mounting or unmounting takes.
 timed() { # PART SIZE FS NAME COMMAND...
     local part=$1 size=$2 fs=$3 what=$4 from
     shift 4
     from=$(micros)
     "$@" >/dev/null || die "$fs: $what failed"
-    row "$part" "$size" "$fs" "$what" "$(seconds_since "$from")"
+    [ "$fs" = native ] || row "$part" "$size" "$fs" "$what" "$(seconds_since "$from")"
 }
 # Notes the seconds and the most memory, in MiB, of a command that ends.
 weighed() { # PART SIZE FS NAME COMMAND...
@@ -99,7 +103,7 @@ files() {
     timed files "$size" "$fs" 'mount, s' start_mount "$fs"
     row files "$size" "$fs" 'first find, entries/s' "$(rate "$size" find "$mnt/tree")"
     row files "$size" "$fs" 'find again, entries/s' "$(rate "$size" find "$mnt/tree")"
-    row files "$size" "$fs" 'daemon after that, MiB' "$(memory "$fs")"
+    daemon_memory files "$size" "$fs" 'daemon after that, MiB'
     timed files "$size" "$fs" 'unmount then, s' end_mount "$fs"
     case $fs in
         gocryptfs) weighed files "$size" "$fs" 'check' gocryptfs -q -fsck -passfile "$work/pass" "$store" ;;
@@ -130,7 +134,7 @@ entries() {
     start_mount "$fs"
     load entries "$size" "$fs" 'looked up, files/s' lookups "$mnt/many" "$size"
     row entries "$size" "$fs" 'listed, entries/s' "$(rate "$size" ls -f "$mnt/many")"
-    row entries "$size" "$fs" 'daemon after that, MiB' "$(memory "$fs")"
+    daemon_memory entries "$size" "$fs" 'daemon after that, MiB'
     row entries "$size" "$fs" 'rm -r, files/s' "$(rate "$size" rm -r "$mnt/many")"
     end_mount "$fs"
 }
@@ -143,7 +147,7 @@ large() {
     end_mount "$fs"
     start_mount "$fs"
     load large "$size" "$fs" 'random reads of 4 KiB, /s;longest read, ms' random-reads "$file" 5
-    row large "$size" "$fs" 'daemon after reading, MiB' "$(memory "$fs")"
+    daemon_memory large "$size" "$fs" 'daemon after reading, MiB'
     end_mount "$fs"
 }
 
@@ -151,7 +155,7 @@ clients() {
     local size=$1 fs=$2
     fresh "$fs"
     load clients "$size" "$fs" 'created, files/s;99% of them within, ms' clients "$work/$fs/mnt" "$size" $((8000 / size))
-    row clients "$size" "$fs" 'daemon, MiB' "$(memory "$fs")"
+    daemon_memory clients "$size" "$fs" 'daemon, MiB'
     end_mount "$fs"
 }
 
