@@ -3,7 +3,7 @@
 #
 #     scripts/programs.sh [--install] [NAME...]       e.g. scripts/programs.sh sqlite git
 #
-#   --install    install the programs that are missing (as root on Debian)
+#   --install    install the programs that are missing (as root on Debian); those for podman and samba only if these are named
 #
 # Each of these scripts can be run by itself. Exit status: 0 if all passed; 1 if one failed. Scripts whose program is missing are listed.
 set -euo pipefail
@@ -13,6 +13,12 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 packages=(git sqlite3 postgresql postgresql-contrib rsync tar acl attr qemu-utils rclone libcap2-bin util-linux python3 stress-ng)
 if [ "${1-}" = --install ]; then
     shift
+    for each in "$@"; do
+        case $each in
+            podman) packages+=(podman runc conmon busybox-static) ;;
+            samba) packages+=(samba samba-vfs-modules samba-testsuite smbclient) ;;
+        esac
+    done
     export DEBIAN_FRONTEND=noninteractive
     dpkg -s "${packages[@]}" >/dev/null 2>&1 ||
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }
