@@ -790,4 +790,21 @@ mod tests {
         let again = nodes.seen(&stat(7, Kind::File), name(7));
         assert_eq!((nodes.len(), nodes.find(&stat(7, Kind::File))), (2, Some(again)));
     }
+
+    /// Only the first 4,096 directories on the way up counted: a directory could be moved into itself
+    /// below them, and what was below a directory that had another object in its place was not known
+    /// to be.
+    #[test]
+    fn a_place_in_a_deep_tree_is_known() {
+        let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 8]);
+        let mut path = vec![ROOT];
+        for n in 2..5000 {
+            let (parent, name): (_, Box<[u8]>) = (path[path.len() - 1], b"d"[..].into());
+            path.push(nodes.seen(&stat(n, Kind::Dir), Link { parent, stored: name.clone(), name }));
+        }
+        let (first, deepest) = (path[1], path[path.len() - 1]);
+        assert!(nodes.is_below(deepest, first) && !nodes.is_moved_away(deepest));
+        nodes.forget_links(first);
+        assert!(nodes.is_moved_away(deepest));
+    }
 }
