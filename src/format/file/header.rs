@@ -156,8 +156,8 @@ impl PublicHeader {
         })
     }
 
-    /// Writes the part in the clear, to a vector with room for the rest and `data_len` bytes.
-    fn encode(&self, layout: &Layout, nonce: &[u8; 24], data_len: usize) -> Vec<u8> {
+    /// Writes the part in the clear, with room for the rest and `data_len` bytes.
+    fn encode(&self, layout: &Layout, nonce: &[u8; 24], data_len: usize) -> Writer {
         let flags = if layout.signed() { FLAG_SIGNED } else { 0 }
             | if self.small.is_some() { FLAG_SMALL } else { 0 };
         let mut w = Writer::with_capacity(layout.header() + data_len);
@@ -169,7 +169,7 @@ impl PublicHeader {
             .u8(layout.chunk_log2())
             .u16(self.small.unwrap_or(0));
         w.u32(self.epoch).bytes(&self.commitment).bytes(&self.file_id).bytes(nonce).zeros(12);
-        w.into_vec()
+        w
     }
 }
 
@@ -195,9 +195,9 @@ impl Header {
         debug_assert_eq!(sign.is_some(), context.layout.signed());
         let mut nonce = [0; 24];
         random.fill(&mut nonce);
-        let mut out = self.public.encode(&context.layout, &nonce, data.len());
-        let aad = aad(context.share, &out);
-        let mut w = Writer::with_capacity(TRAILER_LEN + BODY);
+        let mut w = self.public.encode(&context.layout, &nonce, data.len());
+        let aad = aad(context.share, w.as_slice());
+        w.zeros(BODY_AT - TAG_AT);
         if let Some(sign) = sign {
             w.bytes(&sign.trailer(
                 &labels::FILE_SIGNATURE,
@@ -207,10 +207,8 @@ impl Header {
         let body_at = w.len();
         w.u64(self.size).u64(self.version).bytes(&self.root).u32(self.oldest_epoch).zeros(12);
         w.bytes(&self.hint.tag).u8(self.hint.name.len() as u8).bytes(&self.hint.name);
-        w.zeros(body_at + BODY - w.len());
-        out.resize(BODY_AT, 0);
-        out.extend_from_slice(&w.into_vec());
-        out.extend_from_slice(data);
+        w.zeros(body_at + BODY - w.len()).bytes(data);
+        let mut out = w.into_vec();
         let tag = context.cipher.seal(&nonce, &aad, &mut out[BODY_AT..]);
         out[TAG_AT..BODY_AT].copy_from_slice(&tag);
         out

@@ -17,6 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::fuse::ops::{Attr, Errno};
 use crate::store::{Kind, Lock, Span};
 use crate::vault::ROOT;
@@ -199,7 +201,7 @@ impl Device {
         header[..4].copy_from_slice(&len.to_ne_bytes());
         header[4..8].copy_from_slice(&error.to_ne_bytes());
         header[8..].copy_from_slice(&unique.to_ne_bytes());
-        let slices: Vec<IoSlice<'_>> =
+        let slices: SmallVec<[IoSlice<'_>; 4]> =
             std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
         rustix::io::writev(&self.0, &slices)?; // the kernel accepts all of a message or nothing
         Ok(())

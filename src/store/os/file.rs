@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use rustix::fs::{self, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
+use smallvec::SmallVec;
 
 use super::grant::{self, Grants};
 use super::{Quirks, attr, locks, sys};
@@ -86,7 +87,7 @@ impl File for OsFile {
     }
 
     fn write_vectored_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        let mut slices: Vec<IoSlice<'_>> =
+        let mut slices: SmallVec<[IoSlice<'_>; 4]> =
             bufs.iter().filter(|buf| !buf.is_empty()).map(|buf| IoSlice::new(buf)).collect();
         let mut left = &mut slices[..];
         let mut offset = offset;

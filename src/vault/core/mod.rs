@@ -315,15 +315,16 @@ impl Core {
                 return Err(Fault::Os(libc::ELOOP));
             }
             let link = self.nodes.link(at)?;
-            below.push((at, link.stored));
-            at = link.parent;
+            let above = link.parent;
+            below.push((at, link));
+            at = above;
         };
         // For a path too long for the cache, the end and some places at even distances are kept. So
         // a later walk upwards, as in the removal of a deep tree, opens each directory at most one
         // more time.
         let distance = below.len().div_ceil(DIRS_MAX / 2);
-        while let Some((node, stored)) = below.pop() {
-            dir = dir.open_dir(&stored)?;
+        while let Some((node, link)) = below.pop() {
+            dir = dir.open_dir(link.stored())?;
             if !self.nodes.is(node, &dir.stat_self()?) {
                 return Err(Fault::Os(libc::ESTALE));
             }
@@ -406,9 +407,9 @@ impl Core {
         let Some(memory) = self.memory.get() else { return };
         memory.note_file(id, 0);
         if let Ok(link) = self.nodes.link(node) {
-            memory.note(self, link.parent, &link.name, NameChange::Written);
+            memory.note(self, link.parent, link.name(), NameChange::Written);
             if let Some(version) = base {
-                memory.note_base(self, link.parent, &link.name, id, version);
+                memory.note_base(self, link.parent, link.name(), id, version);
             }
         }
     }
@@ -423,7 +424,7 @@ impl Core {
     /// Notes whether the commit of the file that had the name `link` was made under that name.
     pub fn remember_written(&self, link: &Link, is_written: bool) {
         if let Some(memory) = self.memory.get() {
-            memory.note_written(self, link.parent, &link.name, is_written);
+            memory.note_written(self, link.parent, link.name(), is_written);
         }
     }
 }

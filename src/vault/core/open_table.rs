@@ -12,6 +12,7 @@ use crate::crypto::Tag;
 use crate::store::Dir;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
+use crate::vault::file::mtime::ExactStore;
 use crate::vault::types::{Handle, NodeId, OpenFlags};
 
 /// Maximum number of inodes whose size is remembered because it cannot be derived from the
@@ -57,6 +58,7 @@ pub(crate) struct OpenTable {
     pub writes: AtomicU64,
     /// The store cannot exchange two files.
     pub no_exchange: AtomicBool,
+    pub exact_store: ExactStore,
 }
 
 impl OpenTable {
@@ -68,6 +70,7 @@ impl OpenTable {
             next_handle: AtomicU64::new(1),
             writes: AtomicU64::new(0),
             no_exchange: AtomicBool::new(false),
+            exact_store: ExactStore::default(),
         }
     }
 

@@ -441,7 +441,7 @@ impl Folder<'_> {
     }
 
     pub(in crate::vault) fn link(&self, stored: &[u8], name: &[u8]) -> Link {
-        Link { parent: self.node, stored: stored.into(), name: name.into() }
+        Link::new(self.node, stored, name)
     }
 
     /// Returns the stored name of `name`; the entry need not exist.
@@ -536,9 +536,9 @@ impl Core {
         let link = self.nodes.link(node)?;
         let parent = self.folder(link.parent)?;
         let dir = self.dir(node)?;
-        let place = parent.place_name(&link.stored, &link.name)?;
+        let place = parent.place_name(link.stored(), link.name())?;
         parent.check_boundary(&*dir, place.as_deref())?;
-        let tag = self.keys.tag_of(&link.stored).ok_or(Fault::Os(libc::ESTALE))?;
+        let tag = self.keys.tag_of(link.stored()).ok_or(Fault::Os(libc::ESTALE))?;
         if self.has_moved(node)? {
             return Err(Fault::Os(libc::ESTALE));
         }
@@ -556,7 +556,7 @@ impl Core {
         let (Ok(link), Ok(dir)) = (self.nodes.link(node), self.dir(node)) else { return Ok(()) };
         let Some(tag) = self.nodes.directory(link.parent) else { return Ok(()) };
         let parent = Folder { core: self, node: link.parent, dir: self.dir(link.parent)?, tag };
-        parent.check_boundary(&*dir, Some(&link.name)).inspect_err(|_| {
+        parent.check_boundary(&*dir, Some(link.name())).inspect_err(|_| {
             self.nodes.set_directory(node, None);
         })
     }
@@ -568,7 +568,7 @@ impl Core {
             return Ok(false);
         }
         let link = self.nodes.link(node)?;
-        let stat = self.dir(link.parent)?.stat(&link.stored);
+        let stat = self.dir(link.parent)?.stat(link.stored());
         Ok(!stat.is_ok_and(|stat| self.nodes.is(node, &stat)))
     }
 

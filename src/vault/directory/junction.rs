@@ -109,7 +109,7 @@ impl Core {
         if self.nodes.stored_path(link.parent).is_none_or(|path| is_in_copy(&path)) {
             return Ok(None);
         }
-        match parent.place_name(&link.stored, &link.name)? {
+        match parent.place_name(link.stored(), link.name())? {
             Some(place) => parent.junction(&place),
             None => Ok(None),
         }

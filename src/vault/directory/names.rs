@@ -37,6 +37,22 @@ pub(crate) struct Sealed {
     pub is_old: bool,
 }
 
+/// What a stored name contains.
+enum Found<'n> {
+    /// A sealed name, and the suffix.
+    Sealed(Vec<u8>, &'n [u8]),
+    /// As [`Meaning::Lost`].
+    Lost,
+    /// A control file, or a name that no share has given.
+    Other,
+}
+
+impl Meaning {
+    fn opened((Opened { tag, name }, is_old): (Opened, bool), suffix: &[u8]) -> Self {
+        Meaning::Name(Sealed { tag, plain: name, suffix: suffix.to_vec(), is_old })
+    }
+}
+
 impl Sealed {
     /// Returns the plain name with the suffix as shown, if it is not too long.
     pub fn name(&self) -> Option<Vec<u8>> {
@@ -67,8 +83,10 @@ impl ShareKeys {
         all
     }
 
-    fn open_name(&self, sealed: Vec<u8>) -> Option<(Opened, bool)> {
-        self.open_names(vec![sealed]).pop()?
+    /// Opens one sealed name, as [`ShareKeys::open_names`] does.
+    fn open_name(&self, sealed: &[u8]) -> Option<(Opened, bool)> {
+        let opened = |(epoch, number)| Some((self.names_of(epoch).open(sealed)?, number > 0));
+        self.all_epochs().zip(0..).find_map(opened)
     }
 
     /// Returns the tag of the directory with this stored name; `None` if it is not a name of the
@@ -77,7 +95,7 @@ impl ShareKeys {
         match parse(stored, self.longest_name) {
             Parts::Long { hash, .. } => Some(self.long_directory_tag(&hash)),
             Parts::Short { sealed, .. } => {
-                let opened = self.open_name(sealed)?.0;
+                let opened = self.open_name(&sealed)?.0;
                 Some(self.directory_tag(&opened.tag, &opened.name))
             }
             Parts::Control | Parts::Foreign => None,
@@ -109,42 +127,52 @@ impl Core {
         let mut sealed = Vec::new();
         let mut found = Vec::new();
         for stored in stored {
-            found.push(match parse(stored, self.keys.longest_name) {
-                Parts::Short { sealed: name, suffix } => {
+            found.push(match self.find_sealed(stored)? {
+                Found::Sealed(name, suffix) => {
                     sealed.push(name);
                     Some(Some(suffix))
                 }
-                Parts::Long { hash, suffix } => match self.long_name(&hash) {
-                    Ok(Some(name)) => {
-                        sealed.push(name);
-                        Some(Some(suffix))
-                    }
-                    Err(Fault::Io(e)) if is_forbidden(&e) => {
-                        let (group, file) = long_path(&hash);
-                        self.namespace.unreadable.tell(&[LONG_DIRECTORY, &group, &file]);
-                        Some(None)
-                    }
-                    Err(Fault::Io(e)) => return Err(e.into()),
-                    Ok(None) | Err(_) => Some(None),
-                },
-                Parts::Control | Parts::Foreign => None,
+                Found::Lost => Some(None),
+                Found::Other => None,
             });
         }
         let mut opened = self.keys.open_names(sealed).into_iter();
         Ok(found
             .into_iter()
-            .map(|found| {
-                let Some(suffix) = found? else { return Some(Meaning::Lost) };
-                let (Opened { tag, name }, is_old) = opened.next()??;
-                let suffix = suffix.to_vec();
-                Some(Meaning::Name(Sealed { tag, plain: name, suffix, is_old }))
+            .map(|found| match found? {
+                Some(suffix) => Some(Meaning::opened(opened.next()??, suffix)),
+                None => Some(Meaning::Lost),
             })
             .collect())
     }
 
     /// Returns the meaning of one stored name, as [`Core::read_names`] does.
     pub fn read_name(&self, stored: &[u8]) -> Inner<Option<Meaning>> {
-        Ok(self.read_names([stored])?.pop().flatten())
+        Ok(match self.find_sealed(stored)? {
+            Found::Sealed(name, suffix) => {
+                self.keys.open_name(&name).map(|opened| Meaning::opened(opened, suffix))
+            }
+            Found::Lost => Some(Meaning::Lost),
+            Found::Other => None,
+        })
+    }
+
+    /// Returns the sealed name of an entry, for which the store is read if the name is long.
+    fn find_sealed<'n>(&self, stored: &'n [u8]) -> Inner<Found<'n>> {
+        Ok(match parse(stored, self.keys.longest_name) {
+            Parts::Short { sealed, suffix } => Found::Sealed(sealed, suffix),
+            Parts::Long { hash, suffix } => match self.long_name(&hash) {
+                Ok(Some(sealed)) => Found::Sealed(sealed, suffix),
+                Err(Fault::Io(e)) if is_forbidden(&e) => {
+                    let (group, file) = long_path(&hash);
+                    self.namespace.unreadable.tell(&[LONG_DIRECTORY, &group, &file]);
+                    Found::Lost
+                }
+                Err(Fault::Io(e)) => return Err(e.into()),
+                Ok(None) | Err(_) => Found::Lost,
+            },
+            Parts::Control | Parts::Foreign => Found::Other,
+        })
     }
 }
 

@@ -23,6 +23,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::{DATA_START, Layout};
 use crate::format::signature::Authorship;
@@ -593,7 +595,7 @@ fn write_runs(file: &dyn File, patches: &[Patch<'_>], len: &mut u64) -> Inner<()
             .take(RUN_MAX)
             .take_while(|p| (p.offset == end, end += p.bytes.len() as u64).0)
             .count();
-        let slices: Vec<&[u8]> = rest[..run].iter().map(|p| &*p.bytes).collect();
+        let slices: SmallVec<[&[u8]; 4]> = rest[..run].iter().map(|p| &*p.bytes).collect();
         let written: usize = slices.iter().map(|s| s.len()).sum();
         file.write_vectored_at(&slices, first.offset)?;
         *len = (*len).max(first.offset + written as u64);

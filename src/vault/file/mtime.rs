@@ -10,6 +10,7 @@
 //!   crash must not leave new contents with an old time, on which backups rely. If nothing was sent
 //!   by then, the time is again the one that the kernel has.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use crate::store::{File, SetTime, Timestamp};
@@ -45,8 +46,17 @@ pub(crate) struct Mtime {
     shown: Option<Timestamp>,
     /// The caller's state, if the caller maintains the time.
     kept: Option<Kept>,
-    /// The store was seen to store a time near the present to the nanosecond.
-    holds_nanos: bool,
+}
+
+/// The filesystem of the store that was last seen to store a time near the present to the
+/// nanosecond, by its device number. The times of its files need not be read back.
+#[derive(Default)]
+pub(crate) struct ExactStore(AtomicU64);
+
+impl ExactStore {
+    fn is(&self, device: u64) -> bool {
+        device != 0 && self.0.load(Ordering::Relaxed) == device
+    }
 }
 
 impl Mtime {
@@ -90,17 +100,24 @@ impl Mtime {
         }
     }
 
-    /// Notes that the time was set, as read back from the store, which may not be able to store
-    /// every time.
-    pub fn note(&mut self, file: &dyn File, set: SetTime) -> Inner<()> {
+    /// Notes that the time of a file on `device` was set, as read back from the store, which may
+    /// not be able to store every time.
+    pub fn note(
+        &mut self,
+        file: &dyn File,
+        set: SetTime,
+        device: u64,
+        exact: &ExactStore,
+    ) -> Inner<()> {
         let held = match set {
             SetTime::Omit => return Ok(()),
-            SetTime::At(time) if self.holds_nanos && is_near(time) => time,
+            SetTime::At(time) if exact.is(device) && is_near(time) => time,
             _ => {
                 let held = file.stat()?.mtime;
                 // Some stores have a resolution of a tenth of a microsecond.
-                self.holds_nanos |=
-                    set == SetTime::At(held) && !held.nanos.is_multiple_of(100) && is_near(held);
+                if set == SetTime::At(held) && !held.nanos.is_multiple_of(100) && is_near(held) {
+                    exact.0.store(device, Ordering::Relaxed);
+                }
                 held
             }
         };

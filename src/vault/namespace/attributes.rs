@@ -102,13 +102,13 @@ impl Core {
             if !self.nodes.has_several_links(node) {
                 return Ok(link);
             }
-            let there = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
+            let there = self.dir(link.parent).and_then(|dir| Ok(dir.stat(link.stored())?));
             match there {
                 Ok(stat) if self.nodes.is(node, &stat) => return Ok(link),
                 Err(fault) if !matches!(fault.errno(), libc::ENOENT | libc::ESTALE) => {
                     return Err(fault);
                 }
-                _ => self.nodes.drop_link(node, link.parent, &link.stored),
+                _ => self.nodes.drop_link(node, link.parent, link.stored()),
             }
         }
     }
@@ -141,7 +141,7 @@ impl Core {
         match place {
             Ok((dir, link)) => {
                 let is_retired = || self.mode.caller_caches && self.nodes.cached(node).is_err();
-                let stat = match dir.stat(&link.stored) {
+                let stat = match dir.stat(link.stored()) {
                     Ok(stat) if self.nodes.is(node, &stat) => stat,
                     // Another daemon, or another program in the store, may have renamed it.
                     other
@@ -179,9 +179,9 @@ impl Core {
                     }
                     Err(e) => return Err(e.into()),
                 };
-                match self.attr(node, &stat, Some((&*dir, &link.stored))) {
+                match self.attr(node, &stat, Some((&*dir, link.stored()))) {
                     Err(Fault::Os(libc::ESTALE)) if stat.kind == Kind::File => {
-                        self.attr(node, &dir.stat(&link.stored)?, Some((&*dir, &link.stored)))
+                        self.attr(node, &dir.stat(link.stored())?, Some((&*dir, link.stored())))
                     }
                     other => other,
                 }

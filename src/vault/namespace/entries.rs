@@ -300,10 +300,10 @@ impl Core {
         self.namespace.young_lists.forget_all(); // conflict copies of the old name are not beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));
         let dir = self.dir(from.parent)?;
-        dir.link(&from.stored, &*folder.dir, stored.entry())?;
+        dir.link(from.stored(), &*folder.dir, stored.entry())?;
         self.inode_changed(node);
         let stat = folder.dir.stat(stored.entry())?;
-        let first = dir.stat(&from.stored)?;
+        let first = dir.stat(from.stored())?;
         if (first.dev, first.ino) != (stat.dev, stat.ino) && !self.mode.writers.share_names() {
             // Over sftp the two names appear as two inodes. Each would be opened as a file of its
             // own, and writes through one would look like damage through the other.

@@ -26,7 +26,7 @@ impl Core {
                     .nodes
                     .link(node)
                     .ok()
-                    .and_then(|link| self.dir(link.parent).ok()?.stat(&link.stored).ok());
+                    .and_then(|link| self.dir(link.parent).ok()?.stat(link.stored()).ok());
                 Ok(self.nodes.attr_of_lost(node, set, now.as_ref()))
             }
             other => other,
@@ -124,9 +124,9 @@ impl Core {
             kill_suid_sgid_bits(open)?;
         } else if let Some(link) = link {
             let dir = self.dir(link.parent)?;
-            let perm = dir.stat(&link.stored)?.perm;
+            let perm = dir.stat(link.stored())?.perm;
             if let Some(perm) = without_suid_sgid(perm) {
-                dir.chmod(&link.stored, perm)?;
+                dir.chmod(link.stored(), perm)?;
             }
         }
         Ok(())
@@ -183,7 +183,8 @@ impl Core {
                     }
                     other => other?,
                 }
-                state.mtime.note(&*open.file(), set.mtime)
+                let device = open.inode().0;
+                state.mtime.note(&*open.file(), set.mtime, device, &self.open.exact_store)
             })();
             if timed.is_err() && self.mode.caller_caches {
                 // If this request fails, the kernel ends an fsync here and does not pass it to the
@@ -204,7 +205,7 @@ impl Core {
     /// Changes an entry that is not open. Returns its attributes if nothing had to be changed.
     fn set_on_stored(&self, node: NodeId, link: &Link, set: &SetAttr) -> Inner<Option<Attr>> {
         let dir = self.dir(link.parent)?;
-        let stat = dir.stat(&link.stored);
+        let stat = dir.stat(link.stored());
         let leads_here = stat.as_ref().is_ok_and(|stat| self.nodes.is(node, stat));
         if !leads_here && self.mode.caller_caches && self.nodes.kind(node)? == Kind::File {
             return Err(Fault::Os(libc::ESTALE)); // another program has removed or replaced the file in the store
@@ -220,17 +221,17 @@ impl Core {
                 && stat.kind == Kind::File
                 && self.nodes.is(node, &stat)
             {
-                return self.attr(node, &stat, Some((&*dir, &link.stored))).map(Some);
+                return self.attr(node, &stat, Some((&*dir, link.stored()))).map(Some);
             }
         }
         if set.changes_owner() {
-            dir.chown(&link.stored, set.uid, set.gid)?;
+            dir.chown(link.stored(), set.uid, set.gid)?;
         }
         if let Some(perm) = set.perm {
-            dir.chmod(&link.stored, perm)?;
+            dir.chmod(link.stored(), perm)?;
         }
         if set.changes_times() {
-            dir.set_times(&link.stored, set.atime, set.mtime)?;
+            dir.set_times(link.stored(), set.atime, set.mtime)?;
         }
         Ok(None)
     }

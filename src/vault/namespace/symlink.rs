@@ -46,7 +46,7 @@ impl Core {
             return Err(Fault::Os(libc::EINVAL));
         }
         let link = self.link_of(node)?;
-        self.read_target(&*self.dir(link.parent)?, &link.stored)
+        self.read_target(&*self.dir(link.parent)?, link.stored())
     }
 
     /// Returns the text of a link to `target`; writes the control file of a long one.

@@ -191,7 +191,7 @@ impl Core {
                 if self.nodes.kind(node)? == Kind::Dir {
                     self.directory_tag(node)?; // attributes of a nested share's root belong to that share: its keys, its writers
                 }
-                Ok(Place::Entry(self.dir(link.parent)?, link.stored))
+                Ok(Place::Entry(self.dir(link.parent)?, link.stored().into()))
             }
             Err(fault) => self
                 .known_dir(node)
@@ -293,7 +293,7 @@ impl Core {
         let has_one_name =
             || place.stat().is_ok_and(|stat| stat.kind == Kind::Dir || stat.nlink == 1);
         let has_copies = || match self.nodes.link(node) {
-            Ok(link) => self.dir(link.parent).map_or(true, |dir| has_copies(&*dir, &link.stored)),
+            Ok(link) => self.dir(link.parent).map_or(true, |dir| has_copies(&*dir, link.stored())),
             Err(_) => true,
         };
         node == ROOT || has_one_name() && !has_copies()

@@ -90,7 +90,7 @@ impl Core {
         let handle = || {
             Ok::<_, Fault>(
                 self.dir(self.nodes.link(node)?.parent)?
-                    .open_file(&self.nodes.link(node)?.stored, Access::Read)?,
+                    .open_file(self.nodes.link(node)?.stored(), Access::Read)?,
             )
         };
         handle().is_ok_and(|file| matches!(file.find_lock(Lock::Shared, GUARD), Ok(Some(_))))
@@ -151,7 +151,7 @@ impl Core {
     /// Returns the hash of the stored header of a node; `None` if it cannot be read.
     fn header_of(&self, node: NodeId) -> Option<[u8; 32]> {
         let link = self.nodes.link(node).ok()?;
-        let file = self.dir(link.parent).ok()?.open_file(&link.stored, Access::Read).ok()?;
+        let file = self.dir(link.parent).ok()?.open_file(link.stored(), Access::Read).ok()?;
         self.header_in(&*file).ok().map(|header| header.hash())
     }
 

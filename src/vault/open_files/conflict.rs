@@ -101,9 +101,9 @@ impl Core {
         self.journal.settle(Some(open.inode()))?;
         let dir = self.dir(link.parent)?;
         let before = open.file().stat()?;
-        match dir.stat(&link.stored) {
+        match dir.stat(link.stored()) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
-                self.remember_name(link.parent, &link.name);
+                self.remember_name(link.parent, link.name());
                 self.copy_to(open, state, link, &before)?;
                 tracing::warn!(
                     path = %self.shown_path(open.node).display(),
@@ -118,11 +118,11 @@ impl Core {
             }
             Ok(_) => {
                 let copy = self.name_of_copy(link)?;
-                self.remember_name(copy.parent, &copy.name);
+                self.remember_name(copy.parent, copy.name());
                 self.copy_to(open, state, &copy, &before)?;
                 tracing::warn!(
                     path = %self.shown_path(open.node).display(),
-                    copy = %String::from_utf8_lossy(&copy.stored),
+                    copy = %String::from_utf8_lossy(copy.stored()),
                     "another program has replaced a file in the store that was changed here; the changes are kept in a conflict copy"
                 );
                 self.has_new_name(open, &copy, links);
@@ -168,17 +168,17 @@ impl Core {
     ) -> Inner<Link> {
         let folder = self.folder(parent)?;
         if is_same_path
-            && let Ok((stored, stat)) = folder.find(&old.name)
+            && let Ok((stored, stat)) = folder.find(old.name())
             && stat.kind == Kind::File
         {
-            let link = folder.link(&stored, &old.name);
+            let link = folder.link(&stored, old.name());
             if self.adopt(open, state, &link)? {
                 return Ok(link);
             }
         }
-        let plain = match self.read_name(&old.stored)? {
+        let plain = match self.read_name(old.stored())? {
             Some(Meaning::Name(sealed)) => sealed.plain,
-            _ => old.name.to_vec(),
+            _ => old.name().to_vec(),
         };
         let stored = folder.encode(&plain)?;
         self.prepare(&stored)?;
@@ -187,11 +187,11 @@ impl Core {
         if !is_same_path {
             before.perm &= 0o700;
         }
-        self.remember_name(copy.parent, &copy.name);
+        self.remember_name(copy.parent, copy.name());
         self.copy_to(open, state, &copy, &before)?;
         tracing::warn!(
             path = %self.shown_path(open.node).display(),
-            copy = %self.path_in(parent, &copy.stored).unwrap_or_default().escape_ascii(),
+            copy = %self.path_in(parent, copy.stored()).unwrap_or_default().escape_ascii(),
             "another program has moved or removed the directory of a file that was changed here; the changes are kept in a conflict copy"
         );
         Ok(copy)
@@ -210,22 +210,22 @@ impl Core {
     fn has_new_name(&self, open: &OpenFile, link: &Link, former: &[Link]) {
         self.nodes.add_link(open.node, link.clone());
         let gone =
-            former.iter().filter(|it| (it.parent, &it.stored) != (link.parent, &link.stored));
-        gone.for_each(|it| self.nodes.drop_link(open.node, it.parent, &it.stored));
+            former.iter().filter(|it| (it.parent, it.stored()) != (link.parent, link.stored()));
+        gone.for_each(|it| self.nodes.drop_link(open.node, it.parent, it.stored()));
     }
 
     /// Returns the directory that has the path of a directory now, with one more lookup, and true;
     /// or the nearest one on that path that exists, and false. Fails if the path leads into another
     /// share, or may: its members are others than those of this one.
     fn present_directory(&self, directory: NodeId) -> Inner<(NodeId, bool)> {
-        let (mut above, mut names) = (directory, Vec::new());
+        let (mut above, mut links) = (directory, Vec::new());
         while above != ROOT {
             let link = self.nodes.link(above)?; // there is none if a share has taken its place
-            if names.len() >= DEPTH_MAX {
+            if links.len() >= DEPTH_MAX {
                 return Err(Fault::Os(libc::ELOOP));
             }
-            names.push(link.name);
             above = link.parent;
+            links.push(link);
         }
         let mut at = ROOT;
         let release = |node| {
@@ -233,8 +233,8 @@ impl Core {
                 self.nodes.forget(node, 1)
             }
         };
-        while let Some(name) = names.pop() {
-            match self.directory_in(at, &name) {
+        while let Some(link) = links.pop() {
+            match self.directory_in(at, link.name()) {
                 Ok(below) => {
                     release(at); // the one below keeps it
                     at = below;
@@ -272,7 +272,7 @@ impl Core {
     /// Makes the kernel look a name up again. Nothing waits for that.
     fn forget_name(&self, link: &Link) {
         let (done, _) = sync_channel(1);
-        self.have_forgotten(link.parent, Forget::Name { name: link.name.clone(), done });
+        self.have_forgotten(link.parent, Forget::Name { name: link.name().into(), done });
     }
 
     /// Returns whether a directory is where its names in the table of nodes say, up to the root of
@@ -294,7 +294,7 @@ impl Core {
     /// header, or equal contents. Returns false otherwise.
     pub(super) fn adopt(&self, open: &OpenFile, state: &mut FileState, link: &Link) -> Inner<bool> {
         let dir = self.dir(link.parent)?;
-        let Ok(file) = dir.open_file(&link.stored, Access::ReadWrite) else { return Ok(false) };
+        let Ok(file) = dir.open_file(link.stored(), Access::ReadWrite) else { return Ok(false) };
         let context = self.context();
         let loaded = OpenFile::load(open.node, file, &context, self.next_serial(), Load::Read);
         let Some(there) = loaded.ok().and_then(Arc::into_inner) else { return Ok(false) };
@@ -383,7 +383,7 @@ impl Core {
     /// Returns a new name for a conflict copy of the file that has the name `link`.
     fn name_of_copy(&self, link: &Link) -> Inner<Link> {
         let folder = self.folder(link.parent)?;
-        let original = without_suffix(&link.stored);
+        let original = without_suffix(link.stored());
         let mut copies = 0;
         for entry in entries(folder.dir())? {
             let name = entry?.name;
@@ -395,9 +395,9 @@ impl Core {
         let mut id = [0; 4];
         self.random.fill(&mut id);
         let suffix = format!(" (conflict {:08x})", u32::from_be_bytes(id));
-        let stored: Box<[u8]> = [original, suffix.as_bytes()].concat().into();
-        let name = folder.decode(&stored)?.map_or_else(|| stored.clone(), Into::into);
-        Ok(Link { parent: link.parent, stored, name })
+        let stored = [original, suffix.as_bytes()].concat();
+        let name = folder.decode(&stored)?;
+        Ok(Link::new(link.parent, &stored, name.as_deref().unwrap_or(&stored)))
     }
 
     /// Writes the contents of an open file to a new file with the name `link`, makes both durable,
@@ -411,12 +411,12 @@ impl Core {
     ) -> Inner<()> {
         let folder = self.folder(link.parent)?;
         let dir = folder.dir();
-        if let Ok(stored) = folder.encode(&link.name)
-            && stored.entry() == &*link.stored
+        if let Ok(stored) = folder.encode(link.name())
+            && stored.entry() == link.stored()
         {
             self.prepare(&stored)?; // the program may have removed more than the file
         }
-        let file = dir.create_file(&link.stored, before.perm & 0o7777)?;
+        let file = dir.create_file(link.stored(), before.perm & 0o7777)?;
         let made = (|| {
             let stat = file.stat()?;
             // At once: a program that opens the copy by its name must find this file open.
@@ -436,7 +436,7 @@ impl Core {
             Ok(copy)
         })();
         let copy = made.inspect_err(|_: &Fault| {
-            drop(dir.unlink(&link.stored));
+            drop(dir.unlink(link.stored()));
             self.nodes.retire_as(open.node, before);
         })?;
         let inode = copy.inode();

@@ -139,17 +139,17 @@ impl Core {
         };
         let link = self.link_of(node).map_err(anew)?;
         if flags.write && !flags.truncate {
-            self.check_depth(link.parent, &link.stored)?;
+            self.check_depth(link.parent, link.stored())?;
         }
         // The same if another program has removed the file from the store. After the new lookup the
         // caller may create it.
         let dir = self.dir(link.parent).map_err(anew)?;
-        let opened = self.open_stored(&*dir, &link.stored, flags);
+        let opened = self.open_stored(&*dir, link.stored(), flags);
         let (file, stat) = opened.map_err(|e| anew(e.into()))?;
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let guards = self.mode.writers.guard_stored(&*dir, &link.stored, &stat, flags)?;
+        let guards = self.mode.writers.guard_stored(&*dir, link.stored(), &stat, flags)?;
         let mut waits = false;
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
@@ -235,7 +235,7 @@ impl Core {
         let _change = self.lease.change_locked()?;
         let link = self.nodes.link(open.node).ok();
         if let Some(link) = &link {
-            self.renew_hint(state, &link.stored);
+            self.renew_hint(state, link.stored());
         }
         let base = state.loaded.take();
         let id = state.file_id;
@@ -246,11 +246,11 @@ impl Core {
             self.remember_version(&state.file_id, state.version);
         }
         let Some(link) = link else { return committed };
-        let is_same = || self.nodes.link(open.node).is_ok_and(|now| now.stored == link.stored);
+        let is_same = || self.nodes.link(open.node).is_ok_and(|now| now.stored() == link.stored());
         let (is_changed, version) = (state.file_id != id, state.version);
         let is_written = || committed.is_ok() && !is_changed && is_same();
         if is_new && self.remembers_taken() && is_written() {
-            self.remember_taken(link.parent, &link.name, Some((id, version)));
+            self.remember_taken(link.parent, link.name(), Some((id, version)));
         }
         if let Some(base) = base {
             self.remember_written(&link, is_written());
@@ -480,7 +480,7 @@ impl Core {
         let is_same = |file: &dyn File| self.has_own_header(file, &state);
         let dir = self.dir(link.parent)?;
         if !self.is_in_place(link.parent)?
-            || !is_same(&*dir.open_file(&link.stored, Access::Read)?)?
+            || !is_same(&*dir.open_file(link.stored(), Access::Read)?)?
         {
             return Ok(false);
         }
@@ -519,7 +519,7 @@ impl Core {
 
     /// Returns whether `link` leads to an object for which `is_it` is true.
     pub(super) fn names(&self, link: &Link, is_it: impl Fn(&Stat) -> bool) -> Inner<bool> {
-        let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(&link.stored)?));
+        let stat = self.dir(link.parent).and_then(|dir| Ok(dir.stat(link.stored())?));
         match stat {
             Ok(stat) => Ok(is_it(&stat)),
             Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => {
@@ -569,7 +569,7 @@ impl Core {
             {
                 links
                     .iter()
-                    .for_each(|link| self.nodes.drop_link(open.node, link.parent, &link.stored));
+                    .for_each(|link| self.nodes.drop_link(open.node, link.parent, link.stored()));
                 return Ok(Some(found));
             }
             Stranger::Replaced
@@ -651,7 +651,7 @@ impl Core {
                 continue;
             }
             let Ok(Some(name)) = folder.decode(&entry.name) else { continue };
-            let link = Link { parent: node, stored: entry.name, name: name.into() };
+            let link = Link::new(node, &entry.name, &name);
             if is_it {
                 self.nodes.add_link(open.node, link.clone());
                 return Ok(Some(link));
@@ -676,9 +676,9 @@ impl Core {
     /// is searched for: a commit without a record would overwrite places that the file still uses.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(link) = name {
-            self.check_depth(link.parent, &link.stored)?; // a directory above may have been moved
+            self.check_depth(link.parent, link.stored())?; // a directory above may have been moved
         }
-        if let Some(path) = name.and_then(|link| self.path_in(link.parent, &link.stored))
+        if let Some(path) = name.and_then(|link| self.path_in(link.parent, link.stored()))
             && self.mode.writers.trust_path(self, &path, open)
         {
             return Ok(Some(path));
@@ -687,7 +687,7 @@ impl Core {
             return Ok(None);
         }
         if let Some(path) =
-            self.search_name(open)?.and_then(|link| self.path_in(link.parent, &link.stored))
+            self.search_name(open)?.and_then(|link| self.path_in(link.parent, link.stored()))
         {
             return Ok(Some(path));
         }

@@ -51,7 +51,7 @@ impl Beside for Place<'_> {
         let dir = core.dir(self.link.parent).ok()?;
         let beside = temporary_name(core);
         let file = dir.create_file(&beside, before.perm).ok()?;
-        let stored = &*self.link.stored;
+        let stored = self.link.stored();
         let new = New { core, dir, stored, beside, file, is_removed: false };
         let made = new.file.stat().ok()?;
         if made.dev != before.dev || copy_attributes(&*old, &*new.file).is_err() {

@@ -237,11 +237,12 @@ impl Memory {
                 return Err(Fault::Os(libc::ELOOP));
             }
             let link = core.nodes.link(at)?;
-            below.push((at, link.name));
-            at = link.parent;
+            let above = link.parent;
+            below.push((at, link));
+            at = above;
         };
-        while let Some((node, name)) = below.pop() {
-            place = self.place(&place, &name, &self.directory_id(&core.directory_tag(node)?));
+        while let Some((node, link)) = below.pop() {
+            place = self.place(&place, link.name(), &self.directory_id(&core.directory_tag(node)?));
             core.nodes.set_place(node, moves, place);
         }
         Ok(place)

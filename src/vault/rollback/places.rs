@@ -12,7 +12,6 @@ use super::memory::{Memory, PlaceId};
 use crate::crypto::Tag;
 use crate::store::{Dir, PathHandles};
 use crate::vault::core::Core;
-use crate::vault::core::inodes::Link;
 use crate::vault::error::Inner;
 use crate::vault::types::{NodeId, ROOT};
 
@@ -150,9 +149,11 @@ impl Memory {
         let here = self.place_of(core, directory)?;
         let (mut at, mut id, mut new) = (directory, here, Vec::new());
         while at != ROOT && !places.contains(&id) {
-            let Link { parent, name, stored } = core.nodes.link(at)?;
+            let link = core.nodes.link(at)?;
+            let parent = link.parent;
             let above = self.place_of(core, parent)?;
             let tag = core.directory_tag(at)?;
+            let (name, stored) = (link.name().into(), link.stored().into());
             new.push((id, Place { parent: above, name, stored, tag }));
             (at, id) = (parent, above);
         }

@@ -174,7 +174,7 @@ impl Shares {
         if links.is_empty() {
             return Err(Fault::Os(libc::ESTALE));
         }
-        let outside = |link: Link| (self.outside(route.number, link.parent), link.name);
+        let outside = |link: Link| (self.outside(route.number, link.parent), link.name().into());
         Ok(links.into_iter().rev().map(outside).collect())
     }
 

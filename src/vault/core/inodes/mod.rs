@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 pub(crate) use self::node::Link;
-use self::node::{Kept, Key, Node, ToldSize};
+use self::node::{Key, Node, ToldSize};
 use self::replaced::Replaced;
 use self::slab::Slab;
 use crate::crypto::Tag;
@@ -303,12 +303,8 @@ impl Nodes {
     }
 
     /// Returns the names under which a node was seen.
-    pub fn links(&self, id: NodeId) -> Vec<Link> {
-        self.inside
-            .lock()
-            .nodes
-            .get(id)
-            .map_or(Vec::new(), |node| node.links.iter().map(Kept::link).collect())
+    pub fn links(&self, id: NodeId) -> SmallVec<[Link; 1]> {
+        self.inside.lock().nodes.get(id).map_or(SmallVec::new(), |node| node.links.clone())
     }
 
     /// Returns whether a node has a name.
@@ -399,7 +395,7 @@ impl Nodes {
     pub fn link(&self, id: NodeId) -> Inner<Link> {
         let inside = self.inside.lock();
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
-        node.links.last().map(Kept::link).ok_or(Fault::Os(if node.forgotten {
+        node.links.last().cloned().ok_or(Fault::Os(if node.forgotten {
             libc::ESTALE
         } else {
             libc::ENOENT
@@ -413,7 +409,7 @@ impl Nodes {
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
         let found =
             node.links.iter().rev().find(|link| link.parent == parent && link.name() == name);
-        found.map(Kept::link).ok_or(Fault::Os(libc::ENOENT))
+        found.cloned().ok_or(Fault::Os(libc::ENOENT))
     }
 
     /// Returns the attributes in reply to `set` for the node of a file that no longer exists, taken
@@ -505,18 +501,18 @@ impl Nodes {
     /// Returns the stored path from the root, components joined by `/`; `None` if a name on the way
     /// is gone.
     pub fn stored_path(&self, id: NodeId) -> Option<Vec<u8>> {
-        self.path(id, Kept::stored)
+        self.path(id, Link::stored)
     }
 
     /// Returns the plain path from the root, components joined by `/`; `None` if a name on the way
     /// is gone.
     pub fn plain_path(&self, id: NodeId) -> Option<Vec<u8>> {
-        self.path(id, Kept::name)
+        self.path(id, Link::name)
     }
 
     /// Returns whether [`Nodes::is_too_deep`] holds for the last known name of a node.
     pub fn has_long_path(&self, id: NodeId) -> bool {
-        self.link(id).is_ok_and(|link| self.is_too_deep(link.parent, link.stored.len()))
+        self.link(id).is_ok_and(|link| self.is_too_deep(link.parent, link.stored().len()))
     }
 
     /// Returns whether an entry of `parent` with a stored name of `len` bytes has a stored path
@@ -533,7 +529,7 @@ impl Nodes {
         len > RECORD_PATH_MAX
     }
 
-    fn path(&self, mut id: NodeId, part: impl Fn(&Kept) -> &[u8]) -> Option<Vec<u8>> {
+    fn path(&self, mut id: NodeId, part: impl Fn(&Link) -> &[u8]) -> Option<Vec<u8>> {
         let inside = self.inside.lock();
         let mut parts: Vec<&[u8]> = Vec::new();
         let mut len = 0;
@@ -635,13 +631,13 @@ impl Inside {
             return;
         }
         let was_used = node.directory().is_some();
-        if let Some(at) = node.links.iter().position(|l| l.is(link.parent, &link.stored)) {
+        if let Some(at) = node.links.iter().position(|l| l.is(link.parent, link.stored())) {
             // The name that was used last is most likely to exist still.
             let last = node.links.len() - 1;
             node.links.swap(at, last);
-            if node.links[last].name() != &*link.name {
+            if node.links[last].name() != link.name() {
                 // The same entry now has another name, which another entry had until now.
-                node.links[last] = link.into();
+                node.links[last] = link;
                 self.moves += u64::from(was_used);
             }
             return;
@@ -657,7 +653,7 @@ impl Inside {
             node.forgotten = true;
         }
         let parent = link.parent;
-        node.links.push(link.into());
+        node.links.push(link);
         node.set_last(None);
         if let Some(parent) = self.nodes.get_mut(parent) {
             parent.children += 1;
@@ -776,10 +772,9 @@ mod tests {
         // After the listing of a directory of a million entries the daemon kept half a gigabyte for
         // dropped nodes.
         let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 8]);
-        let name = |n: u64| Link {
-            parent: ROOT,
-            stored: n.to_string().into_bytes().into(),
-            name: n.to_string().into_bytes().into(),
+        let name = |n: u64| {
+            let text = n.to_string();
+            Link::new(ROOT, text.as_bytes(), text.as_bytes())
         };
         let ids: Vec<NodeId> =
             (2..100_000).map(|n| nodes.seen(&stat(n, Kind::File), name(n))).collect();
@@ -799,8 +794,8 @@ mod tests {
         let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 8]);
         let mut path = vec![ROOT];
         for n in 2..5000 {
-            let (parent, name): (_, Box<[u8]>) = (path[path.len() - 1], b"d"[..].into());
-            path.push(nodes.seen(&stat(n, Kind::Dir), Link { parent, stored: name.clone(), name }));
+            let link = Link::new(path[path.len() - 1], b"d", b"d");
+            path.push(nodes.seen(&stat(n, Kind::Dir), link));
         }
         let (first, deepest) = (path[1], path[path.len() - 1]);
         assert!(nodes.is_below(deepest, first) && !nodes.is_moved_away(deepest));

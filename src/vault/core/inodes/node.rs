@@ -45,22 +45,30 @@ impl Key {
 const USUAL: usize = 48;
 
 /// A name under which a node was seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Link {
-    pub parent: NodeId,
-    pub stored: Box<[u8]>,
-    pub name: Box<[u8]>,
-}
-
-/// The compact form of a [`Link`].
-pub(super) struct Kept {
     pub parent: NodeId,
     /// The stored name, followed by the plain name.
     text: SmallVec<[u8; USUAL]>,
     stored_len: u16,
 }
 
-impl Kept {
+impl Clone for Link {
+    /// Requests copy names several times each. The derived implementation would copy byte by byte.
+    fn clone(&self) -> Self {
+        Link { text: SmallVec::from_slice(&self.text), ..*self }
+    }
+}
+
+impl Link {
+    pub fn new(parent: NodeId, stored: &[u8], name: &[u8]) -> Self {
+        let stored_len = u16::try_from(stored.len()).expect("no store has names this long");
+        let mut text = SmallVec::with_capacity(stored.len() + name.len());
+        text.extend_from_slice(stored);
+        text.extend_from_slice(name);
+        Link { parent, text, stored_len }
+    }
+
     pub fn stored(&self) -> &[u8] {
         &self.text[..self.stored_len as usize]
     }
@@ -72,20 +80,6 @@ impl Kept {
     /// Returns whether it is the entry `stored` of `parent`.
     pub fn is(&self, parent: NodeId, stored: &[u8]) -> bool {
         self.parent == parent && self.stored() == stored
-    }
-
-    pub fn link(&self) -> Link {
-        Link { parent: self.parent, stored: self.stored().into(), name: self.name().into() }
-    }
-}
-
-impl From<Link> for Kept {
-    fn from(link: Link) -> Self {
-        let stored_len = u16::try_from(link.stored.len()).expect("no store has names this long");
-        let mut text = SmallVec::with_capacity(link.stored.len() + link.name.len());
-        text.extend_from_slice(&link.stored);
-        text.extend_from_slice(&link.name);
-        Kept { parent: link.parent, text, stored_len }
     }
 }
 
@@ -120,7 +114,7 @@ pub(super) enum ToldSize {
 pub(super) struct Node {
     pub id: NodeId,
     pub key: Key,
-    pub links: SmallVec<[Kept; 1]>,
+    pub links: SmallVec<[Link; 1]>,
     /// It had more names than are remembered.
     pub forgotten: bool,
     pub lookups: u64,
@@ -238,14 +232,12 @@ mod tests {
             ("stored", ""),
             ("", ""),
         ] {
-            let link =
-                Link { parent: 7, stored: stored.as_bytes().into(), name: name.as_bytes().into() };
-            let kept = Kept::from(link.clone());
-            assert_eq!(kept.link(), link);
+            let link = Link::new(7, stored.as_bytes(), name.as_bytes());
+            assert_eq!((link.stored(), link.name()), (stored.as_bytes(), name.as_bytes()));
             assert!(
-                kept.is(7, stored.as_bytes())
-                    && !kept.is(8, stored.as_bytes())
-                    && !kept.is(7, b"another")
+                link.is(7, stored.as_bytes())
+                    && !link.is(8, stored.as_bytes())
+                    && !link.is(7, b"another")
             );
         }
     }

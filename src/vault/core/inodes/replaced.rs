@@ -89,7 +89,7 @@ impl Inside {
     /// Returns the node that has the name `link`, if its object was this one a short time ago.
     pub(super) fn just_replaced(&mut self, key: &Key, link: &Link) -> Option<NodeId> {
         let id = self.replaced.node(key)?;
-        let has_name = |node: &Node| node.links.iter().any(|it| it.is(link.parent, &link.stored));
+        let has_name = |node: &Node| node.links.iter().any(|it| it.is(link.parent, link.stored()));
         if self.nodes.get(id).is_some_and(has_name) {
             return Some(id);
         }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn link(name: &str) -> Link {
-        Link { parent: ROOT, stored: name.as_bytes().into(), name: name.as_bytes().into() }
+        Link::new(ROOT, name.as_bytes(), name.as_bytes())
     }
 
     #[test]

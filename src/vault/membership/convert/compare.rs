@@ -84,8 +84,8 @@ impl Compare<'_> {
     ) -> Inner<bool> {
         self.from.check_open()?;
         let link = self.from.nodes.link_in(attr.node, from, name)?;
-        let (dir, path) = (self.from.dir(from)?, below(path, &link.stored));
-        self.seen.insert(path.clone(), Look::of(&*dir, &link.stored, &dir.stat(&link.stored)?)?);
+        let (dir, path) = (self.from.dir(from)?, below(path, link.stored()));
+        self.seen.insert(path.clone(), Look::of(&*dir, link.stored(), &dir.stat(link.stored())?)?);
         let there = match self.to.lookup(to, name) {
             Ok(there) => there,
             Err(fault) if fault.errno() == libc::ENOENT => return Ok(false),

@@ -145,9 +145,9 @@ impl Copy<'_> {
     ) -> Inner<()> {
         self.from.check_open()?;
         let link = self.from.nodes.link_in(attr.node, from_parent, name)?;
-        let path = below(&self.at, &link.stored);
+        let path = below(&self.at, link.stored());
         let dir = self.from.dir(from_parent)?;
-        let look = Look::of(&*dir, &link.stored, &dir.stat(&link.stored)?)?;
+        let look = Look::of(&*dir, link.stored(), &dir.stat(link.stored())?)?;
         // Whether the file looks as it did when an earlier round copied it.
         let is_known = self.before.get(&path) == Some(&look);
         self.seen.insert(path.clone(), look);

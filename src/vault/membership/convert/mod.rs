@@ -131,8 +131,8 @@ impl Vault {
             }
             let link = at.core.nodes.link(at.local).map_err(explain)?;
             let place =
-                Place::of(&at.core, &link.stored, &link.name, link.parent).map_err(explain)?;
-            if place.name[..] != link.name[..] {
+                Place::of(&at.core, link.stored(), link.name(), link.parent).map_err(explain)?;
+            if place.name[..] != link.name()[..] {
                 // A conflict copy: the junction of its place would be that of the original.
                 return Err(explain(Fault::Os(libc::EINVAL)));
             }

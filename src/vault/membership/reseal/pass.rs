@@ -217,10 +217,10 @@ impl<'a> Pass<'a> {
         let link = self.core.nodes.link(attr.node)?;
         let other = (link.parent != parent).then(|| self.core.dir(link.parent)).transpose()?;
         let dir = other.as_ref().unwrap_or(dir);
-        let stat = dir.stat(&link.stored)?;
+        let stat = dir.stat(link.stored())?;
         if attr.kind == Kind::Symlink {
             // Each name of a link is replaced separately.
-            return self.link(attr.node, dir, &link.stored, &stat).map(|()| false);
+            return self.link(attr.node, dir, link.stored(), &stat).map(|()| false);
         }
         if attr.kind == Kind::Dir {
             match self.core.directory_tag(attr.node) {
@@ -235,9 +235,9 @@ impl<'a> Pass<'a> {
             return Ok(false);
         }
         let attributes = self.attributes(attr.node);
-        self.tolerate(parent, &link.stored, attributes)?;
+        self.tolerate(parent, link.stored(), attributes)?;
         if attr.kind == Kind::File {
-            self.file(attr.node, dir, &link.stored, &stat)?;
+            self.file(attr.node, dir, link.stored(), &stat)?;
         }
         if stat.nlink > 1 {
             self.inodes.insert((stat.dev, stat.ino));
