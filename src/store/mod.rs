@@ -363,6 +363,14 @@ pub trait File: Send + Sync {
     /// Stops reads through this handle from updating the access time, if the store permits it for a
     /// file of this user. Does nothing on a store without access times.
     fn keep_access_time(&self) {}
+    /// Makes each read through this handle return what the store has, on a store whose driver may
+    /// otherwise keep bytes of the file that another machine has changed since.
+    ///
+    /// # Errors
+    /// Those of opening the file again.
+    fn read_from_store(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Tries to take an advisory lock; `Ok(false)` if another handle holds it.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Opens this same file again, with locks of its own, whether it still has a name or not.

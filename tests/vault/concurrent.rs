@@ -462,6 +462,32 @@ fn the_locks_of_nfs_are_enough() {
     }
 }
 
+/// On NFS, a descriptor showed the former contents of a file for as long as it was open, after
+/// another machine had written the file. The daemon opens the ciphertext for writing, also for a
+/// program that reads, and NFS keeps the pages of a file that is open for writing.
+#[test]
+fn a_store_that_keeps_pages_shows_others_commits() {
+    let (store, ann, bob) = with_bob();
+    let [ann, bob] = [&ann, &bob].map(|who| {
+        let plan = FaultPlan::new();
+        plan.give_locks(Locks::ByAccess);
+        plan.keep_pages();
+        Vault::open(FaultStore::wrap(store.root(), plan), who, trusting(false, LockMode::Shared))
+            .unwrap()
+    });
+    for len in [10, 40_000] {
+        put(&ann, b"file", &pattern(1, len)).unwrap();
+        let open = open(&ann, b"file", READ).unwrap();
+        for version in 2..5 {
+            put(&bob, b"file", &pattern(version, len)).unwrap();
+            let mut read = vec![0; len];
+            assert_eq!(ann.read(open, 0, &mut read).unwrap(), len);
+            assert!(read == pattern(version, len), "{len} bytes, version {version}");
+        }
+        ann.release(open).unwrap();
+    }
+}
+
 #[test]
 fn overlapping_commits_without_locks_are_errors() {
     // A machine sleeps in the middle of a commit and its locks expire; or the storage host grants

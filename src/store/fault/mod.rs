@@ -34,6 +34,9 @@ mod plan;
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
 
 pub use plan::{Calls, Fault, FaultPlan, Locks, When};
 
@@ -61,6 +64,9 @@ struct FaultFile {
     file: Arc<dyn File>,
     plan: Arc<FaultPlan>,
     access: Access,
+    /// What the driver keeps of the file: see [`FaultPlan::keep_pages`].
+    pages: Mutex<Option<Vec<u8>>>,
+    is_direct: AtomicBool,
 }
 
 impl FaultDir {
@@ -69,7 +75,7 @@ impl FaultDir {
     }
 
     fn wrap_file(&self, file: Arc<dyn File>, access: Access) -> Arc<dyn File> {
-        Arc::new(FaultFile { file, plan: self.plan.clone(), access })
+        FaultFile::wrap(file, self.plan.clone(), access)
     }
 }
 
@@ -282,6 +288,29 @@ impl Dir for FaultDir {
 }
 
 impl FaultFile {
+    fn wrap(file: Arc<dyn File>, plan: Arc<FaultPlan>, access: Access) -> Arc<dyn File> {
+        let (pages, is_direct) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(FaultFile { file, plan, access, pages, is_direct })
+    }
+
+    /// Returns the bytes that the driver keeps, which it reads now if it has none.
+    fn kept(&self) -> io::Result<Option<Vec<u8>>> {
+        let keeps = self.plan.keeps_pages()
+            && self.access == Access::ReadWrite
+            && !self.is_direct.load(Ordering::Relaxed);
+        if !keeps {
+            return Ok(None);
+        }
+        let mut pages = self.pages.lock();
+        if pages.is_none() {
+            let mut all = vec![0; self.file.stat()?.size as usize];
+            let read = self.file.read_at(&mut all, 0)?;
+            all.truncate(read);
+            *pages = Some(all);
+        }
+        Ok(pages.clone())
+    }
+
     fn flush(&self, call: Call) -> io::Result<()> {
         let passed = self.plan.pass(call);
         if passed.is_err() && self.plan.loses() {
@@ -298,10 +327,20 @@ impl File for FaultFile {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.plan.pass(Call::Read)?;
-        self.file.read_at(buf, offset)
+        let Some(kept) = self.kept()? else { return self.file.read_at(buf, offset) };
+        let from = kept.get(offset as usize..).unwrap_or(&[]);
+        let len = from.len().min(buf.len());
+        buf[..len].copy_from_slice(&from[..len]);
+        Ok(len)
+    }
+
+    fn read_from_store(&self) -> io::Result<()> {
+        self.is_direct.store(true, Ordering::Relaxed);
+        self.file.read_from_store()
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        *self.pages.lock() = None;
         let Some(fault) = self.plan.next(Call::Write) else {
             return self.file.write_at(buf, offset);
         };
@@ -314,6 +353,7 @@ impl File for FaultFile {
     }
 
     fn write_vectored_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        *self.pages.lock() = None;
         let Some(fault) = self.plan.next(Call::Write) else {
             return self.file.write_vectored_at(bufs, offset);
         };
@@ -404,7 +444,7 @@ impl File for FaultFile {
     fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>> {
         self.plan.pass(Call::OpenFile)?;
         let file = self.file.reopen(access)?;
-        Ok(Arc::new(FaultFile { file, plan: self.plan.clone(), access }))
+        Ok(FaultFile::wrap(file, self.plan.clone(), access))
     }
 
     fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool> {

@@ -81,6 +81,7 @@ pub struct FaultPlan {
     slow: Mutex<Option<(Call, Duration)>>,
     before: Mutex<Option<Before>>,
     loses: AtomicBool,
+    keeps_pages: AtomicBool,
     /// Names of objects that may not be opened.
     forbidden: Mutex<HashSet<Vec<u8>>>,
     /// For a store behind FUSE: the names that were created as hard links.
@@ -184,6 +185,16 @@ impl FaultPlan {
 
     pub(super) fn loses(&self) -> bool {
         self.loses.load(Ordering::Relaxed)
+    }
+
+    /// Makes a handle that is open for writing keep what it has read until it writes, as NFS does: only
+    /// [`File::read_from_store`](super::super::File::read_from_store) shows what other handles write.
+    pub fn keep_pages(&self) {
+        self.keeps_pages.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn keeps_pages(&self) -> bool {
+        self.keeps_pages.load(Ordering::Relaxed)
     }
 
     /// Makes the store behave like sshfs, exFAT and others behind FUSE from now on: names cannot be

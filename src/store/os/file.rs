@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{self, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
@@ -25,11 +25,25 @@ const IOV_MAX: usize = 1024;
 
 /// An open regular file.
 pub(super) struct OsFile {
-    pub(super) fd: OwnedFd,
-    pub(super) quirks: Quirks,
+    fd: OwnedFd,
+    quirks: Quirks,
+    /// The file once more, for reads: see [`File::read_from_store`].
+    direct: OnceLock<OwnedFd>,
 }
 
 impl OsFile {
+    pub(super) fn new(fd: OwnedFd, quirks: Quirks) -> OsFile {
+        OsFile { fd, quirks, direct: OnceLock::new() }
+    }
+
+    /// Opens the same file again: it may have lost its name, and a duplicate of the descriptor would
+    /// share its locks and flags.
+    fn open_again(&self, flags: OFlags, needed: fs::RawMode) -> io::Result<OwnedFd> {
+        let path = sys::proc_path(self.fd.as_fd());
+        let open = || fs::open(&*path, flags | OFlags::CLOEXEC, Mode::empty());
+        self.noted("open", self.attempt(needed, open))
+    }
+
     /// Logs an input/output error of a call.
     fn noted<T>(&self, call: &'static str, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
@@ -60,11 +74,11 @@ impl OsFile {
 
 impl File for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let fd = self.direct.get().unwrap_or(&self.fd);
         let mut done = 0;
         while done < buf.len() {
-            let read = retry_on_intr(|| {
-                rustix::io::pread(&self.fd, &mut buf[done..], offset + done as u64)
-            });
+            let read =
+                retry_on_intr(|| rustix::io::pread(fd, &mut buf[done..], offset + done as u64));
             match self.noted("pread", read.map_err(Into::into))? {
                 0 => break,
                 n => done += n,
@@ -111,6 +125,14 @@ impl File for OsFile {
         // access mode.
         let _ = fs::fcntl_getfl(&self.fd)
             .and_then(|flags| fs::fcntl_setfl(&self.fd, flags | OFlags::NOATIME));
+    }
+
+    fn read_from_store(&self) -> io::Result<()> {
+        if self.quirks.keeps_pages && self.direct.get().is_none() {
+            let fd = self.open_again(OFlags::RDONLY | OFlags::DIRECT, 0o400)?;
+            let _ = self.direct.set(fd); // another thread may have been faster
+        }
+        Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -195,11 +217,7 @@ impl File for OsFile {
             Access::Read => (OFlags::RDONLY, 0o400),
             Access::ReadWrite => (OFlags::RDWR, 0o600),
         };
-        // The file may have lost its name; a duplicate of the descriptor would share its locks.
-        let path = sys::proc_path(self.fd.as_fd());
-        let open = || fs::open(&*path, access | OFlags::CLOEXEC, Mode::empty());
-        let fd = self.noted("open", self.attempt(needed, open))?;
-        Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
+        Ok(Arc::new(OsFile::new(self.open_again(access, needed)?, self.quirks)))
     }
 
     fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool> {

@@ -63,6 +63,9 @@ const LOCAL: [u32; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
 const FAT: u32 = 0x4d44;
 const EXFAT: u32 = 0x2011_bab0;
 
+/// The `statfs(2)` type of NFS.
+const NFS: u32 = 0x6969;
+
 /// How a store differs from most.
 #[derive(Clone, Copy, Default)]
 struct Quirks {
@@ -74,11 +77,20 @@ struct Quirks {
     /// A directory's birth time changes with each rename into it, as on exFAT (Linux 6.1), so it
     /// does not identify the object.
     births_move: bool,
+    /// As long as a file is open for writing on this machine, the driver keeps its pages although
+    /// another machine has changed the file, whatever the options of the mount: it takes the change
+    /// for one of its own (`nfs_update_inode` in Linux). `O_DIRECT` reads from the server, and needs
+    /// no alignment there.
+    keeps_pages: bool,
 }
 
 impl Quirks {
     fn of(filesystem: u32) -> Quirks {
-        Quirks { names_apart: filesystem == FAT, births_move: filesystem == EXFAT }
+        Quirks {
+            names_apart: filesystem == FAT,
+            births_move: filesystem == EXFAT,
+            keeps_pages: filesystem == NFS,
+        }
     }
 
     /// Makes the object of `fd` durable with `sync`, which also flushes the disk's own cache.
@@ -341,7 +353,7 @@ impl Dir for OsDir {
         };
         let stat = self.quirks.stat(attr::stat_fd(fd.as_fd())?);
         match stat.kind {
-            Kind::File => Ok((Arc::new(OsFile { fd, quirks: self.quirks }), stat)),
+            Kind::File => Ok((Arc::new(OsFile::new(fd, self.quirks)), stat)),
             Kind::Dir => Err(Errno::ISDIR.into()),
             _ => Err(Errno::NXIO.into()),
         }
@@ -356,7 +368,7 @@ impl Dir for OsDir {
             self.unlink(name)?;
             return Err(error.into());
         }
-        Ok(Arc::new(OsFile { fd, quirks: self.quirks }))
+        Ok(Arc::new(OsFile::new(fd, self.quirks)))
     }
 
     fn mkdir(&self, name: &[u8], perm: u32) -> io::Result<()> {

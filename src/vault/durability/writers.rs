@@ -52,6 +52,14 @@ impl Writers {
         self == Writers::Concurrent
     }
 
+    /// Called for a stored file that was just opened, before it is read.
+    pub fn open_to_read(self, file: &dyn File) -> io::Result<()> {
+        match self {
+            Writers::Exclusive => Ok(()),
+            Writers::Concurrent => file.read_from_store(),
+        }
+    }
+
     /// Returns whether a record contains whole blocks: the store may have a block of a daemon that
     /// died in a commit, instead of the one that a changed block was derived from.
     pub fn record_whole_blocks(self) -> bool {

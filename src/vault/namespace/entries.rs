@@ -17,6 +17,7 @@ use crate::vault::core::open_table::Open;
 use crate::vault::core::trash::Trash;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::junction::holds_share;
+use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::file::OpenFile;
 use crate::vault::share::control_files::entries;
@@ -224,6 +225,7 @@ impl Core {
         if !self.mode.access_times {
             file.keep_access_time();
         }
+        self.mode.writers.open_to_read(&*file)?;
         let mut stat = file.stat_but_times()?;
         if self.mode.is_root_user && (stat.uid, stat.gid) != (caller.uid, caller.gid) {
             stat = match self.give(&folder, stored.entry(), caller, stat) {
@@ -252,8 +254,7 @@ impl Core {
         }
         // An empty file gets a header at once: if the daemon dies, an unwritten file is empty and
         // not damaged.
-        if let Err(fault) =
-            self.commit(&open, crate::vault::durability::commit::Durability::Ordered)
+        if let Err(fault) = self.commit(&open, Durability::Ordered)
             && is_no_space(fault.errno())
         {
             let _ = folder.dir.unlink(stored.entry());

@@ -152,6 +152,7 @@ impl Core {
     fn header_of(&self, node: NodeId) -> Option<[u8; 32]> {
         let link = self.nodes.link(node).ok()?;
         let file = self.dir(link.parent).ok()?.open_file(link.stored(), Access::Read).ok()?;
+        self.mode.writers.open_to_read(&*file).ok()?;
         self.header_in(&*file).ok().map(|header| header.hash())
     }
 

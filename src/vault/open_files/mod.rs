@@ -84,6 +84,7 @@ impl Core {
         if !self.mode.access_times {
             file.keep_access_time();
         }
+        self.mode.writers.open_to_read(&*file)?;
         Ok((file, stat))
     }
 
