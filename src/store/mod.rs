@@ -311,6 +311,11 @@ pub trait Dir: Send + Sync {
     fn has_mandatory_locks(&self) -> bool {
         false
     }
+    /// Returns whether names and attributes may be shown for a while as they were before another machine
+    /// changed them, because the store is mounted in that way.
+    fn shows_changes_late(&self) -> bool {
+        false
+    }
     /// Returns whether changes of this directory certainly get their time from this machine's
     /// clock.
     fn has_our_clock(&self) -> bool {

@@ -7,16 +7,15 @@
 //! * Locks on ranges belong to the descriptor and its duplicates, not to the process as those of
 //!   POSIX do. So two descriptors of one process exclude each other, and a close of one leaves the
 //!   locks of the other.
-//! * `/proc/locks` names the holder of a lock. It lists the inode number and the device of the
-//!   mounted filesystem, which on Btrfs differs from the device that `stat` returns.
+//! * `/proc/locks` names the holder of a lock, by the inode number and the device of the mount.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, FlockOperation};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::sys;
+use super::{mounts, sys};
 use crate::store::{Lock, Span};
 
 /// Filesystems (`statfs(2)`) that one machine's kernel runs alone and that have directories with
@@ -109,20 +108,9 @@ fn are_mandatory_on(filesystem: u32) -> bool {
 /// Returns the locks on the object of `fd`, each with the process id of its holder.
 pub(super) fn held(fd: BorrowedFd<'_>) -> io::Result<Vec<(u32, Lock)>> {
     let ino = fs::fstat(fd)?.st_ino;
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let device = device(&info, &mounts)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount of this descriptor"))?;
+    let device = mounts::device(fd)?;
     let locks = std::fs::read_to_string("/proc/locks")?;
     Ok(locks.lines().filter_map(|line| lock(line, device, ino)).collect())
-}
-
-/// Returns the device (major, minor) of the mount to which a descriptor belongs.
-fn device(fdinfo: &str, mountinfo: &str) -> Option<(u32, u32)> {
-    let mount = fdinfo.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
-    let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
-    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Returns holder and kind of a lock in a line of `/proc/locks`, if it is one on this object:
@@ -173,9 +161,5 @@ mod tests {
         ] {
             assert_eq!(of(&other), None, "{other}");
         }
-        let mounts =
-            "21 1 0:20 / /proc rw - proc proc rw\n30 1 0:35 /@home /home rw - btrfs /dev/vda rw\n";
-        assert_eq!(device("pos:\t0\nflags:\t0\nmnt_id:\t30\nino:\t256\n", mounts), Some((0, 35)));
-        assert_eq!(device("mnt_id:\t31\n", mounts), None);
     }
 }

@@ -15,6 +15,7 @@ mod file;
 mod grant;
 mod listing;
 mod locks;
+mod mounts;
 pub(crate) mod sys;
 
 use std::any::Any;
@@ -576,6 +577,11 @@ impl Dir for OsDir {
 
     fn directory_locks_suffice(&self) -> bool {
         locks::suffice(self.fd())
+    }
+
+    fn shows_changes_late(&self) -> bool {
+        self.quirks.keeps_pages
+            && mounts::options(self.fd()).is_ok_and(|options| !mounts::asks_each_time(&options))
     }
 
     fn has_mandatory_locks(&self) -> bool {

@@ -41,8 +41,8 @@ use crate::fuse::{
     self, MountOptions, Mounted, Permissions, ServeOptions, Serving, Transport, held, uring,
 };
 use crate::roster::Role;
-use crate::store::Stat;
 use crate::store::os::clear_umask;
+use crate::store::{Dir, Stat};
 use crate::vault::{Event, Events, Usage, Vault};
 
 /// Readahead of the kernel for sequential reads, in KiB: some chunks of the default size.
@@ -252,6 +252,16 @@ fn note_read_only(open: &Open, store_is_read_only: bool) {
     note(format_args!("{} is mounted read-only: {why}", display::path(&open.dir)));
 }
 
+/// Tells the user if the options of an NFS mount are not those that concurrent mounts need.
+fn note_late(open: &Open, is_late: bool) {
+    if is_late && open.vault.is_shared() {
+        note(format_args!(
+            "{} is on an NFS mount that shows other machines' changes of names and sizes late; mount it with the option actimeo=0",
+            display::path(&open.dir)
+        ));
+    }
+}
+
 fn note_unguarded(error: io::Error) {
     note(format_args!("the mount point is not guarded: {error}"));
 }
@@ -312,9 +322,10 @@ fn not_served(mounted: &Mounted, point: &Path, source: io::Error) -> Error {
 }
 
 /// Prepares the vault for writing, or its mount for reading alone.
-fn prepare_vault(open: &Open, options: &mut MountOptions, store_is_read_only: bool) {
+fn prepare_vault(open: &Open, options: &mut MountOptions, store: &dyn Dir) {
+    note_late(open, store.shows_changes_late());
     if open.vault.is_read_only() && !options.read_only {
-        note_read_only(open, store_is_read_only);
+        note_read_only(open, store.is_read_only().unwrap_or(false));
         options.read_only = true;
     }
     if let Err(error) = open.vault.prepare() {
@@ -361,7 +372,7 @@ impl Service {
         let told = notices.clone();
         found.events = Events::new(move |event| told.tell(What::In(event)));
         let share = found.description.share_id;
-        let store_is_read_only = found.store.is_read_only().unwrap_or(false);
+        let store = found.store.clone();
         let open = found.unlock(secret, &how.open, purpose(&options))?;
         if open.vault.forks() > 0 {
             notices.tell(What::In(Event::Forked));
@@ -370,7 +381,7 @@ impl Service {
             let limit = how.memory.limit.rollback_memory;
             rollback_memory::begin(&open.vault, &share, true, limit);
         }
-        prepare_vault(&open, &mut options, store_is_read_only);
+        prepare_vault(&open, &mut options, &*store);
         let serve = serve_as(&open.vault, serve);
         let point = point.prepare(options.nonempty)?;
         let (mounted, device) = fuse::mount(&point.path, &options)?;
