@@ -22,13 +22,14 @@ declare -A running
 trap 'kill "${running[@]}" 2>/dev/null || :; rm -rf -- "$outputs"' EXIT
 # beside NAME COMMAND...: runs a command beside the others. Its output is printed when all have ended.
 beside() {
-    names+=("$1")
+    local name=$1
+    names+=("$name")
     (
         SECONDS=0
-        trap 'echo "== $1 has ended after $SECONDS s" >&2' EXIT
+        trap 'echo "== $name has ended after $SECONDS s" >&2' EXIT
         "${@:2}"
-    ) >"$outputs/$1" 2>&1 &
-    running[$1]=$!
+    ) >"$outputs/$name" 2>&1 &
+    running[$name]=$!
 }
 
 # The tests that mount wait more than they compute, and a process runs them one at a time (tests/support/turn.rs). So several processes share
