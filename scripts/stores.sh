@@ -2,9 +2,10 @@
 # Tests a vault on many kinds of stores: a tree and the calls of programs, a daemon that is killed, shares with a second member, a store that
 # fills up, and one that disappears while it is mounted. Compares the results with docs/STORES.md.
 #
-#     scripts/stores.sh [--install] [STORE[=SCENARIO,...]...]        e.g. scripts/stores.sh exfat sshfs=use,killed
+#     scripts/stores.sh [--install] [--part I/N] [STORE[=SCENARIO,...]...]        e.g. scripts/stores.sh exfat sshfs=use,killed
 #
 #   --install    install what the stores need (as root on Debian)
+#   --part I/N   test only the I-th of N parts of them
 #   SCENARIO     one at the end of scripts/stores/store.sh (default: all). Missing features are compared with the page only if all run
 #
 # The stores: ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs, and by request glusterfs. Needs root, to
@@ -21,8 +22,16 @@ if [ "${1-}" = --install ]; then
     dpkg -s "${packages[@]}" >/dev/null 2>&1 ||
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }
 fi
-stores=("$@")
-[ ${#stores[@]} -gt 0 ] || stores=(ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs)
+part=1/1
+if [ "${1-}" = --part ]; then
+    part=${2:?--part needs I/N}
+    shift 2
+fi
+[[ $part =~ ^[1-9][0-9]*/[1-9][0-9]*$ ]] || { echo "stores: --part needs I/N, not $part" >&2; exit 1; }
+all=("$@")
+[ ${#all[@]} -gt 0 ] || all=(ext4 xfs btrfs overlay exfat ntfs sshfs bindfs mergerfs unionfs squashfs rclone cephfs)
+stores=()
+for ((each = ${part%/*} - 1; each < ${#all[@]}; each += ${part#*/})); do stores+=("${all[each]}"); done
 
 held=0 failed=() skipped=()
 for store in "${stores[@]}"; do
