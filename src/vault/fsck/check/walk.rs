@@ -358,20 +358,20 @@ impl<'a> Walk<'a> {
                 &stat,
                 Waiting { plain, cipher, otherwise: None, keep: keep() },
             ),
-            Kind::Symlink => {
-                self.seen.symlinks += 1;
-                match self.core.read_link(&*place.dir, stored) {
-                    Ok((_, reference)) => self.used.targets.extend(reference),
-                    Err(fault) if vanished(&fault) => self.used.unlooked += 1,
-                    Err(fault) => {
-                        self.fault(&plain, &cipher, describe(&fault), of_damage(&fault, keep()))
-                    }
-                }
-            }
+            Kind::Symlink => self.symlink(place, stored, (&plain, &cipher), keep()),
             _ => self.seen.others += 1,
         }
         (self.progress)(&self.seen);
         None
+    }
+
+    fn symlink(&mut self, place: &Place, stored: &[u8], paths: (&[u8], &[u8]), keep: Remedy) {
+        self.seen.symlinks += 1;
+        match self.core.read_link(&*place.dir, stored) {
+            Ok((_, reference)) => self.used.targets.extend(reference),
+            Err(fault) if vanished(&fault) => self.used.unlooked += 1,
+            Err(fault) => self.fault(paths.0, paths.1, describe(&fault), of_damage(&fault, keep)),
+        }
     }
 
     /// Reads the attributes of an entry of `dir`, or of `dir` itself if `stored` is empty. `paths`
