@@ -44,9 +44,9 @@ threads=(--test-threads "$((2 * $(nproc)))")
 some=(hostile:: posix:: fuse_adapter:: random_shared:: uring::)
 beside mount-1 cargo test --locked --test mount -- "${threads[@]}" "${some[@]}"
 beside mount-2 cargo test --locked --test mount -- "${threads[@]}" "${some[@]/#/--skip=}"
-beside mounting cargo test --locked --test cli --test fsck --test project --test sync -- "${threads[@]}"
+beside mounting cargo test --locked --no-fail-fast --test cli --test fsck --test project --test sync -- "${threads[@]}"
 # The others compute. Tests that wait have deadlines, so these leave them the processors.
-beside others nice -n 5 cargo test --locked --lib --bins "${others[@]}"
+beside others nice -n 5 cargo test --locked --no-fail-fast --lib --bins "${others[@]}"
 
 # What compiles waits until all tests have begun, because cargo locks the build directory.
 lint() {

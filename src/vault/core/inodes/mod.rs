@@ -197,7 +197,9 @@ impl Nodes {
         for mut id in above {
             let is_idle =
                 |node: &&mut Node| node.id != ROOT && node.lookups + u64::from(node.opens) == 0;
-            while let Some(node) = inside.nodes.get_mut(id).filter(is_idle) {
+            // The storage host can let two directories be found in one another.
+            for _ in 0..DEPTH_MAX {
+                let Some(node) = inside.nodes.get_mut(id).filter(is_idle) else { break };
                 node.lingers = true;
                 lingering.push((id, 1));
                 let Some(link) = node.links.last() else { break };
@@ -784,6 +786,23 @@ mod tests {
         assert!(nodes.room() <= ROOM_MIN, "{}", nodes.room());
         let again = nodes.seen(&stat(7, Kind::File), name(7));
         assert_eq!((nodes.len(), nodes.find(&stat(7, Kind::File))), (2, Some(again)));
+    }
+
+    /// The storage host had moved a directory into the one that was in it. The walk from a file in them
+    /// to the root went round for ever, and took more and more memory.
+    #[test]
+    fn directories_that_are_in_one_another_end_a_walk() {
+        let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 8]);
+        let born =
+            |ino, kind| Stat { btime: Some(Timestamp { secs: 1, nanos: 0 }), ..stat(ino, kind) };
+        let outer = nodes.seen(&born(2, Kind::Dir), Link::new(ROOT, b"outer", b"outer"));
+        let inner = nodes.seen(&born(3, Kind::Dir), Link::new(outer, b"inner", b"inner"));
+        let file = nodes.seen(&born(4, Kind::File), Link::new(inner, b"file", b"file"));
+        assert_eq!(nodes.seen(&born(2, Kind::Dir), Link::new(inner, b"outer", b"outer")), outer);
+        nodes.forget(outer, 2);
+        nodes.forget(inner, 1);
+        let lingering = nodes.forget_and_linger(file, 1);
+        assert_eq!(lingering[..3], [(file, 1), (inner, 1), (outer, 1)]);
     }
 
     /// Only the first 4,096 directories on the way up counted: a directory could be moved into itself
