@@ -115,7 +115,7 @@ pjdfstest_with() {
     cp -- "$kithfs" "$scratch/sbin/mount.fuse.kithfs"
     sed 's/^allow_remount = false$/allow_remount = true/' "$conf" > "$scratch/remount.toml"
     # shellcheck disable=SC2016
-    unshare --mount --propagation private bash -euc '
+    unshare --mount --propagation slave bash -euc '
         sbin=$(readlink -f /sbin)
         mount -t overlay -o "lowerdir=$1/sbin:$sbin" overlay "$sbin"
         exec "$2" -c "$1/remount.toml" -p "$1/mnt/tests" erofs

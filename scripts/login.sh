@@ -35,7 +35,7 @@ if [ -z "${KITHFS_LOGIN_WORK-}" ]; then
     trap 'rm -rf --one-file-system -- "$work"' EXIT
     chmod 755 "$work"
     cp -- "$program" "$work/kithfs"
-    KITHFS_LOGIN_WORK=$work unshare --mount --propagation private bash "$0"
+    KITHFS_LOGIN_WORK=$work unshare --mount --propagation slave bash "$0"
     exit
 fi
 

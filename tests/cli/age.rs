@@ -427,7 +427,7 @@ mount --bind "$TPM" overlay/dev/tpmrm0
 for device in null zero urandom; do mount --bind "/dev/$device" "overlay/dev/$device"; done
 mount --rbind overlay/dev /dev
 """
-done = subprocess.call(["unshare", "--mount", "--propagation", "private", "bash", "-euc", prepare + script], env=dict(os.environ, TPM=os.ttyname(slave)))
+done = subprocess.call(["unshare", "--mount", "--propagation", "slave", "bash", "-euc", prepare + script], env=dict(os.environ, TPM=os.ttyname(slave)))
 tpm.terminate()
 tpm.wait()
 sys.exit(done)

@@ -262,7 +262,7 @@ fn a_full_disk_is_shown_once() {
     let ann = with_vault();
     let desktop = Desktop::of(&ann);
     let mut script = Command::new("unshare");
-    script.args(["--mount", "--propagation", "private", "bash", "-euc", FULL]);
+    script.args(["--mount", "--propagation", "slave", "bash", "-euc", FULL]);
     script
         .current_dir(ann.home())
         .env("HOME", ann.home())

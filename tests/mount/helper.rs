@@ -138,7 +138,7 @@ fn said_by_root(script: &str) -> Option<(Scratch, String)> {
     let scratch = Scratch::new(&[]);
     symlink(KITHFS, scratch.path().join("mount.kithfs")).unwrap();
     let mut shell = Command::new("unshare");
-    shell.args(["--mount", "--propagation", "private", "bash", "-euc", script]);
+    shell.args(["--mount", "--propagation", "slave", "bash", "-euc", script]);
     shell.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
     let said = text(&expect_code(&mut shell, 0).stdout);
     Some((scratch, said))

@@ -286,7 +286,7 @@ fn an_ordinary_user_locks_with_and_without_fusectl() {
     }
     let scratch = Scratch::new(&[]);
     let mut script = Command::new("unshare");
-    script.args(["--mount", "--propagation", "private", "bash", "-euc", AS_A_USER]);
+    script.args(["--mount", "--propagation", "slave", "bash", "-euc", AS_A_USER]);
     script.current_dir(scratch.path()).env("KITHFS", KITHFS).env_remove("XDG_RUNTIME_DIR");
     let said = expect_code(&mut script, 0);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -331,7 +331,8 @@ fn all_vaults_are_locked_or_closed_at_once() {
     }
     let scratch = Scratch::new(&[]);
     let mut script = Command::new("unshare");
-    script.args(["--user", "--map-root-user", "--mount", "bash", "-euc", ALL]);
+    script.args(["--user", "--map-root-user", "--mount", "--propagation", "slave"]);
+    script.args(["bash", "-euc", ALL]);
     script.current_dir(scratch.path()).env("KITHFS", KITHFS);
     script.env("XDG_STATE_HOME", scratch.path().join("state"));
     let said = expect_code(&mut script, 0);

@@ -33,7 +33,7 @@ pub fn take() -> Turn {
 /// Waits until no other test has its turn in any process. A test that needs this takes it before any
 /// other turn, if it
 /// * has a mount namespace of its own, which begins with copies of all mounts of the machine: such a
-///   mount does not end when it is unmounted elsewhere
+///   mount does not end when it is unmounted elsewhere, unless the mounts of the machine are shared
 /// * changes a switch of the kernel, or drops its caches
 /// * leaves a process that cannot be inspected, for which a search for users of a mount waits.
 pub fn alone() -> Turn {

@@ -312,7 +312,7 @@ fn a_nested_mount_survives_the_close_of_a_directory() {
              setpriv --reuid 1234 --regid 1234 --clear-groups chmod 0 his; test -e deep/on/there; grep -q \"$PWD/deep/on\" /proc/mounts";
         let mut alone = std::process::Command::new("unshare");
         alone
-            .args(["--mount", "--propagation", "private", "bash", "-euc", script])
+            .args(["--mount", "--propagation", "slave", "bash", "-euc", script])
             .current_dir(posix.scratch.point());
         mounted::expect_code(&mut alone, 0);
         posix.finish();

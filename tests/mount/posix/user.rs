@@ -156,7 +156,7 @@ fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
          {KITHFS} umount mnt 2> state/said; test ! -s state/said; {KITHFS} fsck vault 2> /dev/null; {KITHFS} mount --read-only vault mnt; cat mnt/f; {KITHFS} umount mnt"
     );
     let ran = user.run(&format!(
-        "XDG_RUNTIME_DIR=$PWD/state unshare --user --map-root-user --mount bash -euc '{script}'"
+        "XDG_RUNTIME_DIR=$PWD/state unshare --user --map-root-user --mount --propagation slave bash -euc '{script}'"
     ));
     assert_eq!(ran.trim(), "text");
 }
@@ -167,7 +167,7 @@ fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
 fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {
     std::fs::write(user.0.path().join("fuse.conf"), conf).unwrap();
     let mut bash = Command::new("unshare");
-    bash.args(["--mount", "--propagation", "private", "bash", "-euc"]).current_dir(user.0.path());
+    bash.args(["--mount", "--propagation", "slave", "bash", "-euc"]).current_dir(user.0.path());
     bash.arg(format!(
         "chmod 644 fuse.conf; mount --bind fuse.conf /etc/fuse.conf
          export KITHFS_PASSPHRASE_FILE=$PWD/passphrase XDG_STATE_HOME=$PWD/state XDG_RUNTIME_DIR= HOME=/nonexistent
