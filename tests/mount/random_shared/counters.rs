@@ -3,14 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::number;
+use super::programs::Programs;
 use super::world::World;
 use crate::support::mounted::can_mount;
 use crate::support::vaults::Seeded;
@@ -18,39 +15,6 @@ use crate::support::vaults::Seeded;
 const FILES: usize = 3;
 const MOUNTS: usize = 3;
 const EACH: usize = 2;
-
-/// A line that a program has printed, and its mount; without text when it has ended.
-type Line = (usize, Option<String>);
-
-struct Counter {
-    mount: usize,
-    child: Child,
-}
-
-impl Drop for Counter {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn start(point: &Path, mount: usize, name: &str, seed: u64, lines: &Sender<Line>) -> Counter {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mount/random_shared/counter.py");
-    let mut child = Command::new("python3")
-        .args([script, name, &seed.to_string(), &FILES.to_string()])
-        .current_dir(point)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (output, lines) = (child.stdout.take().unwrap(), lines.clone());
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            let _ = lines.send((mount, Some(line)));
-        }
-        let _ = lines.send((mount, None));
-    });
-    Counter { mount, child }
-}
 
 /// What the programs have reported.
 #[derive(Default)]
@@ -65,11 +29,8 @@ struct Reports {
 impl Reports {
     /// Takes reports until `until`. A failure is an error unless a daemon is away, or was shortly
     /// before.
-    fn take(&mut self, lines: &Receiver<Line>, until: Instant, away: bool) {
-        while let Ok((mount, line)) =
-            lines.recv_timeout(until.saturating_duration_since(Instant::now()))
-        {
-            let Some(line) = line else { continue };
+    fn take(&mut self, programs: &Programs, until: Instant, away: bool) {
+        while let Some((mount, line)) = programs.report(until) {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["counted", file, _, round] => {
@@ -117,49 +78,37 @@ fn session(seed: u64) {
         fs::write(world.point(0).join(format!("n{file}")), "00000000").unwrap();
         fs::write(world.point(0).join(format!("log{file}")), "").unwrap();
     }
-    let (sender, lines) = channel();
-    let mut counters = Vec::new();
-    let begin = |world: &World, mount: usize, round: u64, counters: &mut Vec<Counter>| {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mount/random_shared/counter.py");
+    let mut programs = Programs::new(script);
+    let begin = |world: &World, mount: usize, round: u64, programs: &mut Programs| {
         for each in 0..EACH {
             let name = format!("{mount}-{each}-{round}");
             let seed = seed * 1000 + round * 10 + each as u64;
-            counters.push(start(world.point(mount), mount, &name, seed, &sender));
+            programs.start(world, mount, &[&name, &seed.to_string(), &FILES.to_string()]);
         }
     };
-    (0..MOUNTS).for_each(|mount| begin(&world, mount, 0, &mut counters));
+    (0..MOUNTS).for_each(|mount| begin(&world, mount, 0, &mut programs));
     let mut reports = Reports::default();
     let mut unknown = 0;
     let after = |millis: u64| Instant::now() + Duration::from_millis(millis);
     for round in 1..=number("KITHFS_KILLS", 2) {
-        reports.take(&lines, after(1200 + random.below(800)), round > 1);
+        reports.take(&programs, after(1200 + random.below(800)), round > 1);
         let mount = random.below(MOUNTS as u64) as usize;
         world.kill_daemon(mount);
-        reports.take(&lines, after(random.below(700)), true);
-        let (gone, left): (Vec<_>, Vec<_>) = counters.into_iter().partition(|it| it.mount == mount);
-        counters = left;
-        for mut counter in gone {
-            let _ = counter.child.kill();
-            let status = counter.child.wait().unwrap();
-            // A mapping of a mount that is gone.
-            let is_fine = matches!(status.signal(), Some(libc::SIGKILL | libc::SIGBUS));
-            assert!(is_fine, "a program of the killed mount: {status}");
-        }
+        reports.take(&programs, after(random.below(700)), true);
+        programs.end_those_of(mount);
         unknown += EACH as u64;
         world.detach(mount);
         world.mount(mount);
-        begin(&world, mount, round, &mut counters);
+        begin(&world, mount, round, &mut programs);
     }
-    reports.take(&lines, after(1500), true);
+    reports.take(&programs, after(1500), true);
     // Now without a disturbance.
     let before = reports.total();
-    reports.take(&lines, after(1500), false);
+    reports.take(&programs, after(1500), false);
     assert!(reports.total() > before, "nothing is counted any more");
-    for mut counter in counters {
-        assert!(counter.child.try_wait().unwrap().is_none(), "a program has ended");
-        drop(counter);
-        unknown += 1;
-    }
-    reports.take(&lines, after(200), false);
+    unknown += programs.kill() as u64;
+    reports.take(&programs, after(200), false);
     unknown += reports.failed.values().sum::<u64>();
     println!("{} rounds, failed: {:?}", reports.total(), reports.failed);
     (0..MOUNTS).for_each(|mount| reports.check(world.point(mount), unknown));

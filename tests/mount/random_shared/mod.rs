@@ -12,7 +12,9 @@
 //! mount uses the next of them (`scripts/stores.sh cephfs`).
 
 mod counters;
+mod fsx;
 mod model;
+mod programs;
 mod steps;
 mod world;
 
