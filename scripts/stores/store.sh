@@ -432,21 +432,25 @@ random_work() {
         { cat "$work/random" >&2; return 1; }
 }
 
-# The same without the counters, and one disk of the cluster is killed in the middle of it. Nothing may fail but with EBUSY, after which
-# the programs try again (the counters do not), and all that was acknowledged must be there.
+# disk [TEST]: the same without the counters, and one disk of the cluster is killed in the middle of it. Nothing may fail but with EBUSY, after
+# which the programs try again (the counters do not), and all that was acknowledged must be there.
 disk() {
-    export KITHFS_SEED=${KITHFS_SEED:-100} KITHFS_SECONDS=60
-    (
-        sleep 25
-        case $kind in cephfs) ceph_kill_disk ;; glusterfs) gluster_kill_disk ;; esac
-        touch "$work/killed"
-    ) &
-    writer=$!
-    random random_work_in_several_mounts
-    wait "$writer" || die "no disk was killed"
+    export KITHFS_SEED=${KITHFS_SEED:-100} KITHFS_SECONDS=${KITHFS_SECONDS:-60}
+    if [ ! -e "$work/killed" ]; then
+        (
+            sleep 25
+            case $kind in cephfs) ceph_kill_disk ;; glusterfs) gluster_kill_disk ;; esac
+            touch "$work/killed"
+        ) &
+        writer=$!
+    fi
+    random "${1:-random_work_in_several_mounts}"
+    [ -z "${writer:-}" ] || wait "$writer" || die "no disk was killed"
     writer=''
     [ -e "$work/killed" ] || die "no disk was killed"
 }
+# The operations of fsx in all mounts at the same time. The programs sync each turn, because an unlock does not return the error of a commit.
+fsx() { KITHFS_SYNCED=1 disk fsx_in_several_mounts_agrees_with_models; }
 
 # Kills the daemon while programs write.
 killed() {
@@ -691,14 +695,14 @@ reading() {
 
 scenarios=${2:-use sharing interrupted others machines killed restarted replaced squashed lost full}
 case $kind in squashfs | rclone) scenarios=reading ;; esac
-case " $scenarios " in *' disk '*) disks=2 ;; esac
+case " $scenarios " in *' disk '* | *' fsx '*) disks=2 ;; esac
 store_up
 for scenario in $scenarios; do
     case $scenario in
         others) case $kind in exfat | ntfs) ;; *) continue ;; esac ;;
         machines) case $kind in cephfs | glusterfs | nfs3 | nfs4 | smb) ;; *) continue ;; esac ;;
         random) case $kind in cephfs | glusterfs | nfs4) ;; *) continue ;; esac ;;
-        disk) case $kind in cephfs | glusterfs) ;; *) continue ;; esac ;;
+        disk | fsx) case $kind in cephfs | glusterfs) ;; *) continue ;; esac ;;
         restarted | replaced | squashed) case $kind in nfs3 | nfs4) ;; *) continue ;; esac ;;
         lost) can_be_lost || continue ;;
         full) can_be_full || continue ;;
