@@ -7,7 +7,7 @@
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::store::{File, Lock};
+use crate::store::{Dir, File, Lock};
 use crate::vault::error::Inner;
 
 /// The daemons that may write to a vault at the same time.
@@ -79,6 +79,15 @@ impl Writers {
             Writers::Exclusive => Ok(false),
             Writers::Concurrent => Ok(!journal.try_lock(how)?),
         }
+    }
+
+    /// Returns the mode of a new journal in a directory. Daemons of other users look whether it has
+    /// records, which are encrypted.
+    pub(super) fn journal_perm(self, dir: &dyn Dir) -> io::Result<u32> {
+        Ok(match self {
+            Writers::Exclusive => 0o600,
+            Writers::Concurrent => 0o600 | (dir.stat_self()?.perm & 0o022) << 1,
+        })
     }
 
     /// Returns whether another daemon may be creating a journal that has no head yet.

@@ -176,6 +176,9 @@ pub(crate) struct OpenFile {
     /// With concurrent openers: shows other daemons that `guard` is taken on demand. Otherwise it is
     /// taken from the first open for writing to the last close.
     pub on_demand: Mutex<Option<Arc<dyn File>>>,
+    /// With concurrent openers: since the guard was taken, no chunk was found that a daemon has left
+    /// half written.
+    pub is_whole: AtomicBool,
     /// With concurrent openers: the locks of programs.
     pub locks: Mutex<ProgramLocks>,
 }
@@ -229,6 +232,7 @@ impl OpenFile {
             guard: Mutex::new(None),
             locks: Mutex::default(),
             on_demand: Mutex::default(),
+            is_whole: AtomicBool::new(false),
         })
     }
 
@@ -312,6 +316,7 @@ impl OpenFile {
             guard: Mutex::new(None),
             locks: Mutex::default(),
             on_demand: Mutex::default(),
+            is_whole: AtomicBool::new(false),
         }))
     }
 

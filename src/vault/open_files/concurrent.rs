@@ -17,15 +17,21 @@
 //! * An open for writing guards the file first, and then checks that it still has its name. A daemon
 //!   that is about to remove files as a whole looks for guards under the lease, and keeps it until
 //!   they are removed.
+//! * A daemon that ended in the middle of a commit may have left a chunk half written, which only the
+//!   record in its journal completes, and only while the file has the header that the record names.
+//!   So before the first change under a guard, the whole file is read if there is such a journal
+//!   ([`Core::check_whole`]). A file with such a chunk is not changed, but may be emptied or removed.
 //! * The journal is emptied after each commit: a replay must not touch what another daemon has
 //!   written or renamed since.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::store::{Access, File, Lock};
 use crate::vault::core::Core;
 use crate::vault::core::lock_files::{ASKED, insist};
+use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::phase::{HeaderBytes, Phase};
 use crate::vault::file::{FileState, Load, OpenFile};
@@ -39,6 +45,9 @@ const GUARD_TAKES: Duration = Duration::from_secs(1);
 const COMMIT_TAKES: Duration = Duration::from_secs(5);
 /// How long a read waits for consecutive commits of another daemon.
 const COMMITS_TAKE: Duration = Duration::from_secs(60);
+
+/// Size in bytes of the parts in which a file is read as a whole.
+const READ_PART: usize = 1 << 20;
 
 impl Core {
     /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and
@@ -124,6 +133,7 @@ impl Core {
 
     /// Releases the guard of a file that is not open for writing here any more.
     pub fn unguard(&self, open: &OpenFile) {
+        open.is_whole.store(false, Ordering::Release);
         *open.guard.lock() = None;
         *open.on_demand.lock() = None;
     }
@@ -135,6 +145,40 @@ impl Core {
             Err(Fault::Os(libc::EBUSY)) => Ok(None),
             other => other.map(Some),
         })
+    }
+
+    /// Fails with `EIO` if a daemon that has ended left a chunk of a file half written. The caller has
+    /// the guard and the lease, so no other daemon is in the middle of a commit.
+    pub fn check_whole(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+        if open.is_whole.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if state.committed.is_some() && self.journal.others_left_records()? {
+            self.read_whole(open).inspect_err(|_| {
+                tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has ended while it changed this file, which can be changed again once the vault is mounted where that daemon ran");
+            })?;
+            // The record may fit the present header. From this commit on it does not: applied after the
+            // first half of a later commit, it would make the second half of that inapplicable.
+            state.mtime.hold(&*open.file())?; // the contents do not change
+            state.mark();
+            self.commit_state(open, state, Durability::Ordered)?;
+        }
+        open.is_whole.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reads all committed contents of a file from the store, without what is cached of it.
+    fn read_whole(&self, open: &OpenFile) -> Inner<()> {
+        let context = self.context();
+        let fresh =
+            OpenFile::load(open.node, open.file(), &context, self.next_serial(), Load::Read)?;
+        let (mut part, mut at) = (vec![0; READ_PART], 0);
+        loop {
+            match fresh.read(&context, at, &mut part)? {
+                0 => return Ok(()),
+                read => at += read as u64,
+            }
+        }
     }
 
     fn header_in_store(&self, open: &OpenFile) -> Inner<HeaderBytes> {

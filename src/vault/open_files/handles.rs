@@ -273,7 +273,12 @@ impl Core {
 
     /// Sets the size of an open file.
     pub fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
-        let mut state = self.mode.writers.state_to_change(self, open)?;
+        let writers = self.mode.writers;
+        let mut state = if size == 0 {
+            writers.state_to_empty(self, open)?
+        } else {
+            writers.state_to_change(self, open)?
+        };
         let was = state.size;
         let truncated = self.truncate_state(open, &mut state, size);
         match &truncated {

@@ -19,6 +19,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLockWriteGuard;
@@ -98,9 +99,20 @@ impl DerefMut for Changing<'_> {
 }
 
 impl Writers {
-    /// Locks the state of a file for a change. The guard is held, and the state is that of the
-    /// store. The caller has no change of the share in progress.
+    /// Locks the state of a file for a change, like [`Writers::state_to_empty`]; fails with `EIO` if a
+    /// change could make a chunk unreadable for good that another daemon has left half written.
     pub fn state_to_change<'a>(self, core: &'a Core, open: &'a OpenFile) -> Inner<Changing<'a>> {
+        let mut changing = self.state_to_empty(core, open)?;
+        if self == Writers::Concurrent {
+            core.check_whole(open, &mut changing)
+                .inspect_err(|_| core.give_back(open, &changing))?;
+        }
+        Ok(changing)
+    }
+
+    /// Locks the state of a file that will be empty. The guard is held, and the state is that of the
+    /// store. The caller has no change of the share in progress.
+    pub fn state_to_empty<'a>(self, core: &'a Core, open: &'a OpenFile) -> Inner<Changing<'a>> {
         if self == Writers::Exclusive {
             let change = core.lease.change()?;
             return Ok(Changing { state: open.state.write(), _change: change });
@@ -166,6 +178,7 @@ impl Core {
             && handle.try_lock_span(None, GUARD).is_ok()
         {
             *guard = None;
+            open.is_whole.store(false, Ordering::Release);
         }
     }
 

@@ -202,7 +202,7 @@ impl Journal {
         let Home { is_local, machine, machine_in_store, .. } = &self.home;
         let machine = if *is_local { machine } else { machine_in_store };
         let name = [prefix, machine.as_bytes(), b"-", hex.as_bytes()].concat();
-        let file = self.home.dir.create_file(&name, 0o600)?;
+        let file = self.home.dir.create_file(&name, self.writers.journal_perm(&*self.home.dir)?)?;
         let head = JournalHead {
             suite: self.keys.suite,
             share: self.keys.share,

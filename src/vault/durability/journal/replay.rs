@@ -12,7 +12,8 @@
 //! * Another machine may have replaced a file since. Its version stays. If a sync tool has kept ours
 //!   as a conflict copy, the records are applied to that.
 //! * Another machine may have renamed a file or a directory above it since, and a sync tool may have
-//!   done the same here. So a synced vault is searched for files that refused records match.
+//!   done the same here; so may another daemon of the same store. So a vault that is synced, or that
+//!   several daemons have open, is searched for files that refused records match.
 //! * In a read-only vault the records are applied to files in memory, and no journal is touched.
 
 use std::collections::HashMap;
@@ -124,7 +125,8 @@ impl Journal {
             count += done;
             round.files = files;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
-            if refused_now >= refused_before && self.home.is_local && places.is_none() {
+            let may_have_moved = self.home.is_local || self.writers.share_names();
+            if refused_now >= refused_before && may_have_moved && places.is_none() {
                 places = Some(self.search(&lost)?);
             } else if refused_now == 0 || refused_now >= refused_before {
                 // If a file could not be written, another journal may depend on just that file: it
@@ -190,6 +192,21 @@ impl Journal {
     /// Returns whether another identity has left a journal with records, which only that identity
     /// can read.
     fn others_have_records(&self) -> Inner<bool> {
+        self.any_has_records(|_, head| head.owner != Self::owner(&self.key, &head.id))
+    }
+
+    /// Returns whether a journal of another daemon has records. The caller has the lease, so such a
+    /// daemon has ended in the middle of a commit, or could not complete one.
+    pub fn others_left_records(&self) -> Inner<bool> {
+        self.any_has_records(|name, _| {
+            let state = self.state.lock();
+            let old = state.old.iter().map(|old| &old.name);
+            !state.running.iter().map(|running| &running.name).chain(old).any(|own| *own == name)
+        })
+    }
+
+    /// Returns whether a journal of this share that `counts` has records, or cannot be read.
+    fn any_has_records(&self, counts: impl Fn(&[u8], &JournalHead) -> bool) -> Inner<bool> {
         for found in self.leftover() {
             let Found { dir, name, .. } = found?;
             let file = match dir.open_file(&name, Access::Read) {
@@ -203,7 +220,7 @@ impl Journal {
             let read = file.read_at(&mut head, 0)?;
             if let Ok(head) = JournalHead::decode(&head[..read])
                 && head.share == self.keys.share
-                && head.owner != Self::owner(&self.key, &head.id)
+                && counts(&name, &head)
                 && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
                 && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0)
             {
