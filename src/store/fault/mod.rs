@@ -67,6 +67,8 @@ struct FaultFile {
     /// What the driver keeps of the file: see [`FaultPlan::keep_pages`].
     pages: Mutex<Option<Vec<u8>>>,
     is_direct: AtomicBool,
+    /// See [`FaultPlan::keep_locks`].
+    _writer: Option<Arc<()>>,
 }
 
 impl FaultDir {
@@ -290,7 +292,9 @@ impl Dir for FaultDir {
 impl FaultFile {
     fn wrap(file: Arc<dyn File>, plan: Arc<FaultPlan>, access: Access) -> Arc<dyn File> {
         let (pages, is_direct) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(FaultFile { file, plan, access, pages, is_direct })
+        let ino = || Some(file.stat().ok()?.ino);
+        let _writer = (access == Access::ReadWrite).then(|| plan.note_writer(ino)).flatten();
+        Arc::new(FaultFile { file, plan, access, pages, is_direct, _writer })
     }
 
     /// Returns the bytes that the driver keeps, which it reads now if it has none.
@@ -459,6 +463,7 @@ impl File for FaultFile {
         self.plan.pass(Call::Lock)?;
         match self.plan.locks() {
             Locks::Everybody => Ok(None),
+            _ if !self.plan.shows_locks(|| Some(self.file.stat().ok()?.ino)) => Ok(None),
             Locks::ByAccess | Locks::Own => self.file.find_lock(lock, span),
         }
     }

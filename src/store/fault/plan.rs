@@ -4,10 +4,10 @@
 //! * A failed call counts like any other, so the numbers of a run with a fault and of one without
 //!   are the same up to the fault.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -82,6 +82,9 @@ pub struct FaultPlan {
     before: Mutex<Option<Before>>,
     loses: AtomicBool,
     keeps_pages: AtomicBool,
+    keeps_locks: AtomicBool,
+    /// The files that handles have open for writing, by inode number, if `keeps_locks` is set.
+    written: Mutex<HashMap<u64, Weak<()>>>,
     /// Names of objects that may not be opened.
     forbidden: Mutex<HashSet<Vec<u8>>>,
     /// For a store behind FUSE: the names that were created as hard links.
@@ -195,6 +198,29 @@ impl FaultPlan {
 
     pub(super) fn keeps_pages(&self) -> bool {
         self.keeps_pages.load(Ordering::Relaxed)
+    }
+
+    /// Makes every handle from now on behave as on NFS, on a machine of its own. As long as no handle is
+    /// open for writing, all machines may answer for a file by themselves (the server has given each a
+    /// delegation). A lock is then known to its machine alone, and no other one finds it.
+    pub fn keep_locks(&self) {
+        self.keeps_locks.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes a handle that is open for writing, as long as the returned value exists.
+    pub(super) fn note_writer(&self, ino: impl FnOnce() -> Option<u64>) -> Option<Arc<()>> {
+        let ino = self.keeps_locks.load(Ordering::Relaxed).then(ino)??;
+        let mut written = self.written.lock();
+        let writer = written.get(&ino).and_then(Weak::upgrade).unwrap_or_default();
+        written.insert(ino, Arc::downgrade(&writer));
+        Some(writer)
+    }
+
+    /// Returns whether a lock on a file is known to the server.
+    pub(super) fn shows_locks(&self, ino: impl FnOnce() -> Option<u64>) -> bool {
+        let is_written =
+            |ino| self.written.lock().get(&ino).is_some_and(|it| it.strong_count() > 0);
+        !self.keeps_locks.load(Ordering::Relaxed) || ino().is_some_and(is_written)
     }
 
     /// Makes the store behave like sshfs, exFAT and others behind FUSE from now on: names cannot be

@@ -18,6 +18,9 @@
 //!   those that want it, is taken over after [`SILENT`], by removing the file.
 //! * Both locks are `fcntl` locks of an open file description, on all offsets: `flock` would give a
 //!   shared lock up before it makes an exclusive one of it.
+//! * Both are taken through handles that are open for writing. The server of an NFS lets each machine
+//!   answer for a file by itself as long as none has it open for writing. No machine then learns of
+//!   another one's shared lock.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
 //!   they have cached for a few seconds, and each commit still checks what it builds on.
 //! * A change takes the lease before any lock of the daemon, and keeps it to its end. The thread
@@ -278,7 +281,8 @@ impl Lease {
             }
             drop(file);
             if wanted.is_none() && pause > FIRST_LOOK {
-                let file = lock_file(root, WANTED_FILE, Lock::Shared)?;
+                // Opened so that others find even a shared lock on NFS.
+                let file = lock_file(root, WANTED_FILE, Lock::Exclusive)?;
                 wanted = try_lock(&*file, Lock::Shared)?.then_some(file);
             }
             if Instant::now() >= deadline {
@@ -479,12 +483,16 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::store::fault::{FaultPlan, FaultStore, Locks};
     use crate::store::mem::MemStore;
 
     /// Two daemons on one store, the first of which has let its kernel cache.
     fn two() -> (Lease, Lease) {
-        let store = MemStore::new();
-        let [one, two] = [(); 2].map(|()| Lease::new(Some(store.root()), false));
+        two_on(MemStore::new().root())
+    }
+
+    fn two_on(store: Arc<dyn Dir>) -> (Lease, Lease) {
+        let [one, two] = [(); 2].map(|()| Lease::new(Some(store.clone()), false));
         drop(one.change().unwrap());
         one.look_after(|| {}).unwrap();
         assert!(one.generation().is_some() && two.generation().is_none());
@@ -493,7 +501,23 @@ mod tests {
 
     #[test]
     fn a_change_waits_until_the_other_kernel_has_forgotten() {
-        let (one, two) = two();
+        waits_until_the_other_kernel_has_forgotten(two());
+    }
+
+    /// On NFS no daemon learnt that another one waited for its lease: the server had both machines
+    /// answer for `+wanted` by themselves. So each lease was taken over after seven seconds, and the
+    /// former holder's kernel showed what it had cached for a tenth of a second more.
+    #[test]
+    fn a_lease_that_is_wanted_on_nfs_is_given_up() {
+        let plan = FaultPlan::new();
+        plan.give_locks(Locks::ByAccess);
+        plan.keep_locks();
+        let store = FaultStore::wrap(MemStore::new().root(), plan);
+        drop(lock_file(&*store, WANTED_FILE, Lock::Shared).unwrap()); // whoever makes it may write
+        waits_until_the_other_kernel_has_forgotten(two_on(store));
+    }
+
+    fn waits_until_the_other_kernel_has_forgotten((one, two): (Lease, Lease)) {
         let (tell, told) = channel();
         thread::scope(|scope| {
             let changes = tell.clone();
