@@ -57,6 +57,8 @@ client() {
 second_machine() {
     local first=$server
     mkdir -p "$work/machine"
+    # Otherwise each machine sees names and sizes as they were up to a minute ago.
+    case $kind in nfs4) nfs_options=hard,actimeo=0; store_down; store_up ;; esac
     case $kind in
         cephfs | glusterfs) client "$work/machine"; second=$server server=$first ;;
         nfs3 | nfs4) on_second nfs_mount "$work/machine" ;;
@@ -390,6 +392,9 @@ machines() {
     mv "$other/dir" "$other/moved"
     mv "$plain/file" "$plain/moved/file"
     sees "$other/moved/file" "back 10"
+    # A lease that is not given up is taken over after seven seconds, and then programs see what their kernel has cached.
+    soon 300 python3 "$here/scripts/stores/followed.py" 8 "$plain" "$other" >"$work/followed" ||
+        { cat "$work/followed" >&2; die "a descriptor does not show what the other machine has written"; }
     # While one machine has a file open for writing, the other one can read it but not write to it.
     exec 5>>"$plain/held"
     ! (echo late >>"$other/held") 2>"$work/late" || die "both have one file open for writing"
