@@ -213,16 +213,24 @@ impl Hosts {
                 self.handles.remove(&(machine, *handle));
                 Ok(())
             }
-            // On a busy machine the daemon may tell the kernel too late that another program has
-            // moved the directory: the call fails then (see docs/conformance.md). As mv(1), the
-            // program looks at the name before the next one.
-            Op::Rename(from, to) => match fs::rename(at(from), at(to)) {
-                Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+            // The kernel cannot find a directory in a rename if another program has moved it and the
+            // kernel has it at its old place: the call fails then (see docs/conformance.md). As mv(1),
+            // the program looks at the name before the next one. On a busy machine the daemon may tell
+            // the kernel of the move between the two, and then it looks the name up in the rename again.
+            Op::Rename(from, to) => {
+                let is_stale = |done: &io::Result<()>| {
+                    done.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE))
+                };
+                let mut done = fs::rename(at(from), at(to));
+                for _ in 0..RENAMES {
+                    if !is_stale(&done) {
+                        break;
+                    }
                     let _ = fs::symlink_metadata(at(from));
-                    fs::rename(at(from), at(to))
+                    done = fs::rename(at(from), at(to));
                 }
-                other => other,
-            },
+                done
+            }
             Op::Exchange(one, other) => {
                 let flags = rustix::fs::RenameFlags::EXCHANGE;
                 Ok(rustix::fs::renameat_with(CWD, at(one), CWD, at(other), flags)?)
@@ -402,6 +410,9 @@ pub fn play(
     }
     player.outcome
 }
+
+/// How often a program repeats a rename of a directory that has just been moved.
+const RENAMES: usize = 3;
 
 const IO_ERRORS: [i32; 7] = [
     libc::EIO,
