@@ -148,6 +148,7 @@ large() {
     start_mount "$fs"
     load large "$size" "$fs" 'random reads of 4 KiB, /s;longest read, ms' random-reads "$file" 5
     daemon_memory large "$size" "$fs" 'daemon after reading, MiB'
+    rm "$file" # there may be no room for the file of the next filesystem beside it
     end_mount "$fs"
 }
 
