@@ -775,6 +775,51 @@ fn a_write_beside_an_idle_daemon_reads_a_part_of_the_file() {
     bob.release(handle).unwrap();
 }
 
+/// The owner of a journal may stay away for long. Others read a file once, not for each open.
+#[test]
+fn a_file_is_read_once_for_what_a_dead_daemon_left() {
+    let (start, ann_id, bob_id) = with_bob();
+    {
+        let vault = open_as(&start, &ann_id).unwrap();
+        put(&vault, b"hers", &pattern(0, 40_000)).unwrap();
+        put(&vault, b"file", &pattern(1, 4 << 20)).unwrap();
+        vault.close().unwrap();
+    }
+    let mut read = 0;
+    for calls in 1.. {
+        let store = start.snapshot();
+        let (dead, seen) = (FaultPlan::new(), FaultPlan::new());
+        let open_by = |id, plan: &Arc<FaultPlan>| {
+            let wrapped = FaultStore::wrap(store.root(), plan.clone());
+            Vault::open(wrapped, id, trusting(false, LockMode::Shared)).unwrap()
+        };
+        let ann = open_by(&ann_id, &dead);
+        let handle = open(&ann, b"hers", READ_WRITE).unwrap();
+        ann.write(handle, 0, &[1; 8192], false).unwrap();
+        dead.reset();
+        let when = When::From(calls);
+        dead.add(Fault { calls: Calls::All, when, errno: libc::EIO, short: false });
+        let done = ann.fsync(handle, false).is_ok();
+        drop(ann);
+        if done {
+            break;
+        }
+        let bob = open_by(&bob_id, &seen);
+        let write = |at| {
+            let before = seen.count(Calls::Of(Call::Read));
+            let handle = open(&bob, b"file", READ_WRITE).unwrap();
+            bob.write(handle, at, b"his", false).unwrap();
+            bob.fsync(handle, false).unwrap();
+            bob.release(handle).unwrap();
+            seen.count(Calls::Of(Call::Read)) - before
+        };
+        let (first, second) = (write(0), write(100_000));
+        read += u32::from(first >= 256);
+        assert!(second < 40, "call {calls}: {second} calls for 256 chunks, and {first} before");
+    }
+    assert!(read > 2, "the whole file was read {read} times");
+}
+
 /// Returns whether a process holds a lock on a file in the root of a store.
 fn is_locked(store: &MemStore, name: &[u8]) -> bool {
     let all = Span { first: 0, last: Span::END };

@@ -153,7 +153,7 @@ impl Core {
         if open.is_whole.load(Ordering::Acquire) {
             return Ok(());
         }
-        if state.committed.is_some() && self.journal.others_left_records()? {
+        if state.committed.is_some() && self.journal.may_be_half_written(open.inode())? {
             self.read_whole(open).inspect_err(|_| {
                 tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has ended while it changed this file, which can be changed again once the vault is mounted where that daemon ran");
             })?;
@@ -162,6 +162,7 @@ impl Core {
             state.mtime.hold(&*open.file())?; // the contents do not change
             state.mark();
             self.commit_state(open, state, Durability::Ordered)?;
+            self.journal.note_whole(open.inode());
         }
         open.is_whole.store(true, Ordering::Release);
         Ok(())

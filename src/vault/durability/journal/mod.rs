@@ -27,6 +27,7 @@
 mod checkpoint;
 mod created;
 mod flush;
+mod left;
 mod lost;
 mod made;
 mod overlay;
@@ -43,6 +44,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use self::left::Left;
 use self::lost::Lost;
 use self::made::Created;
 use self::overlay::OverlayFile;
@@ -91,6 +93,8 @@ pub(crate) struct Journal {
     /// A journal of another identity with records was there when the vault was opened; this
     /// identity cannot read which files it names.
     others_wait: AtomicBool,
+    /// What other daemons have left, and the files that were checked because of that.
+    left: Mutex<Left>,
     /// Files for which the store has refused a write.
     pub refused: Refused,
     /// The background thread that calls [`Journal::flush_ahead`], if there is one.
@@ -171,6 +175,7 @@ impl Journal {
             overlaid,
             writers,
             others_wait: AtomicBool::new(false),
+            left: Mutex::default(),
             refused: Refused::default(),
             flusher: OnceLock::new(),
         }

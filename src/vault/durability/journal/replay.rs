@@ -189,47 +189,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns whether another identity has left a journal with records, which only that identity
-    /// can read.
-    fn others_have_records(&self) -> Inner<bool> {
-        self.any_has_records(|_, head| head.owner != Self::owner(&self.key, &head.id))
-    }
-
-    /// Returns whether a journal of another daemon has records. The caller has the lease, so such a
-    /// daemon has ended in the middle of a commit, or could not complete one.
-    pub fn others_left_records(&self) -> Inner<bool> {
-        self.any_has_records(|name, _| {
-            let state = self.state.lock();
-            let old = state.old.iter().map(|old| &old.name);
-            !state.running.iter().map(|running| &running.name).chain(old).any(|own| *own == name)
-        })
-    }
-
-    /// Returns whether a journal of this share that `counts` has records, or cannot be read.
-    fn any_has_records(&self, counts: impl Fn(&[u8], &JournalHead) -> bool) -> Inner<bool> {
-        for found in self.leftover() {
-            let Found { dir, name, .. } = found?;
-            let file = match dir.open_file(&name, Access::Read) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
-                    return Ok(true);
-                }
-                other => other?,
-            };
-            let (mut head, mut first) = (vec![0; RECORDS_AT as usize], [0; RECORD_HEAD]);
-            let read = file.read_at(&mut head, 0)?;
-            if let Ok(head) = JournalHead::decode(&head[..read])
-                && head.share == self.keys.share
-                && counts(&name, &head)
-                && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
-                && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0)
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Returns whether a journal belongs to another machine and was changed recently.
     pub(super) fn may_be_used_elsewhere(found: &Found, file: &dyn File) -> Inner<bool> {
         Ok(!found.is_own && rested(file)? < RESTS)

@@ -1,0 +1,96 @@
+//! Journals that other daemons have left with records, and the files that were checked because of
+//! them.
+//!
+//! Rules that hold here
+//! * A daemon has records in its journal only during a commit, which it makes under the lease. So a
+//!   daemon that has the lease knows that others with records have ended in a commit, or could not
+//!   complete one.
+//! * A file is checked once as long as these journals stay the same: a daemon that ends in a commit
+//!   later leaves another journal, or another time of one.
+
+use std::collections::HashSet;
+
+use super::state::Inode;
+use super::{Found, Journal};
+use crate::format::journal::{JournalHead, RECORD_HEAD, RECORDS_AT, record_head};
+use crate::store::{Access, Timestamp};
+use crate::vault::error::Inner;
+
+/// Maximum number of files that are remembered; then it begins anew.
+const CHECKED_MAX: usize = 1 << 16;
+/// Number of journals that tell enough: the storage host could add any number.
+const JOURNALS_MAX: usize = 256;
+
+/// A journal with records: its name, and the time of its last change.
+type WithRecords = (Vec<u8>, Timestamp);
+
+/// What was seen of them.
+#[derive(Default)]
+pub(super) struct Left {
+    journals: Vec<WithRecords>,
+    checked: HashSet<Inode>,
+}
+
+impl Journal {
+    /// Returns whether another identity has left a journal with records, which only that identity
+    /// can read.
+    pub(super) fn others_have_records(&self) -> Inner<bool> {
+        let others = |_: &[u8], head: &JournalHead| head.owner != Self::owner(&self.key, &head.id);
+        Ok(!self.with_records(others)?.is_empty())
+    }
+
+    /// Returns whether a daemon that has ended may have left a part of a file half written. The
+    /// caller has the lease.
+    pub fn may_be_half_written(&self, inode: Inode) -> Inner<bool> {
+        let journals = self.with_records(|name, _| {
+            let state = self.state.lock();
+            let old = state.old.iter().map(|old| &old.name);
+            !state.running.iter().map(|running| &running.name).chain(old).any(|own| *own == name)
+        })?;
+        let mut left = self.left.lock();
+        if left.journals != journals {
+            *left = Left { journals, checked: HashSet::new() };
+        }
+        Ok(!left.journals.is_empty() && !left.checked.contains(&inode))
+    }
+
+    /// Notes that no part of a file is half written.
+    pub fn note_whole(&self, inode: Inode) {
+        let mut left = self.left.lock();
+        if left.checked.len() == CHECKED_MAX {
+            left.checked.clear();
+        }
+        left.checked.insert(inode);
+    }
+
+    /// Returns the journals of this share that `counts` and that have records or cannot be read.
+    fn with_records(
+        &self,
+        counts: impl Fn(&[u8], &JournalHead) -> bool,
+    ) -> Inner<Vec<WithRecords>> {
+        let mut all = Vec::new();
+        for found in self.leftover().take(JOURNALS_MAX) {
+            let Found { dir, name, .. } = found?;
+            let file = match dir.open_file(&name, Access::Read) {
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                    all.push((name, Timestamp::default()));
+                    continue;
+                }
+                other => other?,
+            };
+            let (mut head, mut first) = (vec![0; RECORDS_AT as usize], [0; RECORD_HEAD]);
+            let read = file.read_at(&mut head, 0)?;
+            if let Ok(head) = JournalHead::decode(&head[..read])
+                && head.share == self.keys.share
+                && counts(&name, &head)
+                && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
+                && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0)
+            {
+                all.push((name, file.stat()?.mtime));
+            }
+        }
+        all.sort_unstable();
+        Ok(all)
+    }
+}
