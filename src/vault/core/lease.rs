@@ -18,7 +18,7 @@
 //!   those that want it, is taken over after [`SILENT`], by removing the file.
 //! * Both locks are `fcntl` locks of an open file description, on all offsets: `flock` would give a
 //!   shared lock up before it makes an exclusive one of it.
-//! * Both are taken through handles that are open for writing. The server of an NFS lets each machine
+//! * Both are taken through handles that are open for writing, where that is allowed. The server of an NFS lets each machine
 //!   answer for a file by itself as long as none has it open for writing. No machine then learns of
 //!   another one's shared lock.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what

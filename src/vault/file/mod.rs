@@ -270,14 +270,13 @@ impl OpenFile {
             return Err(Fault::Corrupt(Corruption::Other("is shorter than its header says")));
         }
         let chunks = if public.small.is_some() { 0 } else { layout.chunks(header.size) };
-        let end = layout.header() as u64 + public.small.unwrap_or(0) as u64;
         let state = FileState {
             serial,
             file_id: public.file_id,
             chunk_keys: OnceLock::new(),
             committed: Some(Committed {
                 header: HeaderBytes::new(&bytes[..layout.header()]),
-                end,
+                end: layout.header() as u64 + public.small.unwrap_or(0) as u64,
                 len: layout.cipher_len(header.size),
                 size: header.size,
                 is_being_replaced: false,

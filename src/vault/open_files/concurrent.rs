@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::store::{Access, File, Lock};
+use crate::store::{Access, File, Lock, Seek};
 use crate::vault::core::Core;
 use crate::vault::core::lock_files::{ASKED, insist};
 use crate::vault::durability::commit::Durability;
@@ -153,6 +153,8 @@ impl Core {
         if open.is_whole.load(Ordering::Acquire) {
             return Ok(());
         }
+        // A replay may have brought the file up to date since it was opened here.
+        self.freshen_locked(open, state)?;
         if state.committed.is_some() && self.journal.may_be_half_written(open.inode())? {
             self.read_whole(open).inspect_err(|_| {
                 tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has ended while it changed this file, which can be changed again once the vault is mounted where that daemon ran");
@@ -178,6 +180,14 @@ impl Core {
             match fresh.read(&context, at, &mut part)? {
                 0 => return Ok(()),
                 read => at += read as u64,
+            }
+            if part.iter().all(|byte| *byte == 0) {
+                let state = fresh.state.read();
+                match state.seek(&*open.file(), &context, at, Seek::Data) {
+                    Ok(data) => at = data.max(at),
+                    Err(Fault::Os(libc::ENXIO)) => return Ok(()),
+                    Err(fault) => return Err(fault),
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What opens, reads and commits do for the sake of other daemons.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::format::name::is_control;
 use crate::store::{Access, Dir, Kind, Lock, Stat, Timestamp};
@@ -115,7 +116,11 @@ impl Writers {
     pub fn guard_created(self, core: &Core, open: &OpenFile) -> Inner<()> {
         match self {
             Writers::Exclusive => Ok(()),
-            Writers::Concurrent => core.guard_fresh(open),
+            Writers::Concurrent => {
+                core.guard_fresh(open)?;
+                open.is_whole.store(true, Ordering::Release);
+                Ok(())
+            }
         }
     }
 

@@ -69,28 +69,42 @@ impl Journal {
         counts: impl Fn(&[u8], &JournalHead) -> bool,
     ) -> Inner<Vec<WithRecords>> {
         let mut all = Vec::new();
-        for found in self.leftover().take(JOURNALS_MAX) {
-            let Found { dir, name, .. } = found?;
-            let file = match dir.open_file(&name, Access::Read) {
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => continue,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
-                    all.push((name, Timestamp::default()));
-                    continue;
-                }
-                other => other?,
-            };
-            let (mut head, mut first) = (vec![0; RECORDS_AT as usize], [0; RECORD_HEAD]);
-            let read = file.read_at(&mut head, 0)?;
-            if let Ok(head) = JournalHead::decode(&head[..read])
-                && head.share == self.keys.share
-                && counts(&name, &head)
-                && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
-                && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0)
-            {
-                all.push((name, file.stat()?.mtime));
+        for (index, found) in self.leftover().enumerate() {
+            let found = found?;
+            if index == JOURNALS_MAX {
+                all.push((Vec::new(), self.root.stat_self()?.mtime));
+                break;
+            }
+            match self.time_of_records(&found, &counts) {
+                Ok(time) => all.extend(time.map(|time| (found.name, time))),
+                // Its daemon has closed the vault meanwhile.
+                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE) => {}
+                Err(fault) => return Err(fault),
             }
         }
         all.sort_unstable();
         Ok(all)
+    }
+
+    /// Returns the time of the last change of a journal that `counts` and that has records or cannot
+    /// be read.
+    fn time_of_records(
+        &self,
+        Found { dir, name, .. }: &Found,
+        counts: impl Fn(&[u8], &JournalHead) -> bool,
+    ) -> Inner<Option<Timestamp>> {
+        let file = match dir.open_file(name, Access::Read) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                return Ok(Some(dir.stat(name)?.mtime));
+            }
+            other => other?,
+        };
+        let (mut head, mut first) = (vec![0; RECORDS_AT as usize], [0; RECORD_HEAD]);
+        let read = file.read_at(&mut head, 0)?;
+        let has_records = JournalHead::decode(&head[..read])
+            .is_ok_and(|head| head.share == self.keys.share && counts(name, &head))
+            && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
+            && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0);
+        has_records.then(|| Ok(file.stat()?.mtime)).transpose()
     }
 }

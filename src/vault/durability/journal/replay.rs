@@ -563,9 +563,10 @@ impl Journal {
     fn search(&self, ids: &[FileId]) -> Inner<Places> {
         let (mut places, mut left) = (Places::new(), vec![Vec::new()]);
         while let Some(above) = left.pop() {
+            // Another daemon may be removing it, and this user may not be allowed to list it.
             let Ok(dir) = self.open_below(&above) else { continue };
-            for entry in entries(&*dir)? {
-                let name = entry?.name;
+            for entry in entries(&*dir).into_iter().flatten() {
+                let Ok(DirEntry { name, .. }) = entry else { break };
                 // What a tool has put aside has no name of the vault.
                 if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
                     continue;
