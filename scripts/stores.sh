@@ -38,7 +38,7 @@ for store in "${stores[@]}"; do
     began=$SECONDS status=0
     some=${store#"${store%%=*}"} store=${store%%=*}
     some=${some#=}
-    found=$(timeout --kill-after=30 "${KITHFS_STORE_SECONDS:-300}" stores/store.sh "$store" "${some//,/ }") || status=$?
+    found=$(timeout --kill-after=30 "${KITHFS_STORE_SECONDS:-900}" stores/store.sh "$store" "${some//,/ }") || status=$?
     case $status in
         0)
             # The features that the store does not support, by its row in the page.
