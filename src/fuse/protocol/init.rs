@@ -1,18 +1,16 @@
 //! The first request of a session, INIT, in which the kernel and the daemon agree on capabilities and
-//! limits. Used by the transports other than `fuser`, which has its own.
+//! limits. `fuser` negotiates by itself and takes only the capabilities that are wanted from here.
 //!
 //! Rules that hold here
 //! * The kernel offers capabilities, and the daemon accepts those that it wants. A capability that
 //!   the kernel does not offer is not used.
-
-use std::time::Duration;
 
 use crate::fuse::ops::{Errno, Result};
 use crate::fuse::protocol::abi::{self, init_flag, init_in, init_out, put, u32_at};
 use crate::fuse::settings::{Permissions, ServeOptions};
 
 /// Capabilities that are requested if the kernel has them. Not requested are:
-/// * `SETXATTR_EXT`, which is not needed;
+/// * `SETXATTR_EXT`, which is not needed, and makes `fuser` 0.18 panic;
 /// * `NO_OPENDIR_SUPPORT`, because listings need a handle;
 /// * `ASYNC_DIO`: under it the kernel (6.18) keeps pages that were read into its cache during an
 ///   asynchronous O_DIRECT write. Programs that copied the file later read the data from before the
@@ -50,6 +48,22 @@ impl Terms {
     }
 }
 
+/// Returns the capabilities to request over any transport. Not among them: locks, which `fuser` does
+/// not tell apart, and whose waits cannot be interrupted with it (see `device.rs`).
+pub fn wanted(options: &ServeOptions) -> u64 {
+    let chosen = [
+        (init_flag::WRITEBACK_CACHE, options.writeback),
+        // Without a writeback cache the kernel drops pages of a file whose time or size has changed,
+        // also for a descriptor from before.
+        (init_flag::AUTO_INVAL_DATA, !options.writeback),
+        (init_flag::CACHE_SYMLINKS, !options.attr_ttl.is_zero()),
+        // With ACLs the daemon applies the umask, because a directory's default ACL replaces it.
+        (init_flag::DONT_MASK, options.acls),
+        (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
+    ];
+    chosen.iter().filter(|(_, on)| *on).fold(WANTED, |wanted, (flag, _)| wanted | flag)
+}
+
 /// Answers INIT with the body `body`. Returns the terms and the body of the answer. `uring` requests
 /// io_uring.
 ///
@@ -76,24 +90,13 @@ pub fn answer(
     if options.writeback && offered & init_flag::WRITEBACK_CACHE == 0 {
         return Err(Errno::new(libc::EPROTO));
     }
-    let mut wanted = WANTED;
+    let mut wanted = wanted(options);
     for (flag, on) in [
-        (init_flag::WRITEBACK_CACHE, options.writeback),
-        // Without a writeback cache the kernel drops pages of a file whose time or size has changed,
-        // also for a descriptor from before.
-        (init_flag::AUTO_INVAL_DATA, !options.writeback),
-        (init_flag::CACHE_SYMLINKS, options.attr_ttl != Duration::ZERO),
-        // With ACLs the daemon applies the umask, because a directory's default ACL replaces it.
-        (init_flag::DONT_MASK, options.acls),
-        (init_flag::POSIX_ACL, options.acls && options.permissions == Permissions::Kernel),
         (init_flag::OVER_IO_URING, uring),
         // Otherwise the kernel handles locks by itself.
-        (init_flag::POSIX_LOCKS, options.locks),
-        (init_flag::FLOCK_LOCKS, options.locks),
+        (init_flag::POSIX_LOCKS | init_flag::FLOCK_LOCKS, options.locks),
     ] {
-        if on {
-            wanted |= flag;
-        }
+        wanted |= if on { flag } else { 0 };
     }
     let flags = offered & wanted;
     // Without MAX_PAGES a request has at most 32 pages.

@@ -31,25 +31,11 @@ use super::pool::Pool;
 use crate::fuse::dispatch::dispatcher::Dispatcher;
 use crate::fuse::dispatch::reply::{Answer, Patience, Undo};
 use crate::fuse::ops::{FileRange, OpenRequest, Operations, SetAttr};
+use crate::fuse::protocol::init;
 use crate::fuse::protocol::request::{Call, Header, Range};
 use crate::fuse::protocol::wire::Device;
-use crate::fuse::settings::{Permissions, ServeOptions};
+use crate::fuse::settings::ServeOptions;
 use crate::store::{SetTime, Timestamp};
-
-/// Capabilities that are requested if the kernel has them. Not among them: `SETXATTR_EXT`, which
-/// makes `fuser` 0.18 panic; POSIX and BSD locks, which `fuser` does not tell apart, and whose waits
-/// cannot be interrupted with it (see `device.rs`); `ASYNC_DIO`, for the reason given in `init.rs`; `NO_OPENDIR_SUPPORT`, since listings need a
-/// handle.
-const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
-    .union(InitFlags::FUSE_EXPORT_SUPPORT)
-    .union(InitFlags::FUSE_BIG_WRITES)
-    .union(InitFlags::FUSE_ATOMIC_O_TRUNC)
-    .union(InitFlags::FUSE_PARALLEL_DIROPS)
-    .union(InitFlags::FUSE_DO_READDIRPLUS)
-    .union(InitFlags::FUSE_READDIRPLUS_AUTO)
-    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
-    .union(InitFlags::FUSE_MAX_PAGES)
-    .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
 
 thread_local! {
     /// The data of READ. It grows once per thread, to the largest request (1 MiB).
@@ -150,20 +136,25 @@ impl Adapter {
     }
 }
 
+/// Returns whether an open for this request clears the suid and sgid bits: `fuser` hides
+/// FUSE_OPEN_KILL_SUIDGID.
+fn kills(by: &Request, flags: i32) -> bool {
+    OpenRequest::from_flags(flags, by.uid() == 0).kill_suid_sgid
+}
+
+/// Defines methods of the trait that only translate their arguments to a [`Call`]: the request, the
+/// node, the other arguments; the type of the reply.
+macro_rules! translate {
+    ($($method:ident($by:ident, $node:ident $(, $arg:ident: $type:ty)*; $reply:ty) => $call:expr;)*) => {$(
+        fn $method(&self, $by: &Request, $node: INodeNo, $($arg: $type,)* reply: $reply) {
+            self.answer($by, $node, &$call, reply);
+        }
+    )*};
+}
+
 impl ::fuser::Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let mut wanted = WANTED;
-        wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.options.writeback);
-        // With ACLs the daemon applies the umask, because a directory's default ACL replaces it.
-        wanted.set(InitFlags::FUSE_DONT_MASK, self.options.acls);
-        wanted.set(
-            InitFlags::FUSE_POSIX_ACL,
-            self.options.acls && self.options.permissions == Permissions::Kernel,
-        );
-        // Without a writeback cache the kernel drops pages of a file whose time or size has changed,
-        // also for a descriptor from before.
-        wanted.set(InitFlags::FUSE_AUTO_INVAL_DATA, !self.options.writeback);
-        wanted.set(InitFlags::FUSE_CACHE_SYMLINKS, !self.options.attr_ttl.is_zero());
+        let wanted = InitFlags::from_bits_truncate(init::wanted(&self.options));
         // The vault relies on it: whether the kernel or the vault maintains modification times is
         // fixed before the session begins. Every kernel since 3.15 offers it.
         if self.options.writeback
@@ -183,10 +174,6 @@ impl ::fuser::Filesystem for Adapter {
         let _ = config.set_max_background(self.options.max_background);
         tracing::debug!(abi = ?config.kernel_abi(), capabilities = ?offered, "session begins");
         Ok(())
-    }
-
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.answer(request, parent, &Call::Lookup { name: name.as_bytes() }, reply);
     }
 
     fn forget(&self, request: &Request, node: INodeNo, count: u64) {
@@ -252,113 +239,6 @@ impl ::fuser::Filesystem for Adapter {
         self.answer(request, node, &Call::SetAttr { set, opened: handle.is_some() }, reply);
     }
 
-    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
-        self.answer(request, node, &Call::ReadLink, reply);
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let name = name.as_bytes();
-        self.answer(request, parent, &Call::MkNod { name, mode, umask, rdev }, reply);
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let name = name.as_bytes();
-        self.answer(request, parent, &Call::MkDir { name, mode, umask }, reply);
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.answer(request, parent, &Call::Unlink { name: name.as_bytes() }, reply);
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.answer(request, parent, &Call::RmDir { name: name.as_bytes() }, reply);
-    }
-
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
-        self.answer(request, parent, &Call::Symlink { name, target }, reply);
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let call = Call::Rename {
-            name: name.as_bytes(),
-            new_parent: new_parent.0,
-            new_name: new_name.as_bytes(),
-            flags: flags.bits(),
-        };
-        self.answer(request, parent, &call, reply);
-    }
-
-    fn link(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        self.answer(
-            request,
-            new_parent,
-            &Call::Link { node: node.0, name: new_name.as_bytes() },
-            reply,
-        );
-    }
-
-    fn open(&self, request: &Request, node: INodeNo, flags: ::fuser::OpenFlags, reply: ReplyOpen) {
-        // `fuser` hides FUSE_OPEN_KILL_SUIDGID as well.
-        let kill = OpenRequest::from_flags(flags.0, request.uid() == 0).kill_suid_sgid;
-        self.answer(request, node, &Call::Open { flags: flags.0, kill }, reply);
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let kill = OpenRequest::from_flags(flags, request.uid() == 0).kill_suid_sgid;
-        let name = name.as_bytes();
-        self.answer(request, parent, &Call::Create { name, mode, umask, flags, kill }, reply);
-    }
-
     fn read(
         &self,
         request: &Request,
@@ -384,72 +264,20 @@ impl ::fuser::Filesystem for Adapter {
         });
     }
 
-    fn write(
+    fn link(
         &self,
         request: &Request,
         node: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _flags: ::fuser::OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
     ) {
-        let call = Call::Write {
-            handle: handle.0,
-            offset,
-            data,
-            kill: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-            held: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
-        };
-        self.answer(request, node, &call, reply);
-    }
-
-    fn flush(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        let call = Call::Flush { handle: handle.0, owner: owner.0 };
-        self.answer(request, node, &call, reply);
-    }
-
-    fn release(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        _flags: ::fuser::OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.answer(request, node, &Call::Release { handle: handle.0 }, reply);
-    }
-
-    fn fsync(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.answer(request, node, &Call::Fsync { handle: handle.0, data_only }, reply);
-    }
-
-    fn opendir(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        _flags: ::fuser::OpenFlags,
-        reply: ReplyOpen,
-    ) {
-        self.answer(request, node, &Call::OpenDir, reply);
+        self.answer(
+            request,
+            new_parent,
+            &Call::Link { node: node.0, name: new_name.as_bytes() },
+            reply,
+        );
     }
 
     fn readdir(
@@ -474,87 +302,6 @@ impl ::fuser::Filesystem for Adapter {
     ) {
         let range = Range { handle: handle.0, offset, size: capacity(&reply) };
         self.answer(request, node, &Call::ReadDir { range, plus: true }, reply);
-    }
-
-    fn releasedir(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        _flags: ::fuser::OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.answer(request, node, &Call::ReleaseDir { handle: handle.0 }, reply);
-    }
-
-    fn fsyncdir(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.answer(request, node, &Call::FsyncDir { handle: handle.0, data_only }, reply);
-    }
-
-    fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs) {
-        self.answer(request, node, &Call::StatFs, reply);
-    }
-
-    fn setxattr(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let name = name.as_bytes();
-        self.answer(request, node, &Call::SetXattr { name, value, flags }, reply);
-    }
-
-    fn getxattr(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        name: &OsStr,
-        size: u32,
-        reply: ReplyXattr,
-    ) {
-        self.answer(
-            request,
-            node,
-            &Call::GetXattr { name: name.as_bytes(), size: size as usize },
-            reply,
-        );
-    }
-
-    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        self.answer(request, node, &Call::ListXattr { size: size as usize }, reply);
-    }
-
-    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.answer(request, node, &Call::RemoveXattr { name: name.as_bytes() }, reply);
-    }
-
-    fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        self.answer(request, node, &Call::Access { mask: mask.bits() }, reply);
-    }
-
-    fn fallocate(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        len: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        self.answer(request, node, &Call::Allocate { handle: handle.0, offset, len, mode }, reply);
     }
 
     fn ioctl(
@@ -605,26 +352,68 @@ impl ::fuser::Filesystem for Adapter {
         }
     }
 
-    fn copy_file_range(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        from: FileHandle,
-        from_offset: u64,
-        to_node: INodeNo,
-        to: FileHandle,
-        to_offset: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let call = Call::Copy {
-            from: FileRange { handle: from.0, offset: from_offset },
-            to_node: to_node.0,
-            to: FileRange { handle: to.0, offset: to_offset },
-            len,
-        };
-        self.answer(request, node, &call, reply);
+    translate! {
+        lookup(by, parent, name: &OsStr; ReplyEntry) => Call::Lookup { name: name.as_bytes() };
+        readlink(by, node; ReplyData) => Call::ReadLink;
+        mknod(by, parent, name: &OsStr, mode: u32, umask: u32, rdev: u32; ReplyEntry) =>
+            Call::MkNod { name: name.as_bytes(), mode, umask, rdev };
+        mkdir(by, parent, name: &OsStr, mode: u32, umask: u32; ReplyEntry) =>
+            Call::MkDir { name: name.as_bytes(), mode, umask };
+        unlink(by, parent, name: &OsStr; ReplyEmpty) => Call::Unlink { name: name.as_bytes() };
+        rmdir(by, parent, name: &OsStr; ReplyEmpty) => Call::RmDir { name: name.as_bytes() };
+        symlink(by, parent, name: &OsStr, target: &Path; ReplyEntry) =>
+            Call::Symlink { name: name.as_bytes(), target: target.as_os_str().as_bytes() };
+        rename(by, parent, name: &OsStr, to: INodeNo, new: &OsStr, flags: RenameFlags; ReplyEmpty) =>
+            Call::Rename {
+                name: name.as_bytes(),
+                new_parent: to.0,
+                new_name: new.as_bytes(),
+                flags: flags.bits(),
+            };
+        open(by, node, flags: ::fuser::OpenFlags; ReplyOpen) =>
+            Call::Open { flags: flags.0, kill: kills(by, flags.0) };
+        create(by, parent, name: &OsStr, mode: u32, umask: u32, flags: i32; ReplyCreate) =>
+            Call::Create { name: name.as_bytes(), mode, umask, flags, kill: kills(by, flags) };
+        write(by, node, handle: FileHandle, offset: u64, data: &[u8], how: WriteFlags,
+              _flags: ::fuser::OpenFlags, _owner: Option<LockOwner>; ReplyWrite) =>
+            Call::Write {
+                handle: handle.0,
+                offset,
+                data,
+                kill: how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+                held: how.contains(WriteFlags::FUSE_WRITE_CACHE),
+            };
+        flush(by, node, handle: FileHandle, owner: LockOwner; ReplyEmpty) =>
+            Call::Flush { handle: handle.0, owner: owner.0 };
+        release(by, node, handle: FileHandle, _flags: ::fuser::OpenFlags, _owner: Option<LockOwner>,
+                _flush: bool; ReplyEmpty) => Call::Release { handle: handle.0 };
+        fsync(by, node, handle: FileHandle, data_only: bool; ReplyEmpty) =>
+            Call::Fsync { handle: handle.0, data_only };
+        opendir(by, node, _flags: ::fuser::OpenFlags; ReplyOpen) => Call::OpenDir;
+        releasedir(by, node, handle: FileHandle, _flags: ::fuser::OpenFlags; ReplyEmpty) =>
+            Call::ReleaseDir { handle: handle.0 };
+        fsyncdir(by, node, handle: FileHandle, data_only: bool; ReplyEmpty) =>
+            Call::FsyncDir { handle: handle.0, data_only };
+        statfs(by, node; ReplyStatfs) => Call::StatFs;
+        setxattr(by, node, name: &OsStr, value: &[u8], flags: i32, _position: u32; ReplyEmpty) =>
+            Call::SetXattr { name: name.as_bytes(), value, flags };
+        getxattr(by, node, name: &OsStr, size: u32; ReplyXattr) =>
+            Call::GetXattr { name: name.as_bytes(), size: size as usize };
+        listxattr(by, node, size: u32; ReplyXattr) => Call::ListXattr { size: size as usize };
+        removexattr(by, node, name: &OsStr; ReplyEmpty) =>
+            Call::RemoveXattr { name: name.as_bytes() };
+        access(by, node, mask: AccessFlags; ReplyEmpty) => Call::Access { mask: mask.bits() };
+        fallocate(by, node, handle: FileHandle, offset: u64, len: u64, mode: i32; ReplyEmpty) =>
+            Call::Allocate { handle: handle.0, offset, len, mode };
+        copy_file_range(by, node, from: FileHandle, from_offset: u64, to_node: INodeNo,
+                        to: FileHandle, to_offset: u64, len: u64,
+                        _flags: CopyFileRangeFlags; ReplyWrite) =>
+            Call::Copy {
+                from: FileRange { handle: from.0, offset: from_offset },
+                to_node: to_node.0,
+                to: FileRange { handle: to.0, offset: to_offset },
+                len,
+            };
     }
 }
 
