@@ -62,12 +62,6 @@ impl Mounted {
         Ok(aborted.is_ok() || is_ended)
     }
 
-    /// Returns whether the filesystem is the topmost mount at its mount point.
-    pub fn is_mounted(&self) -> bool {
-        mounts::mount_at(&self.mountpoint)
-            .is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device))
-    }
-
     /// Returns whether a descriptor is of an object in the filesystem.
     pub(super) fn is(&self, fd: &OwnedFd) -> io::Result<bool> {
         let device = rustix::fs::fstat(fd)?.st_dev;
@@ -142,7 +136,7 @@ fn mount_as_root(
     let data = options.data(device.as_raw_fd(), mode & libc::S_IFMT, uid, gid);
     let data = CString::new(data).expect("numbers and fixed words");
     rustix::mount::mount(
-        options.fsname.as_str(),
+        options.source(),
         place::path_of(dir),
         options.fstype(),
         options.flags(),

@@ -15,6 +15,9 @@ use crate::fuse::settings::Permissions;
 /// Type that the mount shows in `/proc/mounts` after `fuse.`.
 pub const SUBTYPE: &str = "kithfs";
 
+/// Largest READ in bytes.
+const MAX_READ: u32 = 1 << 20;
+
 /// Owners and permission bits that are shown instead of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
@@ -50,12 +53,12 @@ pub enum OptionError {
 }
 
 /// Options of a mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Source that `/proc/mounts` shows; usually the path of the vault.
-    pub fsname: String,
-    /// Type that `/proc/mounts` shows, after `fuse.`.
-    pub subtype: String,
+    /// Source that `/proc/mounts` shows, otherwise [`SUBTYPE`]; usually the path of the vault.
+    pub fsname: Option<String>,
+    /// Type that `/proc/mounts` shows after `fuse.`, otherwise [`SUBTYPE`].
+    pub subtype: Option<String>,
     /// Users other than the mounting one may use the mount.
     pub allow_other: bool,
     /// `allow_other` is permitted even if another user owns the store or may write to it.
@@ -69,8 +72,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Device nodes work.
     pub dev: bool,
-    /// Programs can be run.
-    pub exec: bool,
+    /// Programs cannot be run.
+    pub noexec: bool,
     /// Writes go to the disk at once.
     pub sync: bool,
     /// Directory changes go to the disk at once.
@@ -86,8 +89,6 @@ pub struct MountOptions {
     pub shared: bool,
     /// How owners and modes are shown.
     pub view: View,
-    /// Largest READ in bytes.
-    pub max_read: u32,
     /// Whether requests come over io_uring if the kernel offers it; `None` without `uring` and
     /// `nouring`.
     pub uring: Option<bool>,
@@ -95,33 +96,6 @@ pub struct MountOptions {
     pub uring_memory: Option<u32>,
     /// How long the mount may be unused before it is unmounted.
     pub idle: Option<Duration>,
-}
-
-impl Default for MountOptions {
-    fn default() -> MountOptions {
-        MountOptions {
-            fsname: SUBTYPE.to_owned(),
-            subtype: SUBTYPE.to_owned(),
-            allow_other: false,
-            allow_foreign_store: false,
-            default_permissions: None,
-            read_only: false,
-            suid: false,
-            dev: false,
-            exec: true,
-            sync: false,
-            dirsync: false,
-            noatime: false,
-            nodiratime: false,
-            nonempty: false,
-            shared: false,
-            view: View::default(),
-            max_read: 1 << 20,
-            uring: None,
-            uring_memory: None,
-            idle: None,
-        }
-    }
 }
 
 /// Splits a list at its commas and removes the escapes. A backslash before any other character is
@@ -200,7 +174,7 @@ impl MountOptions {
                 "fsname" if value.contains(['\n', '\0']) => {
                     return Err(bad("has a line end or a zero byte"));
                 }
-                "fsname" => self.fsname = value.to_owned(),
+                "fsname" => self.fsname = Some(value.to_owned()),
                 "subtype"
                     if value.is_empty()
                         || !value
@@ -209,7 +183,7 @@ impl MountOptions {
                 {
                     return Err(bad("not a type of letters, digits, `.`, `_` and `-`"));
                 }
-                "subtype" => self.subtype = value.to_owned(),
+                "subtype" => self.subtype = Some(value.to_owned()),
                 "uid" => self.view.uid = Some(id()?),
                 "gid" => self.view.gid = Some(id()?),
                 "uring_memory" => {
@@ -238,8 +212,8 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "dev" => self.dev = true,
             "nodev" => self.dev = false,
-            "exec" => self.exec = true,
-            "noexec" => self.exec = false,
+            "exec" => self.noexec = false,
+            "noexec" => self.noexec = true,
             "sync" => self.sync = true,
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
@@ -268,9 +242,18 @@ impl MountOptions {
         if self.kernel_decides() { Permissions::Kernel } else { Permissions::Daemon }
     }
 
+    /// Returns the source for mount(2).
+    pub fn source(&self) -> &str {
+        self.fsname.as_deref().unwrap_or(SUBTYPE)
+    }
+
     /// Returns the filesystem type for mount(2).
     pub fn fstype(&self) -> String {
-        format!("fuse.{}", self.subtype)
+        format!("fuse.{}", self.subtype())
+    }
+
+    fn subtype(&self) -> &str {
+        self.subtype.as_deref().unwrap_or(SUBTYPE)
     }
 
     /// Returns the flags for mount(2).
@@ -279,7 +262,7 @@ impl MountOptions {
         flags.set(MountFlags::RDONLY, self.read_only);
         flags.set(MountFlags::NOSUID, !self.suid);
         flags.set(MountFlags::NODEV, !self.dev);
-        flags.set(MountFlags::NOEXEC, !self.exec);
+        flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::SYNCHRONOUS, self.sync);
         flags.set(MountFlags::DIRSYNC, self.dirsync);
         flags.set(MountFlags::NOATIME, self.noatime);
@@ -289,48 +272,34 @@ impl MountOptions {
 
     /// Returns the data string for mount(2). Numbers are the only values of the user in it.
     pub fn data(&self, fd: i32, root_mode: u32, uid: u32, gid: u32) -> String {
-        let mut data = format!(
-            "fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid},max_read={}",
-            self.max_read
-        );
-        for (name, on) in
-            [("default_permissions", self.kernel_decides()), ("allow_other", self.allow_other)]
-        {
-            if on {
-                data.push(',');
-                data.push_str(name);
-            }
-        }
-        data
+        let ids = format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid}");
+        self.with_words(ids, &[])
     }
 
     /// Returns the list for `fusermount3 -o`.
     pub fn for_fusermount(&self) -> String {
-        let mut list = format!(
-            "fsname={},subtype={},max_read={}",
-            escape(&self.fsname),
-            self.subtype,
-            self.max_read
-        );
+        let names = format!("fsname={},subtype={}", escape(self.source()), self.subtype());
         let words = [
-            (self.kernel_decides(), "default_permissions"),
-            (self.allow_other, "allow_other"),
             (self.read_only, "ro"),
             (self.suid, "suid"),
             (!self.suid, "nosuid"),
             (self.dev, "dev"),
             (!self.dev, "nodev"),
-            (!self.exec, "noexec"),
+            (self.noexec, "noexec"),
             (self.sync, "sync"),
             (self.dirsync, "dirsync"),
             (self.noatime, "noatime"),
             (self.nodiratime, "nodiratime"),
         ];
-        for word in words.iter().filter_map(|&(on, word)| on.then_some(word)) {
-            list.push(',');
-            list.push_str(word);
-        }
-        list
+        self.with_words(names, &words)
+    }
+
+    /// Adds to a list what every mount is told, and the words that are on.
+    fn with_words(&self, list: String, words: &[(bool, &str)]) -> String {
+        let always =
+            [(self.kernel_decides(), "default_permissions"), (self.allow_other, "allow_other")];
+        let words = always.iter().chain(words).filter(|(on, _)| *on).map(|(_, word)| *word);
+        words.fold(format!("{list},max_read={MAX_READ}"), |list, word| list + "," + word)
     }
 }
 
@@ -352,10 +321,10 @@ mod tests {
                 && options.allow_other
                 && options.dev
                 && options.suid
-                && !options.exec
+                && options.noexec
                 && options.noatime
         );
-        assert_eq!((options.fsname.as_str(), options.fstype().as_str()), ("/v", "fuse.x.y"));
+        assert_eq!((options.source(), options.fstype().as_str()), ("/v", "fuse.x.y"));
         assert_eq!(options.view, View { uid: Some(7), gid: Some(8), umask: 0o27 });
         assert!(!parsed("ro,rw,suid,nosuid").unwrap().read_only);
         assert_eq!(options.flags(), MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME);
@@ -453,7 +422,7 @@ mod tests {
     #[test]
     fn a_comma_in_the_name_of_the_source_adds_no_option() {
         let options = parsed(r"fsname=/v\,allow_other\,suid\\,default_permissions").unwrap();
-        assert_eq!(options.fsname, r"/v,allow_other,suid\");
+        assert_eq!(options.source(), r"/v,allow_other,suid\");
         assert!(!options.allow_other && !options.suid);
         assert!(!options.data(3, 0o40000, 0, 0).contains("allow_other"));
         let list = options.for_fusermount();
@@ -468,7 +437,7 @@ mod tests {
         fn any_name_of_the_source_survives_escaping(name in "[^\n\0]+") {
             let mut options = MountOptions::default();
             options.parse(&format!("fsname={},ro", escape(&name))).unwrap();
-            prop_assert_eq!(options.fsname, name);
+            prop_assert_eq!(options.source(), name);
             prop_assert!(options.read_only && !options.allow_other);
         }
     }

@@ -126,9 +126,8 @@ impl Plan<'_> {
             found.refuse_mounted()?;
             found.wait_for_last_daemon();
         }
-        if options.fsname == MountOptions::default().fsname {
-            options.fsname = found.dir.to_string_lossy().replace(['\n', '\0'], "?");
-        }
+        let source = || found.dir.to_string_lossy().replace(['\n', '\0'], "?");
+        options.fsname.get_or_insert_with(source);
         if !options.read_only && !found.description.synced && !found.is_shared() {
             sync_folder::hint(&found.dir);
         }
