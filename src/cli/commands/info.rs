@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::cli::args::Info;
 use crate::cli::daemon::registry::Registry;
 use crate::cli::display::{self, JsonPath, path as shown, utc};
+use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
@@ -64,14 +65,7 @@ impl From<Kept> for Journals {
 /// Prints the public facts of a vault, without a secret.
 pub fn run(args: &Info) -> Result<Exit, Failure> {
     let report = Report::of(open::find(&args.vault)?);
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&report)?;
-    } else {
-        report.print(&mut out)?;
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::report(args.json, &report, |out| report.print(out))
 }
 
 impl Report {
@@ -105,7 +99,7 @@ impl Report {
         }
     }
 
-    fn print(&self, out: &mut Out) -> Result<(), Failure> {
+    fn print(&self, out: &mut Out) -> Result<(), Error> {
         let yes = |yes| if yes { "yes" } else { "no" };
         let mut line = |name: &str, value: &dyn std::fmt::Display| {
             out.text(format_args!("{name:<15}{value}\n"))

@@ -34,10 +34,10 @@ pub fn run(args: &Map) -> Result<Exit, Failure> {
         let plain = path.as_os_str().as_bytes();
         open.vault.cipher_path(plain).map_err(open.failed(plain))?
     };
-    let mut out = Out::stdout();
-    out.name(&mapped)?;
-    out.text(format_args!("\n"))?;
-    out.finish()?;
+    Out::print(|out| {
+        out.name(&mapped)?;
+        out.text(format_args!("\n"))
+    })?;
     open.close()?;
     Ok(Exit::Ok)
 }

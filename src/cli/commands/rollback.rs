@@ -173,13 +173,9 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
         export(&open, &notices, dir)?;
     }
     open.close()?;
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&lines)?;
-    } else {
-        lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))?;
-    }
-    out.finish()?;
+    Out::report(args.json, &lines, |out| {
+        lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))
+    })?;
     // Changes that another client may have made are listed, but are not an alarm.
     let omitted = Vault::omitted_by_rollback_memory(&memory).map_err(failed)?;
     if omitted.entries > 0 {

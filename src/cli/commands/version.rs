@@ -69,10 +69,7 @@ pub fn run() -> Result<Exit, Failure> {
             xattrat: kernel::is_since(6, 13),
         },
     };
-    let mut out = Out::stdout();
-    out.json(&report)?;
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::print(|out| out.json(&report))
 }
 
 #[cfg(test)]

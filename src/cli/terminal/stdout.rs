@@ -6,9 +6,12 @@
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
 use anstyle::Style;
+use serde::Serialize;
 
 use crate::cli::display::{self, Line, Shown};
 use crate::cli::error::Error;
+use crate::cli::exit::Exit;
+use crate::cli::report::Failure;
 use crate::cli::terminal::color;
 
 /// Standard output, buffered.
@@ -18,6 +21,23 @@ pub struct Out {
 }
 
 impl Out {
+    /// Writes the whole output of a command.
+    pub fn print(write: impl FnOnce(&mut Out) -> Result<(), Error>) -> Result<Exit, Failure> {
+        let mut out = Out::stdout();
+        write(&mut out)?;
+        out.finish()?;
+        Ok(Exit::Ok)
+    }
+
+    /// Writes the report of a command, as JSON or in words.
+    pub fn report(
+        json: bool,
+        report: &impl Serialize,
+        words: impl FnOnce(&mut Out) -> Result<(), Error>,
+    ) -> Result<Exit, Failure> {
+        Out::print(|out| if json { out.json(report) } else { words(out) })
+    }
+
     /// Takes standard output for this command.
     pub fn stdout() -> Out {
         let stdout = io::stdout();
@@ -54,7 +74,7 @@ impl Out {
     }
 
     /// Writes a value as JSON, and a newline.
-    pub fn json(&mut self, value: &impl serde::Serialize) -> Result<(), Error> {
+    pub fn json(&mut self, value: &impl Serialize) -> Result<(), Error> {
         let text = serde_json::to_string_pretty(value).map_err(|error| failed(error.into()))?;
         self.bytes(display::json(&text).as_bytes())?;
         self.bytes(b"\n")

@@ -87,18 +87,11 @@ pub fn run(args: &Bench) -> Result<Exit, Failure> {
         io_uring,
         advice: advice(io_uring),
     };
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&report)?;
-    } else {
-        report.print(&mut out)?;
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::report(args.json, &report, |out| report.print(out))
 }
 
 impl Report {
-    fn print(&self, out: &mut Out) -> Result<(), Failure> {
+    fn print(&self, out: &mut Out) -> Result<(), Error> {
         let Report { version, processors, aead, hctr2, .. } = self;
         out.text(format_args!(
             "kithfs {version}, {processors} processors, AEAD of {aead}, {hctr2} HCTR2\n"

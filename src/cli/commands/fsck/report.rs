@@ -148,7 +148,7 @@ impl Fault {
         }
     }
 
-    fn print(&self, out: &mut Out, repairs: bool) -> Result<(), Failure> {
+    fn print(&self, out: &mut Out, repairs: bool) -> Result<(), Error> {
         let bytes = |path: &JsonPath| path.0.as_os_str().as_encoded_bytes().to_vec();
         let (plain, cipher) = (bytes(&self.plain), bytes(&self.cipher));
         let class = if self.residue { "left by a crash: " } else { "" };
@@ -295,13 +295,15 @@ impl Report {
     }
 
     pub fn print(&self, json: bool) -> Result<(), Failure> {
-        let mut out = Out::stdout();
-        if json {
-            out.json(self)?;
-            out.finish()?;
-            return Ok(());
+        Out::report(json, self, |out| self.print_words(out))?;
+        if !json {
+            self.print_counts();
         }
-        self.faults.iter().try_for_each(|fault| fault.print(&mut out, self.repairs))?;
+        Ok(())
+    }
+
+    fn print_words(&self, out: &mut Out) -> Result<(), Error> {
+        self.faults.iter().try_for_each(|fault| fault.print(out, self.repairs))?;
         for path in &self.changing {
             let path = path.0.as_os_str().as_encoded_bytes();
             out.text(format_args!(
@@ -315,10 +317,8 @@ impl Report {
         }
         if let Some(left) = self.left.as_ref().filter(|left| !left.is_empty()) {
             out.text(format_args!("left after the repair:\n"))?;
-            left.iter().try_for_each(|fault| fault.print(&mut out, false))?;
+            left.iter().try_for_each(|fault| fault.print(out, false))?;
         }
-        out.finish()?;
-        self.print_counts();
         Ok(())
     }
 

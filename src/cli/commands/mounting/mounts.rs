@@ -20,11 +20,8 @@ pub fn run(args: &Mounts) -> Result<Exit, Failure> {
         }
     };
     let entries = Registry::open().and_then(|registry| registry.live()).map_err(failed)?;
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&entries)?;
-    } else {
-        for entry in &entries {
+    Out::report(args.json, &entries, |out| {
+        entries.iter().try_for_each(|entry| {
             let since = utc(entry.since);
             let read_only = if entry.read_only { ", read-only" } else { "" };
             let over = if entry.io_uring { ", over io_uring" } else { "" };
@@ -32,9 +29,7 @@ pub fn run(args: &Mounts) -> Result<Exit, Failure> {
             out.text(format_args!(
                 "{vault} on {mountpoint} since {since} (process {}{read_only}{over})\n",
                 entry.process.pid
-            ))?;
-        }
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+            ))
+        })
+    })
 }

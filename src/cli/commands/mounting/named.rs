@@ -131,18 +131,13 @@ fn list(json: bool) -> Result<Exit, Failure> {
     let all = named::load()?;
     report_wrong_options(&all);
     let lines: Vec<Line> = all.into_iter().map(line).collect();
-    let mut out = Out::stdout();
-    if json {
-        out.json(&lines)?;
-    } else {
-        for line in &lines {
+    Out::report(json, &lines, |out| {
+        lines.iter().try_for_each(|line| {
             let (vault, mountpoint) = (shown(&line.vault.0), shown(&line.mountpoint.0));
             let options: String = line.options.iter().map(|option| format!(" {option}")).collect();
-            out.text(format_args!("{}: {vault} on {mountpoint}{options}\n", line.name))?;
-        }
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+            out.text(format_args!("{}: {vault} on {mountpoint}{options}\n", line.name))
+        })
+    })
 }
 
 /// Returns the arguments of `kithfs mount` that open a named vault. The settings `over` go before

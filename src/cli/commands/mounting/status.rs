@@ -11,7 +11,7 @@ use super::open_vaults::mounted;
 use crate::cli::args::named::Status;
 use crate::cli::control;
 use crate::cli::daemon::registry::{Entry, Registry};
-use crate::cli::display::{JsonPath, path as shown, utc};
+use crate::cli::display::{JsonPath, count, path as shown, utc};
 use crate::cli::exit::Exit;
 use crate::cli::report::{Failure, warn};
 use crate::cli::terminal::stdout::Out;
@@ -59,14 +59,9 @@ pub fn run(args: &Status) -> Result<Exit, Failure> {
         let others = live.into_iter().filter(|entry| !seen.contains(&entry.process.pid));
         lines.extend(others.map(|entry| look(None, Some(entry))));
     }
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&lines)?;
-    } else {
-        lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))?;
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::report(args.json, &lines, |out| {
+        lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))
+    })
 }
 
 /// Collects what can be known of a vault without its keys, and what its daemon knows.
@@ -127,14 +122,6 @@ fn conflict_copies(dir: &Path) -> u64 {
     count
 }
 
-fn counted(count: u64, one: &str, many: &str) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some(format!("1 {one}")),
-        count => Some(format!("{count} {many}")),
-    }
-}
-
 impl Line {
     fn text(&self) -> String {
         let place = |path: &Option<JsonPath>| {
@@ -155,13 +142,13 @@ impl Line {
             let idle = humantime::format_duration(Duration::from_secs(idle));
             parts.push(format!("unused for {idle}"));
         }
-        let many = |count: Option<usize>| count.unwrap_or(0) as u64;
-        let files = counted(many(self.unsynced_files), "file", "files");
+        let some = |number: u64, one| (number > 0).then(|| count(number, one));
+        let many = |number: Option<usize>| number.unwrap_or(0) as u64;
+        let files = some(many(self.unsynced_files), "file");
         parts.extend(files.map(|files| format!("{files} not yet synced to disk")));
-        parts.extend(counted(many(self.forks), "fork", "forks"));
-        parts.extend(counted(many(self.rollback_alarms), "rollback alarm", "rollback alarms"));
-        let copies = self.conflict_copies.unwrap_or(0);
-        parts.extend(counted(copies, "conflict copy", "conflict copies"));
+        parts.extend(some(many(self.forks), "fork"));
+        parts.extend(some(many(self.rollback_alarms), "rollback alarm"));
+        parts.extend(some(self.conflict_copies.unwrap_or(0), "conflict copy"));
         format!("{name}{vault}: {}", parts.join(", "))
     }
 }

@@ -98,10 +98,7 @@ impl Row<'_> {
 fn list(args: &ContactList) -> Result<Exit, Failure> {
     let contacts = contacts::load()?;
     let rows: Vec<Row<'_>> = contacts.all().iter().map(Row::of).collect();
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&rows)?;
-    } else {
+    Out::report(args.json, &rows, |out| {
         for Row { name, state, fingerprint, offered_fingerprint, .. } in &rows {
             out.state(state, 8)?;
             out.text(format_args!("  {fingerprint}  {}\n", Shown(name.as_bytes())))?;
@@ -113,9 +110,8 @@ fn list(args: &ContactList) -> Result<Exit, Failure> {
                 ))?;
             }
         }
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+        Ok(())
+    })
 }
 
 fn verify(args: &ContactVerify) -> Result<Exit, Failure> {

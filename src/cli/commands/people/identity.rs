@@ -114,14 +114,12 @@ fn name(args: &IdentityName) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     match own_name::chosen()? {
-        Some(name) => {
-            let mut out = Out::stdout();
-            out.text(format_args!("{}\n", Shown(name.as_bytes())))?;
-            out.finish()?;
+        Some(name) => Out::print(|out| out.text(format_args!("{}\n", Shown(name.as_bytes())))),
+        None => {
+            note("you have chosen no name: kithfs identity name NAME");
+            Ok(Exit::Ok)
         }
-        None => note("you have chosen no name: kithfs identity name NAME"),
     }
-    Ok(Exit::Ok)
 }
 
 /// Returns the public key of the identity at `path`, proven if others could have written it.
@@ -168,10 +166,7 @@ fn show(args: &IdentityShow) -> Result<Exit, Failure> {
 
 fn export(args: &IdentityShow) -> Result<Exit, Failure> {
     let public = public(&args.of.path()?, &args.secret)?;
-    let mut out = Out::stdout();
-    out.text(format_args!("{public}\n"))?;
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::print(|out| out.text(format_args!("{public}\n")))
 }
 
 /// Returns the key as a QR code of half blocks. Capitals take less space, and readers of keys

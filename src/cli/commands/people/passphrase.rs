@@ -373,10 +373,7 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
             }
         })
         .collect();
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&slots)?;
-    } else {
+    Out::report(args.json, &slots, |out| {
         for Slot { slot, kind, label, created, memory_kib, passes, .. } in &slots {
             let created = utc(i64::try_from(*created).unwrap_or(i64::MAX));
             out.text(format_args!("{slot:>3}  {kind:<13}  {created}"))?;
@@ -392,7 +389,6 @@ fn list(args: &PassphraseList<impl Owner>) -> Result<Exit, Failure> {
             }
             out.text(format_args!("\n"))?;
         }
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+        Ok(())
+    })
 }

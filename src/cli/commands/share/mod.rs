@@ -30,7 +30,7 @@ use crate::cli::terminal::stdout::Out;
 use crate::cli::user::{contacts, own_name};
 use crate::cli::vaults::open::Purpose;
 use crate::roster::contacts::Trust;
-use crate::roster::{Contacts, Member, PublicIdentity, Role, base32};
+use crate::roster::{Contacts, Member, Pin, PublicIdentity, Role, base32};
 use crate::vault::{LogEntry, LogKind, Pending, ShareInfo};
 
 /// Runs one of the commands.
@@ -326,31 +326,23 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
         Connection::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
     let info = connection.share()?;
     let people = People::of(&info)?;
-    let members = rows(&people, &info.members);
-    let signer = people.signer(&info.signer, &info.members);
     // in its first epoch nothing is older
     let left = if info.epoch > 1 { connection.pending()? } else { Pending::default() };
-    let mut out = Out::stdout();
-    if args.json {
-        let heads = info
-            .heads
-            .iter()
-            .map(|head| Head { sequence: head.sequence, hash: hex::encode(head.hash) })
-            .collect();
-        out.json(&Listing {
-            share: hex::encode(info.share),
-            signed: info.signed,
-            isolated: info.isolated,
-            epoch: info.epoch,
-            heads,
-            signer,
-            time: info.time,
-            role: info.own_role.name(),
-            pending: reseal::Left::from(&left),
-            members,
-        })?;
-    } else {
-        out.text(format_args!("share  {}\n", hex::encode(info.share)))?;
+    let head = |head: &Pin| Head { sequence: head.sequence, hash: hex::encode(head.hash) };
+    let listing = Listing {
+        share: hex::encode(info.share),
+        signed: info.signed,
+        isolated: info.isolated,
+        epoch: info.epoch,
+        heads: info.heads.iter().map(head).collect(),
+        signer: people.signer(&info.signer, &info.members),
+        time: info.time,
+        role: info.own_role.name(),
+        pending: reseal::Left::from(&left),
+        members: rows(&people, &info.members),
+    };
+    Out::report(args.json, &listing, |out| {
+        out.text(format_args!("share  {}\n", listing.share))?;
         out.text(format_args!("epoch  {}\n", info.epoch))?;
         let opened = info.heads.len() - info.unopened;
         for (n, head) in info.heads.iter().enumerate() {
@@ -362,7 +354,7 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
             ))?;
         }
         let time = utc(i64::try_from(info.time).unwrap_or(i64::MAX));
-        out.text(format_args!("signed {time} by {}\n", Shown(signer.as_bytes())))?;
+        out.text(format_args!("signed {time} by {}\n", Shown(listing.signer.as_bytes())))?;
         if info.epoch > 1 {
             out.text(format_args!("older  {}\n", reseal::in_words(&left)))?;
         }
@@ -373,13 +365,11 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
             ))?;
         }
         out.text(format_args!("\n"))?;
-        print(&mut out, &members)?;
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+        print(out, &listing.members)
+    })
 }
 
-fn print(out: &mut Out, members: &[Row]) -> Result<(), Failure> {
+fn print(out: &mut Out, members: &[Row]) -> Result<(), Error> {
     for Row { name, role, state, fingerprint, .. } in members {
         out.text(format_args!("{role:<6}  "))?;
         out.state(state, 8)?;
@@ -398,14 +388,7 @@ pub fn who_can_read(args: &ShareList) -> Result<Exit, Failure> {
         );
     }
     let members = rows(&People::of(&info)?, &[&info.members[..], &info.elsewhere].concat());
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&members)?;
-    } else {
-        print(&mut out, &members)?;
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::report(args.json, &members, |out| print(out, &members))
 }
 
 fn log(args: &ShareLog) -> Result<Exit, Failure> {
@@ -415,31 +398,24 @@ fn log(args: &ShareLog) -> Result<Exit, Failure> {
     let people = People::of(&connection.share()?)?;
     // The signer may have been removed since.
     let mut seen: Vec<Member> = Vec::new();
-    let mut out = Out::stdout();
-    for entry in &log {
-        if let Some(changes) = &entry.changes {
-            seen.extend(
-                changes
-                    .added
-                    .iter()
-                    .filter(|member| !seen.iter().any(|m| m.public == member.public))
-                    .cloned()
-                    .collect::<Vec<_>>(),
-            );
-        }
-        let time = utc(i64::try_from(entry.time).unwrap_or(i64::MAX));
-        let by = people.signer(&entry.signer, &seen);
-        let what = what(entry, &people);
-        out.text(format_args!(
-            "{:>4}  {time}  epoch {:<3}  {}: {}\n",
-            entry.head.sequence,
-            entry.epoch,
-            Shown(by.as_bytes()),
-            what
-        ))?;
-    }
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::print(|out| {
+        log.iter().try_for_each(|entry| {
+            for member in entry.changes.iter().flat_map(|changes| &changes.added) {
+                if !seen.iter().any(|other| other.public == member.public) {
+                    seen.push(member.clone());
+                }
+            }
+            let time = utc(i64::try_from(entry.time).unwrap_or(i64::MAX));
+            let by = people.signer(&entry.signer, &seen);
+            out.text(format_args!(
+                "{:>4}  {time}  epoch {:<3}  {}: {}\n",
+                entry.head.sequence,
+                entry.epoch,
+                Shown(by.as_bytes()),
+                what(entry, &people)
+            ))
+        })
+    })
 }
 
 /// Describes a change.
@@ -521,9 +497,7 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     let member = member(&info, &contacts::load()?, name, &path)?;
     let invitation = connection.invite(&member.public.sign)?;
     if to_stdout {
-        let mut out = Out::stdout();
-        out.bytes(&invitation)?;
-        out.finish()?;
+        Out::print(|out| out.bytes(&invitation))?;
     } else {
         replace(&args.output, &invitation, |written| {
             if written == invitation {

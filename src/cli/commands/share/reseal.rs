@@ -117,13 +117,8 @@ pub fn rekey(args: &ShareRekey) -> Result<Exit, Failure> {
     if !args.status && !args.json {
         return Ok(tell(&left, args.eager));
     }
-    let mut out = Out::stdout();
-    if args.json {
-        out.json(&Left::from(&left))?;
-    } else {
-        out.text(format_args!("{}\n", in_words(&left)))?;
-    }
-    out.finish()?;
+    let words = |out: &mut Out| out.text(format_args!("{}\n", in_words(&left)));
+    Out::report(args.json, &Left::from(&left), words)?;
     Ok(if args.status || left.is_done(args.eager) && left.skipped == 0 {
         Exit::Ok
     } else {
