@@ -15,7 +15,7 @@ use crate::cli::terminal::stdout::Out;
 
 /// Prints a completion script.
 pub fn completion(args: &Completion) -> Result<Exit, Failure> {
-    print(completion::script(args.shell).as_bytes())
+    Out::print(|out| out.bytes(completion::script(args.shell).as_bytes()))
 }
 
 /// Files of the program, for the manual pages.
@@ -127,7 +127,7 @@ fn complete(page: &str, name: &str) -> String {
         rows.iter().map(|(term, what)| ((*term).to_owned(), *what)).collect()
     };
     let codes: Vec<(String, &str)> =
-        Exit::ALL.iter().map(|exit| (exit.code().to_string(), exit.meaning())).collect();
+        Exit::ALL.iter().map(|(exit, meaning)| (exit.code().to_string(), *meaning)).collect();
     [
         page.to_owned(),
         entries("\"MOUNT(8) AND FSTAB\"", &owned(if name == "mount" { HELPER } else { &[] })),
@@ -147,14 +147,7 @@ fn roff(text: &str) -> String {
 
 /// Prints the table of exit codes.
 pub fn exit_codes() -> Result<Exit, Failure> {
-    print(Exit::markdown_table().as_bytes())
-}
-
-fn print(bytes: &[u8]) -> Result<Exit, Failure> {
-    let mut out = Out::stdout();
-    out.bytes(bytes)?;
-    out.finish()?;
-    Ok(Exit::Ok)
+    Out::print(|out| out.bytes(Exit::markdown_table().as_bytes()))
 }
 
 #[cfg(test)]
