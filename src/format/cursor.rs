@@ -23,11 +23,6 @@ macro_rules! read_integer {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader over `bytes` whose errors name "structure".
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self::named("structure", bytes)
-    }
-
     /// Creates a reader over `bytes` whose errors name `what`.
     pub fn named(what: &'static str, bytes: &'a [u8]) -> Self {
         Self { what, rest: bytes }
@@ -193,13 +188,14 @@ mod tests {
     #[test]
     fn each_failure_has_its_kind() {
         use FormatErrorKind::*;
-        assert_eq!(Reader::new(&[1]).u16().unwrap_err().kind(), Truncated);
-        assert_eq!(Reader::new(&[1]).bytes(usize::MAX).unwrap_err().kind(), Truncated);
-        assert_eq!(Reader::new(&[1]).finish().unwrap_err().kind(), Trailing);
-        assert_eq!(Reader::new(b"MA").magic(b"MAGI").unwrap_err().kind(), Truncated);
-        assert_eq!(Reader::new(b"MX").magic(b"MAGI").unwrap_err().kind(), Magic);
-        assert_eq!(Reader::new(&[2, 1]).version(1).unwrap_err().kind(), Version(258));
-        assert_eq!(Reader::new(&[0, 1]).zeros(2).unwrap_err().kind(), Flags(0));
+        let reader = |bytes: &'static [u8]| Reader::named("structure", bytes);
+        assert_eq!(reader(&[1]).u16().unwrap_err().kind(), Truncated);
+        assert_eq!(reader(&[1]).bytes(usize::MAX).unwrap_err().kind(), Truncated);
+        assert_eq!(reader(&[1]).finish().unwrap_err().kind(), Trailing);
+        assert_eq!(reader(b"MA").magic(b"MAGI").unwrap_err().kind(), Truncated);
+        assert_eq!(reader(b"MX").magic(b"MAGI").unwrap_err().kind(), Magic);
+        assert_eq!(reader(&[2, 1]).version(1).unwrap_err().kind(), Version(258));
+        assert_eq!(reader(&[0, 1]).zeros(2).unwrap_err().kind(), Flags(0));
         assert_eq!(
             Reader::named("file header", &[1]).finish().unwrap_err().to_string(),
             "file header has bytes after its end"
@@ -208,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_failed_read_takes_nothing() {
-        let mut r = Reader::new(&[1, 2, 3]);
+        let mut r = Reader::named("structure", &[1, 2, 3]);
         assert!(r.u32().is_err());
         assert_eq!(r.remaining(), 3);
         assert_eq!(r.bytes(3).unwrap(), &[1, 2, 3]);

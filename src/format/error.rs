@@ -31,24 +31,6 @@ pub enum FormatErrorKind {
     Unauthentic,
 }
 
-impl FormatErrorKind {
-    /// Returns a stable word for the kind, as the golden vectors spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Truncated => "truncated",
-            Self::Trailing => "trailing",
-            Self::Magic => "magic",
-            Self::Version(_) => "version",
-            Self::Suite(_) => "suite",
-            Self::Flags(_) => "flags",
-            Self::Range => "range",
-            Self::Order => "order",
-            Self::Encoding => "encoding",
-            Self::Unauthentic => "unauthentic",
-        }
-    }
-}
-
 impl fmt::Display for FormatErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

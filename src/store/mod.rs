@@ -17,7 +17,6 @@ pub mod fault;
 pub mod mem;
 pub mod os;
 
-mod call;
 mod name;
 mod path_handles;
 mod replace;
@@ -25,7 +24,8 @@ mod replace;
 #[cfg(test)]
 mod conformance;
 
-pub use call::Call;
+#[cfg(any(test, feature = "test-doubles"))]
+pub use fault::Call;
 pub use path_handles::PathHandles;
 pub use replace::{ReplaceError, replace};
 
@@ -205,11 +205,6 @@ impl Span {
     /// Returns the range of one offset.
     pub const fn one(offset: u64) -> Span {
         Span { first: offset, last: offset }
-    }
-
-    /// Returns whether two ranges have an offset in common.
-    pub fn overlaps(&self, other: &Span) -> bool {
-        self.first <= other.last && other.first <= self.last
     }
 }
 

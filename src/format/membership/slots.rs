@@ -82,6 +82,7 @@ fn fetch(read: &mut ReadAt<'_>, at: usize, buf: &mut [u8]) -> Result<(), BlockEr
 }
 
 /// Returns a reader over a block that is in memory.
+#[cfg(any(test, feature = "test-doubles"))]
 pub fn slice_reader(bytes: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> + '_ {
     move |at, buf| {
         let from = usize::try_from(at)

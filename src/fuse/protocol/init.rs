@@ -136,7 +136,10 @@ pub fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::protocol::abi::u16_at;
+
+    fn u16_at(bytes: &[u8], at: usize) -> u16 {
+        u16::from_ne_bytes(bytes[at..at + 2].try_into().unwrap())
+    }
 
     fn offer(minor: u32, flags: u64) -> Vec<u8> {
         let words = [7, minor, 128 << 10, flags as u32, (flags >> 32) as u32];

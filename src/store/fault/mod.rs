@@ -29,6 +29,7 @@
 //! * Locks can behave differently from those of the store ([`Locks`]), for example as on a network
 //!   filesystem. The plan can also imitate a store behind FUSE ([`FaultPlan::come_through_fuse`]).
 
+mod call;
 mod plan;
 
 use std::any::Any;
@@ -38,11 +39,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+pub use call::Call;
 pub use plan::{Calls, Fault, FaultPlan, Locks, When};
 
 use super::{
-    Access, Allocate, Call, Dir, DirEntry, File, Kind, Lock, RenameMode, Seek, SetTime, Space,
-    Span, Stat,
+    Access, Allocate, Dir, DirEntry, File, Kind, Lock, RenameMode, Seek, SetTime, Space, Span, Stat,
 };
 
 /// A store behind a plan.

@@ -41,6 +41,11 @@ pub(super) struct State {
     spans: BTreeMap<Ino, Vec<(HandleId, Lock, Span)>>,
 }
 
+/// Returns whether two ranges have an offset in common.
+fn overlap(a: &Span, b: &Span) -> bool {
+    a.first <= b.last && b.first <= a.last
+}
+
 impl State {
     pub(super) fn new(capacity: Option<u64>) -> State {
         State {
@@ -337,7 +342,7 @@ impl State {
         let spans = self.spans.get(&ino)?;
         let conflicts = |(holder, held, at): &&(HandleId, Lock, Span)| {
             *holder != handle
-                && at.overlaps(&span)
+                && overlap(at, &span)
                 && (lock == Lock::Exclusive || *held == Lock::Exclusive)
         };
         spans.iter().find(conflicts).map(|&(_, held, at)| (held, at))
@@ -356,7 +361,7 @@ impl State {
         }
         let spans = self.spans.entry(ino).or_default();
         let (own, mut rest): (Vec<_>, Vec<_>) =
-            spans.drain(..).partition(|(holder, _, at)| *holder == handle && at.overlaps(&span));
+            spans.drain(..).partition(|(holder, _, at)| *holder == handle && overlap(at, &span));
         for (_, held, at) in own {
             if at.first < span.first {
                 rest.push((handle, held, Span { first: at.first, last: span.first - 1 }));

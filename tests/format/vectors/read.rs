@@ -52,8 +52,11 @@ pub const STRUCTURES: [&str; 19] = [
 type Fields = BTreeMap<String, String>;
 type Outcome = Result<Fields, String>;
 
+/// Returns the word for the kind of an error, as the vectors spell it: without the value that was
+/// found.
 fn kind(error: FormatError) -> String {
-    error.kind().name().to_owned()
+    let kind = format!("{:?}", error.kind()).to_lowercase();
+    kind.split('(').next().unwrap_or_default().to_owned()
 }
 
 fn fields<const N: usize>(list: [(&str, String); N]) -> Fields {

@@ -226,7 +226,6 @@ pub mod init_flag {
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    pub const ASYNC_DIO: u64 = 1 << 15;
     pub const WRITEBACK_CACHE: u64 = 1 << 16;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const POSIX_ACL: u64 = 1 << 20;
@@ -312,13 +311,8 @@ pub fn fixed_len(operation: u32) -> usize {
     }
 }
 
-/// Returns the two bytes at `at`. Like the other readers and writers here, it panics if `bytes` is
+/// Returns the four bytes at `at`. Like the other readers and writers here, it panics if `bytes` is
 /// too short: callers check the length once before.
-pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
-}
-
-/// Returns the four bytes at `at`.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }

@@ -99,7 +99,6 @@ const FLAGS: &[(&str, u64)] = &[
     ("FUSE_POSIX_ACL", init_flag::POSIX_ACL),
     ("FUSE_DO_READDIRPLUS", init_flag::DO_READDIRPLUS),
     ("FUSE_READDIRPLUS_AUTO", init_flag::READDIRPLUS_AUTO),
-    ("FUSE_ASYNC_DIO", init_flag::ASYNC_DIO),
     ("FUSE_WRITEBACK_CACHE", init_flag::WRITEBACK_CACHE),
     ("FUSE_DIRECT_IO_ALLOW_MMAP", init_flag::DIRECT_IO_ALLOW_MMAP),
     ("FUSE_AUTO_INVAL_DATA", init_flag::AUTO_INVAL_DATA),

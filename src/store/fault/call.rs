@@ -1,4 +1,4 @@
-//! The calls of [`Dir`](super::Dir) and [`File`](super::File), for code that counts, watches or
+//! The calls of [`Dir`](crate::store::Dir) and [`File`](crate::store::File), for code that counts, watches or
 //! fails them.
 
 /// A call to the store. Calls that differ only in how the object is named (entry, directory itself,
