@@ -66,160 +66,56 @@ pub struct Range {
 }
 
 /// The operation and its arguments. Names are single components without a zero byte.
+///
+/// * `BatchForget`: pairs of node and count, not parsed.
+/// * `handle` of `GetAttr`: the file is named through a descriptor; `opened` of `SetAttr` likewise.
+/// * `kill`: suid and sgid must be cleared. `held`: the data is from the kernel's writeback cache.
+/// * `owner` of `Flush`: of the locks that the program loses by closing a descriptor.
+/// * `wait` of `SetLk`: until the lock is granted.
+/// * `Destroy` ends a filesystem on a block device, and is never sent to kithfs. `NotifyReply` answers
+///   a notification that is never sent.
+/// * `Unknown`: not supported. It is answered with `ENOSYS`, so the kernel does not send it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the method of Operations of that name, with its arguments")]
 pub enum Call<'a> {
-    Lookup {
-        name: &'a [u8],
-    },
-    Forget {
-        count: u64,
-    },
-    /// Pairs of node and count, not parsed.
-    BatchForget {
-        pairs: &'a [u8],
-    },
-    /// `handle`: through a descriptor.
-    GetAttr {
-        handle: Option<Handle>,
-    },
-    /// `opened`: through a handle.
-    SetAttr {
-        set: SetAttr,
-        opened: bool,
-    },
+    Lookup { name: &'a [u8] },
+    Forget { count: u64 },
+    BatchForget { pairs: &'a [u8] },
+    GetAttr { handle: Option<Handle> },
+    SetAttr { set: SetAttr, opened: bool },
     ReadLink,
-    Symlink {
-        name: &'a [u8],
-        target: &'a [u8],
-    },
-    MkNod {
-        name: &'a [u8],
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-    },
-    MkDir {
-        name: &'a [u8],
-        mode: u32,
-        umask: u32,
-    },
-    Unlink {
-        name: &'a [u8],
-    },
-    RmDir {
-        name: &'a [u8],
-    },
-    Rename {
-        name: &'a [u8],
-        new_parent: NodeId,
-        new_name: &'a [u8],
-        flags: u32,
-    },
-    Link {
-        node: NodeId,
-        name: &'a [u8],
-    },
-    /// `kill`: suid and sgid must be cleared.
-    Open {
-        flags: i32,
-        kill: bool,
-    },
-    Create {
-        name: &'a [u8],
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        kill: bool,
-    },
+    Symlink { name: &'a [u8], target: &'a [u8] },
+    MkNod { name: &'a [u8], mode: u32, umask: u32, rdev: u32 },
+    MkDir { name: &'a [u8], mode: u32, umask: u32 },
+    Unlink { name: &'a [u8] },
+    RmDir { name: &'a [u8] },
+    Rename { name: &'a [u8], new_parent: NodeId, new_name: &'a [u8], flags: u32 },
+    Link { node: NodeId, name: &'a [u8] },
+    Open { flags: i32, kill: bool },
+    Create { name: &'a [u8], mode: u32, umask: u32, flags: i32, kill: bool },
     Read(Range),
-    Write {
-        handle: Handle,
-        offset: u64,
-        data: &'a [u8],
-        kill: bool,
-        /// The data is from the kernel's writeback cache.
-        held: bool,
-    },
+    Write { handle: Handle, offset: u64, data: &'a [u8], kill: bool, held: bool },
     StatFs,
-    Release {
-        handle: Handle,
-    },
-    Fsync {
-        handle: Handle,
-        data_only: bool,
-    },
-    SetXattr {
-        name: &'a [u8],
-        value: &'a [u8],
-        flags: i32,
-    },
-    GetXattr {
-        name: &'a [u8],
-        size: usize,
-    },
-    ListXattr {
-        size: usize,
-    },
-    RemoveXattr {
-        name: &'a [u8],
-    },
-    /// `owner`: of the locks that the program loses by closing a descriptor.
-    Flush {
-        handle: Handle,
-        owner: u64,
-    },
-    GetLk {
-        handle: Handle,
-        request: LockRequest,
-    },
-    /// `wait`: until the lock is granted.
-    SetLk {
-        handle: Handle,
-        request: LockRequest,
-        wait: bool,
-    },
+    Release { handle: Handle },
+    Fsync { handle: Handle, data_only: bool },
+    SetXattr { name: &'a [u8], value: &'a [u8], flags: i32 },
+    GetXattr { name: &'a [u8], size: usize },
+    ListXattr { size: usize },
+    RemoveXattr { name: &'a [u8] },
+    Flush { handle: Handle, owner: u64 },
+    GetLk { handle: Handle, request: LockRequest },
+    SetLk { handle: Handle, request: LockRequest, wait: bool },
     OpenDir,
-    ReadDir {
-        range: Range,
-        plus: bool,
-    },
-    ReleaseDir {
-        handle: Handle,
-    },
-    FsyncDir {
-        handle: Handle,
-        data_only: bool,
-    },
-    Access {
-        mask: i32,
-    },
-    Interrupt {
-        unique: u64,
-    },
-    Allocate {
-        handle: Handle,
-        offset: u64,
-        len: u64,
-        mode: i32,
-    },
-    Seek {
-        handle: Handle,
-        offset: i64,
-        whence: i32,
-    },
-    Copy {
-        from: FileRange,
-        to_node: NodeId,
-        to: FileRange,
-        len: u64,
-    },
-    /// Ends a filesystem on a block device. It is never sent to kithfs.
+    ReadDir { range: Range, plus: bool },
+    ReleaseDir { handle: Handle },
+    FsyncDir { handle: Handle, data_only: bool },
+    Access { mask: i32 },
+    Interrupt { unique: u64 },
+    Allocate { handle: Handle, offset: u64, len: u64, mode: i32 },
+    Seek { handle: Handle, offset: i64, whence: i32 },
+    Copy { from: FileRange, to_node: NodeId, to: FileRange, len: u64 },
     Destroy,
-    /// An answer to a notification that is never sent.
     NotifyReply,
-    /// An operation that is not supported. It is answered with `ENOSYS`, so the kernel does not send
-    /// it again.
     Unknown,
 }
 

@@ -13,22 +13,22 @@ pub const MAJOR: u32 = 7;
 /// The newest minor version that is known here: the one that brought io_uring.
 pub const MINOR: u32 = 42;
 
-/// A structure of the protocol: its length, and its fields as constants with their offsets.
-macro_rules! layout {
-    ($(#[$doc:meta])* $module:ident, $kernel:literal, { $($field:ident: $len:literal),+ $(,)? }) => {
+/// Structures of the protocol: the length of each, and its fields as constants with their offsets.
+macro_rules! layouts {
+    ($($(#[$doc:meta])* $module:ident, $kernel:literal, { $($field:ident: $len:literal),+ })+) => {$(
         $(#[$doc])*
         #[allow(dead_code, missing_docs, reason = "a layout names every field; their meaning is the kernel's")]
         pub mod $module {
-            layout!(@at 0usize, $($field: $len,)+);
+            layouts!(@at 0usize, $($field: $len,)+);
             /// Name, fields and lengths, to be compared with the kernel's header.
             #[cfg(test)]
             pub const TABLE: (&str, &[(&str, usize)]) = ($kernel, &[$((stringify!($field), $len)),+]);
         }
-    };
+    )+};
     (@at $at:expr, $field:ident: $len:literal, $($rest:tt)*) => {
         #[allow(non_upper_case_globals, reason = "the names are the kernel's")]
         pub const $field: usize = $at;
-        layout!(@at $at + $len, $($rest)*);
+        layouts!(@at $at + $len, $($rest)*);
     };
     (@at $at:expr,) => {
         /// Length in bytes.
@@ -36,131 +36,73 @@ macro_rules! layout {
     };
 }
 
-layout!(
+layouts! {
     /// What each request begins with.
     in_header, "fuse_in_header", { len: 4, opcode: 4, unique: 8, nodeid: 8, uid: 4, gid: 4, pid: 4, total_extlen: 2, padding: 2 }
-);
-layout!(
     /// INIT.
     init_in, "fuse_init_in", { major: 4, minor: 4, max_readahead: 4, flags: 4, flags2: 4, unused: 44 }
-);
-layout!(
     /// The answer to INIT.
     init_out, "fuse_init_out",
     { major: 4, minor: 4, max_readahead: 4, flags: 4, max_background: 2, congestion_threshold: 2, max_write: 4, time_gran: 4,
       max_pages: 2, map_alignment: 2, flags2: 4, unused: 28 }
-);
-layout!(
     /// FORGET.
     forget_in, "fuse_forget_in", { nlookup: 8 }
-);
-layout!(
     /// BATCH_FORGET; `count` times [`forget_one`] follow.
     batch_forget_in, "fuse_batch_forget_in", { count: 4, dummy: 4 }
-);
-layout!(
     /// One of BATCH_FORGET.
     forget_one, "fuse_forget_one", { nodeid: 8, nlookup: 8 }
-);
-layout!(
     /// GETATTR.
     getattr_in, "fuse_getattr_in", { getattr_flags: 4, dummy: 4, fh: 8 }
-);
-layout!(
     /// SETATTR.
     setattr_in, "fuse_setattr_in",
     { valid: 4, padding: 4, fh: 8, size: 8, lock_owner: 8, atime: 8, mtime: 8, ctime: 8, atimensec: 4, mtimensec: 4, ctimensec: 4,
       mode: 4, unused4: 4, uid: 4, gid: 4, unused5: 4 }
-);
-layout!(
     /// MKNOD; the name follows.
     mknod_in, "fuse_mknod_in", { mode: 4, rdev: 4, umask: 4, padding: 4 }
-);
-layout!(
     /// MKDIR; the name follows.
     mkdir_in, "fuse_mkdir_in", { mode: 4, umask: 4 }
-);
-layout!(
     /// RENAME; both names follow.
     rename_in, "fuse_rename_in", { newdir: 8 }
-);
-layout!(
     /// RENAME2; both names follow.
     rename2_in, "fuse_rename2_in", { newdir: 8, flags: 4, padding: 4 }
-);
-layout!(
     /// LINK; the name follows.
     link_in, "fuse_link_in", { oldnodeid: 8 }
-);
-layout!(
     /// OPEN and OPENDIR.
     open_in, "fuse_open_in", { flags: 4, open_flags: 4 }
-);
-layout!(
     /// CREATE; the name follows.
     create_in, "fuse_create_in", { flags: 4, mode: 4, umask: 4, open_flags: 4 }
-);
-layout!(
     /// READ, READDIR and READDIRPLUS.
     read_in, "fuse_read_in", { fh: 8, offset: 8, size: 4, read_flags: 4, lock_owner: 8, flags: 4, padding: 4 }
-);
-layout!(
     /// WRITE; the data follows.
     write_in, "fuse_write_in", { fh: 8, offset: 8, size: 4, write_flags: 4, lock_owner: 8, flags: 4, padding: 4 }
-);
-layout!(
     /// RELEASE and RELEASEDIR.
     release_in, "fuse_release_in", { fh: 8, flags: 4, release_flags: 4, lock_owner: 8 }
-);
-layout!(
     /// FLUSH.
     flush_in, "fuse_flush_in", { fh: 8, unused: 4, padding: 4, lock_owner: 8 }
-);
-layout!(
     /// FSYNC and FSYNCDIR.
     fsync_in, "fuse_fsync_in", { fh: 8, fsync_flags: 4, padding: 4 }
-);
-layout!(
     /// GETXATTR and LISTXATTR; GETXATTR's name follows.
     getxattr_in, "fuse_getxattr_in", { size: 4, padding: 4 }
-);
-layout!(
     /// ACCESS.
     access_in, "fuse_access_in", { mask: 4, padding: 4 }
-);
-layout!(
     /// INTERRUPT.
     interrupt_in, "fuse_interrupt_in", { unique: 8 }
-);
-layout!(
     /// A lock on a range.
     file_lock, "fuse_file_lock", { start: 8, end: 8, r#type: 4, pid: 4 }
-);
-layout!(
     /// GETLK, SETLK and SETLKW; `lk` is a [`file_lock`].
     lk_in, "fuse_lk_in", { fh: 8, owner: 8, lk: 24, lk_flags: 4, padding: 4 }
-);
-layout!(
     /// FALLOCATE.
     fallocate_in, "fuse_fallocate_in", { fh: 8, offset: 8, length: 8, mode: 4, padding: 4 }
-);
-layout!(
     /// LSEEK.
     lseek_in, "fuse_lseek_in", { fh: 8, offset: 8, whence: 4, padding: 4 }
-);
-layout!(
     /// COPY_FILE_RANGE.
     copy_in, "fuse_copy_file_range_in", { fh_in: 8, off_in: 8, nodeid_out: 8, fh_out: 8, off_out: 8, len: 8, flags: 8 }
-);
-layout!(
     /// The answer to STATFS.
     statfs_out, "fuse_kstatfs",
     { blocks: 8, bfree: 8, bavail: 8, files: 8, ffree: 8, bsize: 4, namelen: 4, frsize: 4, padding: 4, spare: 24 }
-);
-layout!(
     /// Over io_uring: what goes with a request beside the structures of the protocol.
     ring_in_out, "fuse_uring_ent_in_out", { flags: 8, commit_id: 8, payload_sz: 4, padding: 4, reserved: 8 }
-);
+}
 
 /// Length of SETXATTR's structure as long as `FUSE_SETXATTR_EXT` is not agreed on
 /// (`FUSE_COMPAT_SETXATTR_IN_SIZE`): size, flags.
