@@ -41,6 +41,16 @@ enum Way {
     Daemon(PathBuf),
 }
 
+/// Takes what a reply of one kind has; any other does not match the question.
+macro_rules! answer {
+    ($reply:expr, $kind:ident) => {
+        match $reply? {
+            Reply::$kind(answer) => Ok(answer),
+            _ => Err(other()),
+        }
+    };
+}
+
 /// Resolves symlinks in the existing part of a path.
 fn resolve(given: &Path) -> PathBuf {
     let absolute = std::path::absolute(given).unwrap_or_else(|_| given.to_owned());
@@ -91,10 +101,7 @@ fn socket(entry: &Entry) -> Option<PathBuf> {
 /// # Errors
 /// The daemon does not answer, or is one of another version.
 pub fn status(entry: &Entry) -> Result<Status, Failure> {
-    match ask_mount(entry, What::Status)? {
-        Reply::Status(status) => Ok(status),
-        _ => Err(other()),
-    }
+    answer!(ask_mount(entry, What::Status), Status)
 }
 
 /// Asks the daemon of a mount how often its store has answered.
@@ -102,10 +109,7 @@ pub fn status(entry: &Entry) -> Result<Status, Failure> {
 /// # Errors
 /// Those of [`status`].
 pub fn answers(entry: &Entry) -> Result<u64, Failure> {
-    match ask_mount(entry, What::Answers)? {
-        Reply::Answers(count) => Ok(count),
-        _ => Err(other()),
-    }
+    answer!(ask_mount(entry, What::Answers), Answers)
 }
 
 /// Has the daemon of a mount lock its vault. It ends afterwards.
@@ -187,25 +191,16 @@ impl Connection {
     /// Those of the vault, as messages for people; the daemon has ended. The same holds for the
     /// following functions.
     pub fn share(&self) -> Result<ShareInfo, Failure> {
-        match self.ask(What::Info, &mut |_| {})? {
-            Reply::Info(info) => Ok(info),
-            _ => Err(other()),
-        }
+        answer!(self.ask(What::Info, &mut |_| {}), Info)
     }
 
     /// Returns its history.
     pub fn log(&self) -> Result<Vec<LogEntry>, Failure> {
-        match self.ask(What::Log, &mut |_| {})? {
-            Reply::Log(steps) => Ok(steps),
-            _ => Err(other()),
-        }
+        answer!(self.ask(What::Log, &mut |_| {}), Log)
     }
 
     fn left(&self, what: What, progress: Progressed<'_>) -> Result<Pending, Failure> {
-        match self.ask(what, progress)? {
-            Reply::Pending(left) => Ok(left),
-            _ => Err(other()),
-        }
+        answer!(self.ask(what, progress), Pending)
     }
 
     /// Returns what is still under older folder keys.
@@ -235,7 +230,7 @@ impl Connection {
 
     /// Removes members; the returned progress counts what could not be read.
     pub fn remove(&self, signs: &[[u8; 32]]) -> Result<ShareProgress, Failure> {
-        self.end(What::Remove(signs.to_vec()), &mut |_| {})
+        answer!(self.ask(What::Remove(signs.to_vec()), &mut |_| {}), Progress)
     }
 
     /// Turns the folder into a share. The returned progress has its size, with the name of the
@@ -253,13 +248,6 @@ impl Connection {
         }
     }
 
-    fn end(&self, what: What, progress: Progressed<'_>) -> Result<ShareProgress, Failure> {
-        match self.ask(what, progress)? {
-            Reply::Progress(progress) => Ok(progress),
-            _ => Err(other()),
-        }
-    }
-
     /// Resolves a fork in favour of a head.
     pub fn settle(&self, keep: &[u8; 32]) -> Result<(), Failure> {
         self.ask(What::Settle(*keep), &mut |_| {}).map(drop)
@@ -267,10 +255,7 @@ impl Connection {
 
     /// Returns a signed invitation.
     pub fn invite(&self, sign: &[u8; 32]) -> Result<Vec<u8>, Failure> {
-        match self.ask(What::Invite(*sign), &mut |_| {})? {
-            Reply::Invitation(bytes) => Ok(bytes),
-            _ => Err(other()),
-        }
+        answer!(self.ask(What::Invite(*sign), &mut |_| {}), Invitation)
     }
 
     /// Closes the vault. Every command that has changed something ends with it.
