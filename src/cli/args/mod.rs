@@ -20,10 +20,10 @@ use crate::cli::terminal::color::Color;
 use crate::fuse::options::parse_idle;
 use check::{AcceptRollback, Fsck, Rollback};
 use files::{Cat, Export, Get, Import, Ls, Mkdir, Put, Rm};
-use named::{Close, Lock, Open, Status, Vaults};
-use people::{Accept, Contact, Identity};
-use share::{Share, ShareList};
-use slots::Passphrase;
+use named::{Close, Lock, Open, Status, VaultsCommand};
+use people::{Accept, ContactCommand, IdentityCommand};
+use share::{ShareCommand, ShareList};
+use slots::PassphraseCommand;
 
 /// A heading of the help. Each option names its own, as `next_help_heading` of a group also applies
 /// to everything after the group.
@@ -113,32 +113,37 @@ pub enum Command {
     /// Manage the names of vaults, with their mount points and options
     ///
     /// The list is the file ~/.config/kithfs/vaults.toml. It contains no secret.
-    Vaults(Vaults),
+    #[command(subcommand)]
+    Vaults(VaultsCommand),
     /// Manage the slots of an identity: passphrases, recovery codes, key files
     ///
     /// Each slot opens the identity. A new slot is verified before an old one is removed, and the
     /// last one cannot be removed. A vault that your identity opens has no slots of its own: see
     /// `kithfs identity passphrase`.
-    Passphrase(Passphrase),
+    #[command(subcommand)]
+    Passphrase(PassphraseCommand),
     /// Manage your identity, which others share folders with
     ///
     /// An identity is one file, by default ~/.config/kithfs/identity. Its public key is a line that
     /// begins with `kith1`. Give that line to others, and compare the fingerprint with them over
     /// another channel than the one that carried the key.
-    Identity(Identity),
+    #[command(subcommand)]
+    Identity(IdentityCommand),
     /// Manage the people whose public keys you know
     ///
     /// A contact is `new` until you compare its fingerprint with its owner; then it is `verified`.
     /// If a second key is offered under the same name, the contact is `CHANGED` and is not used
     /// until you decide.
-    Contact(Contact),
+    #[command(subcommand)]
+    Contact(ContactCommand),
     /// Accept an invitation to a share
     ///
     /// Afterwards a mount of the share is known to be the intended one, and an older state of its
     /// list of members is refused.
     Accept(Accept),
     /// Show and change the members of a share
-    Share(Share),
+    #[command(subcommand)]
+    Share(ShareCommand),
     /// List the members with a key for a path in a vault
     WhoCanRead(ShareList),
     /// Show the public facts of a vault, without a secret

@@ -62,14 +62,6 @@ pub struct Status {
     pub names: Vec<String>,
 }
 
-/// `vaults`
-#[derive(Args, Debug)]
-pub struct Vaults {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: VaultsCommand,
-}
-
 /// The commands about the list of named vaults.
 #[derive(Debug, Subcommand)]
 pub enum VaultsCommand {

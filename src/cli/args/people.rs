@@ -9,14 +9,6 @@ use super::{KdfArgs, PassphraseArgs, PresentSecret};
 use crate::cli::error::Error;
 use crate::cli::user::directories;
 
-/// `identity`
-#[derive(Args, Debug)]
-pub struct Identity {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: IdentityCommand,
-}
-
 /// The commands of `identity`.
 #[derive(Debug, Subcommand)]
 pub enum IdentityCommand {
@@ -43,7 +35,8 @@ pub enum IdentityCommand {
     /// identity no longer opens it; it is kept in ~/.config/kithfs/former-identities.
     Adopt(IdentityAdopt),
     /// Manage the slots of the identity: passphrases, recovery codes, key files
-    Passphrase(IdentityPassphrase),
+    #[command(subcommand)]
+    Passphrase(PassphraseCommand<OwnIdentity>),
 }
 
 /// The user's own identity file.
@@ -117,22 +110,6 @@ pub struct IdentityShow {
     /// Needed only for an identity inside a vault.
     #[command(flatten)]
     pub secret: PresentSecret,
-}
-
-/// `identity passphrase`
-#[derive(Args, Debug)]
-pub struct IdentityPassphrase {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: PassphraseCommand<OwnIdentity>,
-}
-
-/// `contact`
-#[derive(Args, Debug)]
-pub struct Contact {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ContactCommand,
 }
 
 /// The commands of `contact`.

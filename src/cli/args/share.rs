@@ -9,14 +9,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::{MemoryArgs, OpenArgs};
 use crate::roster::Role;
 
-/// `share`
-#[derive(Args, Debug)]
-pub struct Share {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ShareCommand,
-}
-
 /// The commands of `share`.
 #[derive(Debug, Subcommand)]
 pub enum ShareCommand {

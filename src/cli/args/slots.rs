@@ -10,14 +10,6 @@ use super::{KdfArgs, PassphraseArgs, PresentSecret};
 /// A heading of the help, see [`super`].
 const NEW_SECRET: &str = "New secret";
 
-/// `passphrase`
-#[derive(Args, Debug)]
-pub struct Passphrase {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: PassphraseCommand,
-}
-
 /// The commands of `passphrase`, and of `identity passphrase`.
 #[derive(Debug, Subcommand)]
 pub enum PassphraseCommand<Of: Args = SlotsOf> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::open_vaults::{each, mounted};
 use super::{mount, umount};
-use crate::cli::args::named::{AddVault, Close, Open, SetVault, Vaults, VaultsCommand};
+use crate::cli::args::named::{AddVault, Close, Open, SetVault, VaultsCommand};
 use crate::cli::args::{Cli, Command, LogLevel, Mount, MountSettings, Umount, help};
 use crate::cli::daemon::registry::Registry;
 use crate::cli::display::{JsonPath, path as shown};
@@ -60,8 +60,8 @@ pub fn close(args: &Close) -> Result<Exit, Failure> {
 }
 
 /// Lists, adds, removes or changes named vaults.
-pub fn vaults(args: &Vaults) -> Result<Exit, Failure> {
-    match &args.command {
+pub fn vaults(command: &VaultsCommand) -> Result<Exit, Failure> {
+    match command {
         VaultsCommand::List(args) => return list(args.json),
         VaultsCommand::Add(AddVault { name, vault, mountpoint, .. }) => {
             let named = Named {

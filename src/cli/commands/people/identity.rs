@@ -38,7 +38,7 @@ pub fn run(command: &IdentityCommand) -> Result<Exit, Failure> {
         IdentityCommand::Export(args) => export(args),
         IdentityCommand::Name(args) => name(args),
         IdentityCommand::Adopt(args) => adopt::run(args),
-        IdentityCommand::Passphrase(args) => passphrase::run(&args.command),
+        IdentityCommand::Passphrase(command) => passphrase::run(command),
     }
 }
 
