@@ -162,29 +162,48 @@ impl VaultFs {
     }
 }
 
+/// Defines operations that only pass their arguments on to the vault: `used` while it is not being
+/// closed, `shown` with the attributes as the view shows them, `written` also then.
+macro_rules! pass_on {
+    ($($how:ident $method:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        fn $method(&self, $($arg: $type),*) -> Result<$result> {
+            pass_on!(@$how self, $method($($arg),*))
+        }
+    )*};
+    (@used $fs:ident, $call:ident($($arg:ident),*)) => { Ok($fs.used()?.$call($($arg),*)?) };
+    (@shown $fs:ident, $call:ident($($arg:ident),*)) => { Ok($fs.show($fs.used()?.$call($($arg),*)?)) };
+    (@written $fs:ident, $call:ident($($arg:ident),*)) => { Ok($fs.written().$call($($arg),*)?) };
+}
+
 impl Operations for VaultFs {
+    pass_on! {
+        shown lookup(parent: NodeId, name: &[u8]) -> Attr;
+        shown lookup_again(node: NodeId) -> Attr;
+        shown lookup_parent(node: NodeId) -> Attr;
+        shown getattr(node: NodeId) -> Attr;
+        shown mkdir(caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Attr;
+        shown symlink(caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Attr;
+        shown link(node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Attr;
+        used clear_sgid(node: NodeId) -> ();
+        used readlink(node: NodeId) -> Vec<u8>;
+        used unlink(parent: NodeId, name: &[u8]) -> ();
+        used rmdir(parent: NodeId, name: &[u8]) -> ();
+        used rename(from: NodeId, name: &[u8], to: NodeId, new_name: &[u8], mode: RenameMode) -> ();
+        used read(handle: Handle, offset: u64, buf: &mut [u8]) -> usize;
+        used find_lock(handle: Handle, request: &LockRequest) -> Option<(Lock, Span)>;
+        written write(handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> ();
+        written before_write(handle: Handle) -> bool;
+        written flush(handle: Handle) -> ();
+        written release(handle: Handle) -> ();
+        written fsync(handle: Handle, data_only: bool) -> ();
+    }
+
     fn caching(&self, node: NodeId) -> Option<u64> {
         self.vault.caching(node)
     }
 
-    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.used()?.lookup(parent, name)?))
-    }
-
-    fn lookup_again(&self, node: NodeId) -> Result<Attr> {
-        Ok(self.show(self.used()?.lookup_again(node)?))
-    }
-
-    fn lookup_parent(&self, node: NodeId) -> Result<Attr> {
-        Ok(self.show(self.used()?.lookup_parent(node)?))
-    }
-
     fn forget(&self, node: NodeId, count: u64) {
         self.vault.forget(node, count);
-    }
-
-    fn getattr(&self, node: NodeId) -> Result<Attr> {
-        Ok(self.show(self.used()?.getattr(node)?))
     }
 
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
@@ -195,14 +214,6 @@ impl Operations for VaultFs {
             self.used()?.setattr(node, &set)?
         };
         Ok(self.show(attr))
-    }
-
-    fn clear_sgid(&self, node: NodeId) -> Result<()> {
-        Ok(self.used()?.clear_sgid(node)?)
-    }
-
-    fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
-        Ok(self.used()?.readlink(node)?)
     }
 
     fn mknod(
@@ -217,37 +228,6 @@ impl Operations for VaultFs {
             .filter(|kind| !matches!(kind, Kind::Dir | Kind::Symlink))
             .ok_or(Errno::EINVAL)?;
         Ok(self.show(self.used()?.mknod(caller, parent, name, kind, mode & 0o7777, rdev)?))
-    }
-
-    fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], perm: u32) -> Result<Attr> {
-        Ok(self.show(self.used()?.mkdir(caller, parent, name, perm)?))
-    }
-
-    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        Ok(self.used()?.unlink(parent, name)?)
-    }
-
-    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        Ok(self.used()?.rmdir(parent, name)?)
-    }
-
-    fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.used()?.symlink(caller, parent, name, target)?))
-    }
-
-    fn rename(
-        &self,
-        parent: NodeId,
-        name: &[u8],
-        new_parent: NodeId,
-        new_name: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
-        Ok(self.used()?.rename(parent, name, new_parent, new_name, mode)?)
-    }
-
-    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.used()?.link(node, new_parent, new_name)?))
     }
 
     fn open(&self, node: NodeId, request: OpenRequest) -> Result<Opened> {
@@ -280,14 +260,6 @@ impl Operations for VaultFs {
         }
     }
 
-    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.used()?.read(handle, offset, buf)?)
-    }
-
-    fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
-        Ok(self.written().write(handle, offset, data, kill_suid_sgid)?)
-    }
-
     fn write_pages(
         &self,
         handle: Handle,
@@ -305,14 +277,6 @@ impl Operations for VaultFs {
         }
     }
 
-    fn before_write(&self, handle: Handle) -> Result<bool> {
-        Ok(self.written().before_write(handle)?)
-    }
-
-    fn flush(&self, handle: Handle) -> Result<()> {
-        Ok(self.written().flush(handle)?)
-    }
-
     fn lock(&self, handle: Handle, request: &LockRequest) -> Result<bool> {
         let vault = if request.lock.is_some() { self.used()? } else { self.written() };
         Ok(vault.lock(handle, request)?)
@@ -326,20 +290,8 @@ impl Operations for VaultFs {
         self.written().pages_dropped(handle, older);
     }
 
-    fn find_lock(&self, handle: Handle, request: &LockRequest) -> Result<Option<(Lock, Span)>> {
-        Ok(self.used()?.find_lock(handle, request)?)
-    }
-
     fn unlock_owner(&self, handle: Handle, owner: u64) {
         self.written().unlock_owner(handle, owner);
-    }
-
-    fn release(&self, handle: Handle) -> Result<()> {
-        Ok(self.written().release(handle)?)
-    }
-
-    fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
-        Ok(self.written().fsync(handle, data_only)?)
     }
 
     fn opendir(&self, node: NodeId) -> Result<OpenedDir> {
