@@ -160,23 +160,14 @@ pub trait Operations: Send + Sync + 'static {
     /// Returns a number that stays the same as long as the kernel may cache what it is told about
     /// `node`, or `None` if it may not; [`ALONE`] if nobody else changes what is below the mount. An
     /// answer may be cached if the number was the same before the operation began.
-    fn caching(&self, node: NodeId) -> Option<u64> {
-        let _ = node;
-        Some(ALONE)
-    }
+    fn caching(&self, node: NodeId) -> Option<u64>;
     /// Returns the entry `name`; counts one lookup. `ENOENT` if there is none.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
     /// Finds a node by its number alone, also if all its lookups were subtracted; counts one lookup.
     /// `ESTALE` if it cannot be found.
-    fn lookup_again(&self, node: NodeId) -> Result<Attr> {
-        let _ = node;
-        Err(Errno::new(libc::ESTALE))
-    }
+    fn lookup_again(&self, node: NodeId) -> Result<Attr>;
     /// Finds the parent of the directory `node`; counts one lookup. The root is its own parent.
-    fn lookup_parent(&self, node: NodeId) -> Result<Attr> {
-        let _ = node;
-        Err(Errno::new(libc::ESTALE))
-    }
+    fn lookup_parent(&self, node: NodeId) -> Result<Attr>;
     /// Subtracts `count` lookups of `node`.
     fn forget(&self, node: NodeId, count: u64);
     /// Returns the attributes of a node.
@@ -243,42 +234,24 @@ pub trait Operations: Send + Sync + 'static {
         offset: u64,
         data: &[u8],
         kill_suid_sgid: bool,
-    ) -> Result<()> {
-        self.write(handle, offset, data, kill_suid_sgid)
-    }
+    ) -> Result<()>;
     /// Checks a write before the kernel accepts it into its writeback cache. An error becomes that of
     /// write(2). If it returns true, the kernel first writes back its dirty pages of the file, and
     /// requests a check of the next write too.
-    fn before_write(&self, handle: Handle) -> Result<bool> {
-        let _ = handle;
-        Ok(false)
-    }
+    fn before_write(&self, handle: Handle) -> Result<bool>;
     /// Handles close(2) of one descriptor: the last chance to report an error of a write.
     fn flush(&self, handle: Handle) -> Result<()>;
     /// Takes, changes or removes a lock of a program, without waiting; returns false if the lock of
     /// another owner prevents it.
-    fn lock(&self, handle: Handle, request: &LockRequest) -> Result<bool> {
-        let _ = (handle, request);
-        Err(Errno::ENOSYS)
-    }
+    fn lock(&self, handle: Handle, request: &LockRequest) -> Result<bool>;
     /// Returns the committed state of a file if the kernel may have pages of an earlier one.
-    fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]> {
-        let _ = handle;
-        None
-    }
+    fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]>;
     /// Notes that the kernel has dropped all pages of a file that are older than this state.
-    fn pages_dropped(&self, handle: Handle, older: [u8; 32]) {
-        let _ = (handle, older);
-    }
+    fn pages_dropped(&self, handle: Handle, older: [u8; 32]);
     /// Returns a lock that prevents the requested one.
-    fn find_lock(&self, handle: Handle, request: &LockRequest) -> Result<Option<(Lock, Span)>> {
-        let _ = (handle, request);
-        Err(Errno::ENOSYS)
-    }
+    fn find_lock(&self, handle: Handle, request: &LockRequest) -> Result<Option<(Lock, Span)>>;
     /// Removes all `fcntl` locks that `owner` has on the file of a handle.
-    fn unlock_owner(&self, handle: Handle, owner: u64) {
-        let _ = (handle, owner);
-    }
+    fn unlock_owner(&self, handle: Handle, owner: u64);
     /// Closes a handle after its last descriptor and mapping are gone. No program sees the error.
     fn release(&self, handle: Handle) -> Result<()>;
     /// Makes contents (and, unless `data_only`, the inode) durable.

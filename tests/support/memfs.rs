@@ -14,8 +14,8 @@ use kithfs::fuse::ops::{
     OpenedDir, Operations, RenameMode, Result, SetAttr, SetXattr, Sought,
 };
 use kithfs::fuse::wire::kind_of_mode;
-use kithfs::store::{Kind, Seek, SetTime, Space, Timestamp};
-use kithfs::vault::{Handle, ROOT};
+use kithfs::store::{Kind, Lock, Seek, SetTime, Space, Span, Timestamp};
+use kithfs::vault::{ALONE, Handle, LockRequest, ROOT};
 
 /// Difference between a node number and its inode number.
 pub const INO_OFFSET: u64 = 1_000_000;
@@ -315,6 +315,48 @@ impl MemFs {
 }
 
 impl Operations for MemFs {
+    fn caching(&self, _node: NodeId) -> Option<u64> {
+        Some(ALONE)
+    }
+
+    fn lookup_again(&self, _node: NodeId) -> Result<Attr> {
+        Err(Errno::new(libc::ESTALE))
+    }
+
+    fn lookup_parent(&self, _node: NodeId) -> Result<Attr> {
+        Err(Errno::new(libc::ESTALE))
+    }
+
+    fn write_pages(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
+        self.write(handle, offset, data, kill_suid_sgid)
+    }
+
+    fn before_write(&self, _handle: Handle) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn lock(&self, _handle: Handle, _request: &LockRequest) -> Result<bool> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn find_lock(&self, _handle: Handle, _request: &LockRequest) -> Result<Option<(Lock, Span)>> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn unlock_owner(&self, _handle: Handle, _owner: u64) {}
+
+    fn pages_to_drop(&self, _handle: Handle) -> Option<[u8; 32]> {
+        None
+    }
+
+    fn pages_dropped(&self, _handle: Handle, _older: [u8; 32]) {}
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         let mut state = self.state();
         let (_, node) = state.find(parent, name)?.ok_or(Errno::ENOENT)?;
