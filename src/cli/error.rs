@@ -1,7 +1,7 @@
 //! Errors of the command line itself. Hints are added in `report`, not here.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use crate::cli::display::{Shown, path as shown, size};
@@ -495,4 +495,11 @@ pub enum Error {
         /// How many.
         count: u64,
     },
+}
+
+impl Error {
+    /// Adds the operation and the path to a failed call.
+    pub fn io(op: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+        move |source| Error::Io { op, path: path.to_owned(), source }
+    }
 }

@@ -185,11 +185,7 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
         return Err(Error::Usage("get copies one file; use export for directories".into()).into());
     };
     if let Some(file) = file.as_deref().filter(|file| !file.exists() && *file != Path::new("-")) {
-        local::check_writable(local::parent(file)).map_err(|source| Error::Io {
-            op: "write",
-            path: file.to_owned(),
-            source,
-        })?;
+        local::check_writable(local::parent(file)).map_err(Error::io("write", file))?;
     }
     let open = open(&vault, &args.open, Purpose::Read)?;
     match &file {

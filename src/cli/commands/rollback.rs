@@ -158,11 +158,7 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
         ..SurveyOptions::default()
     };
     if let Some(dir) = &args.export {
-        local::check_can_make(dir).map_err(|source| Error::Io {
-            op: "export to",
-            path: dir.clone(),
-            source,
-        })?;
+        local::check_can_make(dir).map_err(Error::io("export to", dir))?;
     }
     let (open, memory) = open_remembered(&args.vault, &args.open, &args.memory)?;
     let notices = survey(&open, &memory, &options)?;

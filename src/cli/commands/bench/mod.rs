@@ -64,11 +64,7 @@ struct Pair {
 
 /// Measures ciphers, names, and a temporary vault beside a plain directory.
 pub fn run(args: &Bench) -> Result<Exit, Failure> {
-    let directory = std::fs::canonicalize(&args.dir).map_err(|source| Error::Io {
-        op: "measure in",
-        path: args.dir.clone(),
-        source,
-    })?;
+    let directory = std::fs::canonicalize(&args.dir).map_err(Error::io("measure in", &args.dir))?;
     let (files, io_uring, not_mounted) = match files::measure(&directory, args.quick)? {
         Ok((pairs, io_uring)) => (pairs, io_uring, None),
         Err(why) => (Vec::new(), false, Some(why)),

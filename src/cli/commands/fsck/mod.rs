@@ -60,11 +60,7 @@ pub fn run(args: &Fsck) -> Result<Exit, Failure> {
 fn check(args: &Fsck) -> Result<Exit, Failure> {
     let (vault, start) = paths::one(&args.vault, args.path.as_deref())?;
     if let Some(dir) = &args.salvage {
-        local::check_can_make(dir).map_err(|source| Error::Io {
-            op: "salvage to",
-            path: dir.clone(),
-            source,
-        })?;
+        local::check_can_make(dir).map_err(Error::io("salvage to", dir))?;
     }
     if args.prune && !start.is_empty() {
         return Err(

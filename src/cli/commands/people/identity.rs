@@ -49,11 +49,7 @@ fn new(args: &IdentityNew) -> Result<Exit, Failure> {
         return Err(Error::IdentityExists(path).into());
     }
     let dir = local::parent(&path);
-    local::check_can_make(dir).map_err(|source| Error::Io {
-        op: "make identity",
-        path: path.clone(),
-        source,
-    })?;
+    local::check_can_make(dir).map_err(Error::io("make identity", &path))?;
     let source = Source::choose(&args.secret, &Environment::of_process());
     let name = new_name(args, &source)?;
     let opens = match (&name, identity::opens(&path)) {

@@ -483,11 +483,8 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
     let to_stdout = args.output == Path::new("-");
     let is_new = !to_stdout && !args.output.exists();
     if !to_stdout {
-        local::check_writable(local::parent(&args.output)).map_err(|source| Error::Io {
-            op: "write invitation",
-            path: args.output.clone(),
-            source,
-        })?;
+        local::check_writable(local::parent(&args.output))
+            .map_err(Error::io("write invitation", &args.output))?;
     }
     let (path, names) = place_and_names(&args.path, &args.names)?;
     let [name] = names else {
@@ -508,11 +505,8 @@ fn invite(args: &ShareInvite) -> Result<Exit, Failure> {
         })?;
         if is_new {
             let mode = Permissions::from_mode(INVITATION_MODE);
-            std::fs::set_permissions(&args.output, mode).map_err(|source| Error::Io {
-                op: "set the mode of",
-                path: args.output.clone(),
-                source,
-            })?;
+            std::fs::set_permissions(&args.output, mode)
+                .map_err(Error::io("set the mode of", &args.output))?;
         }
     }
     note(format_args!(

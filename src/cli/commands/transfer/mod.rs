@@ -258,11 +258,7 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     let (dir, path) = args.rest.split_last().expect("clap wants one at least");
     let path = path.first().map(|path| path.as_os_str());
     let (vault, path) = paths::one(&args.source, path)?;
-    files::check_can_make(dir).map_err(|source| Error::Io {
-        op: "export to",
-        path: dir.clone(),
-        source,
-    })?;
+    files::check_can_make(dir).map_err(Error::io("export to", dir))?;
     let open = open(&vault, &args.open, Purpose::Read)?;
     let source = Node::at(&open.vault, &path).map_err(open.failed(&path))?;
     if !source.is_dir() {
