@@ -4,14 +4,12 @@
 //! `AwsLcAead`; without it, it is [`RingAead`], which is always built. The same vectors run over
 //! both, and a test compares the two when the feature is on.
 
-#[cfg(feature = "aws-lc")]
-mod on_aws_lc;
-mod on_ring;
+mod provider;
 
 use crate::crypto::suite::{Suite, Unauthentic};
 #[cfg(feature = "aws-lc")]
-pub use on_aws_lc::AwsLcAead;
-pub use on_ring::RingAead;
+pub use provider::AwsLcAead;
+pub use provider::RingAead;
 
 /// Length of a nonce in bytes.
 pub const NONCE_LEN: usize = 12;
