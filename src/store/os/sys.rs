@@ -278,43 +278,33 @@ fn fchmodat2(dir: RawFd, name: &CStr, mode: Mode, flags: AtFlags) -> Result<()> 
     .map(drop)
 }
 
+/// Calls getxattrat or setxattrat, without following a symlink.
+///
+/// # Safety
+/// `value` is that of `size` bytes, which are borrowed for what the call does to them.
+unsafe fn xattrat(
+    call: c_long,
+    dir: RawFd,
+    [name, key]: [&CStr; 2],
+    value: u64,
+    size: usize,
+) -> Result<usize> {
+    let size = u32::try_from(size).map_err(|_| Errno::TOOBIG)?;
+    let args = XattrArgs { value, size, flags: 0 };
+    let (flags, len) = (AtFlags::SYMLINK_NOFOLLOW.bits(), size_of::<XattrArgs>());
+    // SAFETY: the strings are NUL-terminated and live through the call, which reads `args`; the
+    // caller answers for the value.
+    result(unsafe { libc::syscall(call, dir, name.as_ptr(), flags, key.as_ptr(), &args, len) })
+}
+
 fn getxattrat(dir: RawFd, name: &CStr, key: &CStr, value: &mut [u8]) -> Result<usize> {
-    let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
-    let args = XattrArgs { value: value.as_mut_ptr() as u64, size, flags: 0 };
-    let flags = AtFlags::SYMLINK_NOFOLLOW.bits();
-    // SAFETY: the strings are NUL-terminated; the kernel writes at most `size` bytes to `value`,
-    // which is borrowed mutably.
-    result(unsafe {
-        libc::syscall(
-            GETXATTRAT,
-            dir,
-            name.as_ptr(),
-            flags,
-            key.as_ptr(),
-            &args,
-            size_of::<XattrArgs>(),
-        )
-    })
+    // SAFETY: the kernel writes at most `len` bytes to `value`, which is borrowed mutably.
+    unsafe { xattrat(GETXATTRAT, dir, [name, key], value.as_mut_ptr() as u64, value.len()) }
 }
 
 fn setxattrat(dir: RawFd, name: &CStr, key: &CStr, value: &[u8]) -> Result<()> {
-    let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
-    let args = XattrArgs { value: value.as_ptr() as u64, size, flags: 0 };
-    let flags = AtFlags::SYMLINK_NOFOLLOW.bits();
-    // SAFETY: the strings are NUL-terminated; the kernel reads `size` bytes of `value` and writes
-    // to no memory of ours.
-    result(unsafe {
-        libc::syscall(
-            SETXATTRAT,
-            dir,
-            name.as_ptr(),
-            flags,
-            key.as_ptr(),
-            &args,
-            size_of::<XattrArgs>(),
-        )
-    })
-    .map(drop)
+    // SAFETY: the kernel reads `len` bytes of `value` and writes to no memory of ours.
+    unsafe { xattrat(SETXATTRAT, dir, [name, key], value.as_ptr() as u64, value.len()) }.map(drop)
 }
 
 fn removexattrat(dir: RawFd, name: &CStr, key: &CStr) -> Result<()> {
