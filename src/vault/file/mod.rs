@@ -222,10 +222,14 @@ impl OpenFile {
             kernel: KernelView { opened_second: now().secs, ..KernelView::default() },
             counted: Counted::new(context.cache),
         };
+        Self::new(node, file, inode, state)
+    }
+
+    fn new(node: NodeId, file: Arc<dyn File>, inode: (u64, u64), state: FileState) -> Arc<Self> {
         Arc::new(OpenFile {
             node,
             stored: RwLock::new((file, inode)),
-            file_id,
+            file_id: state.file_id,
             state: RwLock::new(state),
             inode_changed: AtomicBool::new(false),
             astray: AtomicBool::new(false),
@@ -305,18 +309,7 @@ impl OpenFile {
             kernel: KernelView { opened_second: stat.mtime.secs, ..KernelView::default() },
             counted: Counted::new(context.cache),
         };
-        Ok(Arc::new(OpenFile {
-            node,
-            stored: RwLock::new((file, inode)),
-            file_id: state.file_id,
-            state: RwLock::new(state),
-            inode_changed: AtomicBool::new(false),
-            astray: AtomicBool::new(false),
-            guard: Mutex::new(None),
-            locks: Mutex::default(),
-            on_demand: Mutex::default(),
-            is_whole: AtomicBool::new(false),
-        }))
+        Ok(Self::new(node, file, inode, state))
     }
 
     /// Returns whether the guard is taken on demand.

@@ -209,13 +209,18 @@ impl Nodes {
         lingering
     }
 
-    /// Drops a node that lingers, unless something else keeps it.
-    pub fn end_linger(&self, id: NodeId) {
+    /// Takes away what keeps a node, and drops it if nothing else does.
+    fn let_go(&self, id: NodeId, take: impl FnOnce(&mut Node)) {
         let mut inside = self.inside.lock();
         if let Some(node) = inside.nodes.get_mut(id) {
-            node.lingers = false;
+            take(node);
         }
         inside.collect(id);
+    }
+
+    /// Drops a node that lingers, unless something else keeps it.
+    pub fn end_linger(&self, id: NodeId) {
+        self.let_go(id, |node| node.lingers = false);
     }
 
     /// Adds one lookup to the root.
@@ -227,11 +232,7 @@ impl Nodes {
 
     /// Drops one lookup that no reply has reported.
     pub fn forget_unsent(&self, id: NodeId) {
-        let mut inside = self.inside.lock();
-        if let Some(node) = inside.nodes.get_mut(id) {
-            node.lookups = node.lookups.saturating_sub(1);
-        }
-        inside.collect(id);
+        self.let_go(id, |node| node.lookups = node.lookups.saturating_sub(1));
     }
 
     /// Keeps a node while it is open.
@@ -243,11 +244,7 @@ impl Nodes {
 
     /// The counterpart of [`Nodes::opened`].
     pub fn closed(&self, id: NodeId) {
-        let mut inside = self.inside.lock();
-        if let Some(node) = inside.nodes.get_mut(id) {
-            node.opens = node.opens.saturating_sub(1);
-        }
-        inside.collect(id);
+        self.let_go(id, |node| node.opens = node.opens.saturating_sub(1));
     }
 
     /// Records what the kernel caches of a file that was just closed. Retires the node if the
