@@ -1943,7 +1943,9 @@ def replay_records(share: Share, path: bytes, inode: tuple[int, int], records: l
         except Fault:
             if beginning[28:60] != records[0].file_id:
                 return False
-            knowing = [len(records) - 1]
+            knowing = [i for i, record in enumerate(records) if is_torn_of(beginning[:layout.header], record)]
+            if not knowing:
+                return False
     first = last = knowing[-1]
     while first > 0 and records[first - 1].result == records[first].base:
         first -= 1
@@ -1955,6 +1957,12 @@ def replay_records(share: Share, path: bytes, inode: tuple[int, int], records: l
         overlay.length = max(overlay.length, record.length)
     overlay.mtime_ns = records[last].mtime_ns
     return True
+
+
+def is_torn_of(header: bytes, record: JournalRecord) -> bool:
+    """Whether a torn header has a part of the header that a record leaves."""
+    left = next((patch for offset, patch in reversed(record.patches) if offset == 0), b"")
+    return any(header[at:at + 16] == left[at:at + 16] for at in range(60, len(header) - 15, 16))
 
 
 def header_of_record(share: Share, record: JournalRecord) -> Header | None:

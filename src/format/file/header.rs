@@ -45,6 +45,8 @@ pub const MAGIC: &[u8; 8] = b"kithfile";
 pub const VERSION: u16 = 1;
 /// Length of the part in the clear.
 pub const PUBLIC: usize = 96;
+/// Offset of the nonce, with which the bytes begin that differ in any two headers.
+pub const NONCE_AT: usize = 60;
 /// Offset of the tag.
 pub const TAG_AT: usize = PUBLIC;
 /// Offset of the sealed part in an unsigned share.

@@ -4,8 +4,6 @@ pub(super) mod away;
 pub(super) mod free_space;
 pub(super) mod inodes;
 pub(super) mod known_names;
-pub(super) mod lease;
-pub(super) mod lock_files;
 pub(super) mod machine;
 pub(super) mod name_lock;
 pub(super) mod open_table;
@@ -28,7 +26,6 @@ use self::away::Away;
 use self::free_space::Room;
 use self::inodes::{Link, Nodes};
 use self::known_names::{Censuses, Evidence, LongNames, Unreadable};
-use self::lease::Lease;
 use self::name_lock::NameLock;
 use self::open_table::OpenTable;
 use self::overflow::Young;
@@ -38,6 +35,7 @@ use self::vault_lock::VaultLock;
 use crate::crypto::Random;
 use crate::store::Dir;
 use crate::vault::durability::journal::Journal;
+use crate::vault::durability::lease::Lease;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Error, Fault, Inner};
 use crate::vault::file::Context;
@@ -217,8 +215,7 @@ impl Core {
         // journal before the lock.
         let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_tag());
         let Parts { root, keys, random, journal, cache, mode, lock, trust, events, usage } = parts;
-        let shared = mode.writers.share_names().then(|| root.clone());
-        let lease = Arc::new(Lease::new(shared, mode.read_only));
+        let lease = journal.lease.clone();
         let names = NameLock::new(lease.clone());
         Ok(Core {
             root,

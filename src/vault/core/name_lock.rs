@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::vault::core::lease::{Change, Lease};
+use crate::vault::durability::lease::{Change, Lease};
 use crate::vault::error::Inner;
 
 /// The lock on all names of a share: the lease, and a lock within this process.

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::store::{Dir, File, Lock};
-use crate::vault::core::lock_files::{is_there, lock_file};
 use crate::vault::core::machine::host;
+use crate::vault::durability::lock_files::{is_there, lock_file};
 use crate::vault::error::{Inner, LockHolder};
 
 /// Name of the lock file.
@@ -124,7 +124,7 @@ pub(crate) fn holders(root: &Arc<dyn Dir>) -> Inner<Holders> {
     if holders.alone.is_none() && holders.shared.is_empty() && !root.directory_locks_suffice() {
         // The holder may be on another machine. Another process may also hold it only for a moment;
         // an opener retries.
-        let file = match crate::vault::core::lock_files::open_to_lock(&**root, LOCK_FILE) {
+        let file = match crate::vault::durability::lock_files::open_to_lock(&**root, LOCK_FILE) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(holders),
             other => other?,
         };

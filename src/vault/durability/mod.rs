@@ -2,5 +2,7 @@
 
 pub(super) mod commit;
 pub(super) mod journal;
+pub(super) mod lease;
+pub(super) mod lock_files;
 pub(super) mod replacement;
 pub(super) mod writers;

@@ -8,6 +8,7 @@
 
 pub(super) mod block_cache;
 pub(super) mod cached;
+pub(super) mod guard;
 pub(super) mod hash_tree;
 mod length;
 pub(super) mod mtime;

@@ -19,7 +19,7 @@ use crate::crypto::Random;
 use crate::format::inventory::{self, InventoryList};
 use crate::roster::{Acting, Change, Inventory, Member, Pin, Role, RosterError};
 use crate::store::{Access, File, Lock};
-use crate::vault::core::lock_files::{insist, open_to_lock};
+use crate::vault::durability::lock_files::{insist, open_to_lock};
 use crate::vault::error::{Corruption, Error, Fault, Inner, Result};
 use crate::vault::membership::inventory_walk::{Walk, Walked};
 use crate::vault::membership::share::Share;

@@ -4,8 +4,8 @@
 //! Rules that hold here
 //! * Locks are the store's ([`locks`](super::locks)), so that the end of a process frees them, and
 //!   on network filesystems other machines see them.
-//! * A daemon that has a file open for writing holds the file's lock, by a handle of its own: the
-//!   *guard*. (For files that programs lock see [`on_demand`](super::on_demand).) No other daemon
+//! * A daemon that has a file open for writing, or applies records to it, holds the file's lock, by a
+//!   handle of its own: the *guard*. (For files that programs lock see [`on_demand`](super::on_demand).) No other daemon
 //!   opens it for writing meanwhile, so no committed bytes are overwritten by a daemon that has not
 //!   seen them. A commit still checks that the header is the one that it builds on, as locks are
 //!   advisory.
@@ -13,14 +13,15 @@
 //!   that does not authenticate is read again if a daemon holds the guard or the header has
 //!   changed, because a commit may have been concurrent.
 //! * Each change of names, attributes or committed contents is made under the
-//!   [lease](crate::vault::core::lease).
+//!   [lease](crate::vault::durability::lease).
 //! * An open for writing guards the file first, and then checks that it still has its name. A daemon
 //!   that is about to remove files as a whole looks for guards under the lease, and keeps it until
 //!   they are removed.
 //! * A daemon that ended in the middle of a commit may have left a chunk half written, which only the
 //!   record in its journal completes, and only while the file has the header that the record names.
 //!   So before the first change under a guard, the whole file is read if there is such a journal
-//!   ([`Core::check_whole`]). A file with such a chunk is not changed, but may be emptied or removed.
+//!   ([`Core::check_whole`]); a large one without the lease, and then its header is compared. A file
+//!   with such a chunk is not changed, but may be emptied or removed.
 //! * The journal is emptied after each commit: a replay must not touch what another daemon has
 //!   written or renamed since.
 
@@ -30,12 +31,13 @@ use std::time::{Duration, Instant};
 
 use crate::store::{Access, File, Lock, Seek};
 use crate::vault::core::Core;
-use crate::vault::core::lock_files::{ASKED, insist};
 use crate::vault::durability::commit::Durability;
+use crate::vault::durability::journal::Remains;
+use crate::vault::durability::lock_files::{ASKED, insist};
 use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::file::guard::{GUARD, open_for_locks};
 use crate::vault::file::phase::{HeaderBytes, Phase};
 use crate::vault::file::{FileState, Load, OpenFile};
-use crate::vault::open_files::locks::{GUARD, open_for_locks};
 use crate::vault::types::NodeId;
 
 /// How long an open for writing waits for another daemon's lock before it fails with `EBUSY`: a
@@ -48,6 +50,16 @@ const COMMITS_TAKE: Duration = Duration::from_secs(60);
 
 /// Size in bytes of the parts in which a file is read as a whole.
 const READ_PART: usize = 1 << 20;
+/// Size in bytes up to which that is done under the lease: it takes some milliseconds.
+const READ_AT_ONCE: u64 = 4 << 20;
+
+/// A file that has to be read as a whole.
+pub(crate) struct Unread {
+    /// Hash of its header.
+    header: [u8; 32],
+    /// See [`Remains::Unknown`].
+    round: u64,
+}
 
 impl Core {
     /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and
@@ -110,7 +122,7 @@ impl Core {
         let mut guard = open.guard.lock();
         if guard.is_none() {
             let on_demand = open.on_demand.lock().clone();
-            let file = on_demand.map_or_else(|| open_for_locks(open), Ok)?;
+            let file = on_demand.map_or_else(|| open_for_locks(&*open.file()), Ok)?;
             if !file.try_lock_span(Some(Lock::Exclusive), GUARD)? {
                 return Err(Fault::Os(libc::EBUSY));
             }
@@ -148,25 +160,52 @@ impl Core {
     }
 
     /// Fails with `EIO` if a daemon that has ended left a chunk of a file half written. The caller has
-    /// the guard and the lease, so no other daemon is in the middle of a commit.
-    pub fn check_whole(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
+    /// the guard and the lease, so no other daemon is in the middle of a commit. Returns what has to be
+    /// read first, by [`Core::read_unread`], if that may take long and `may_wait`.
+    pub fn check_whole(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        may_wait: bool,
+    ) -> Inner<Option<Unread>> {
         if open.is_whole.load(Ordering::Acquire) {
-            return Ok(());
+            return Ok(None);
         }
         // A replay may have brought the file up to date since it was opened here.
         self.freshen_locked(open, state)?;
-        if state.committed.is_some() && self.journal.may_be_half_written(open.inode())? {
-            self.read_whole(open).inspect_err(|_| {
-                tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has ended while it changed this file, which can be changed again once the vault is mounted where that daemon ran");
-            })?;
-            // The record may fit the present header. From this commit on it does not: applied after the
-            // first half of a later commit, it would make the second half of that inapplicable.
-            state.mtime.hold(&*open.file())?; // the contents do not change
-            state.mark();
-            self.commit_state(open, state, Durability::Ordered)?;
-            self.journal.note_whole(open.inode());
+        while let Some(header) = state.committed.as_ref().map(|it| it.header.hash()) {
+            match self.journal.remains(open.inode(), &header)? {
+                Remains::Nothing => break,
+                Remains::Record => {
+                    // From this commit on the record does not fit: applied after the first half of a
+                    // later commit, it would make the second half of that inapplicable.
+                    state.mtime.hold(&*open.file())?; // the contents do not change
+                    state.mark();
+                    self.commit_state(open, state, Durability::Ordered)?;
+                    self.journal.note_whole(open.inode());
+                }
+                Remains::HalfWritten => {
+                    tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has ended while it changed this file, which can be changed again once the vault is mounted where that daemon ran");
+                    return Err(Fault::Corrupt(Corruption::Other("was left half written")));
+                }
+                Remains::Unknown(round) if may_wait && state.size > READ_AT_ONCE => {
+                    return Ok(Some(Unread { header, round }));
+                }
+                Remains::Unknown(round) => self.read_unread(open, &Unread { header, round })?,
+            }
         }
         open.is_whole.store(true, Ordering::Release);
+        Ok(None)
+    }
+
+    /// Reads a file that [`Core::check_whole`] has to know. The result counts as long as the file has
+    /// the same header.
+    pub fn read_unread(&self, open: &OpenFile, unread: &Unread) -> Inner<()> {
+        let is_authentic = match self.read_whole(open) {
+            Err(Fault::Corrupt(_) | Fault::Format(_)) => false,
+            read => read.map(|()| true)?,
+        };
+        self.journal.note_read(open.inode(), unread.header, is_authentic, unread.round);
         Ok(())
     }
 

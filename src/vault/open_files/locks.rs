@@ -13,18 +13,16 @@
 //!   the next owner sees it, in whichever mount.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use crate::store::{Access, File, Lock, Span};
+use crate::store::{Lock, Span};
 use crate::vault::core::Core;
 use crate::vault::durability::writers::Writers;
-use crate::vault::error::{Fault, Inner, is_no_descriptor};
+use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
+use crate::vault::file::guard::open_for_locks;
 use crate::vault::file::program_locks::{Owner, owner_of};
 use crate::vault::types::{Handle, LockRequest};
 
-/// Locked exclusively by a daemon that has changes of the file, or accepts some at any time.
-pub(super) const GUARD: Span = Span::one(0);
 /// The locks that programs take with `flock`.
 const WHOLE: Span = Span::one(1);
 /// Locked shared by a daemon that has the file open for writing and takes the guard on demand.
@@ -47,22 +45,6 @@ fn shown(span: Span) -> Span {
     let first = span.first.saturating_sub(SHIFT);
     let last = if span.last >= Span::END { Span::END } else { span.last.saturating_sub(SHIFT) };
     Span { first, last }
-}
-
-/// Opens a file again for locks: for writing, because an exclusive lock requires that; if it is not
-/// allowed, for reading, which is enough for shared locks.
-pub(super) fn open_for_locks(open: &OpenFile) -> Inner<Arc<dyn File>> {
-    let file = open.file();
-    let opened = match file.reopen(Access::ReadWrite) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
-            file.reopen(Access::Read)
-        }
-        other => other,
-    };
-    opened.map_err(|error| match error.raw_os_error() {
-        Some(errno) if is_no_descriptor(errno) => Fault::Os(libc::ENOLCK),
-        _ => error.into(),
-    })
 }
 
 impl Core {
@@ -96,7 +78,7 @@ impl Core {
             }
             return Ok(granted);
         }
-        let file = open_for_locks(&open)?;
+        let file = open_for_locks(&*open.file())?;
         if !file.try_lock_span(Some(lock), span)? {
             return Ok(false);
         }
@@ -120,7 +102,7 @@ impl Core {
         let (open, _) = self.open.file_handle(handle)?;
         let Some(lock) = request.lock else { return Err(Fault::Os(libc::EINVAL)) };
         let own = open.locks.lock().owners.get(&owner_of(request)).map(|owner| owner.file.clone());
-        let file = own.map_or_else(|| open_for_locks(&open), Ok)?;
+        let file = own.map_or_else(|| open_for_locks(&*open.file()), Ok)?;
         let found = file.find_lock(lock, span_of(request))?;
         Ok(found.map(|(lock, span)| (lock, shown(span))))
     }
@@ -167,6 +149,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vault::file::guard::GUARD;
 
     fn range_in_store(first: u64, last: u64) -> Span {
         let (owner, lock, whole) = (1, Some(Lock::Exclusive), false);

@@ -26,13 +26,14 @@ use parking_lot::RwLockWriteGuard;
 
 use crate::store::{File, Lock};
 use crate::vault::core::Core;
-use crate::vault::core::lease::Change;
-use crate::vault::core::lock_files::{ASKED, insist};
 use crate::vault::durability::commit::Durability;
+use crate::vault::durability::lease::Change;
+use crate::vault::durability::lock_files::{ASKED, insist};
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Fault, Inner};
+use crate::vault::file::guard::{GUARD, open_for_locks};
 use crate::vault::file::{FileState, OpenFile};
-use crate::vault::open_files::locks::{GUARD, ON_DEMAND, open_for_locks};
+use crate::vault::open_files::locks::ON_DEMAND;
 
 /// How long a write waits for the guard. Another daemon commits, and gives the guard back, at its
 /// next tick (half a second).
@@ -40,6 +41,10 @@ const CHANGE_TAKES: Duration = Duration::from_secs(5);
 
 /// How long a daemon whose programs write without a pause leaves the guard to others at each tick.
 const LEFT_TO_OTHERS: Duration = ASKED.saturating_mul(3);
+
+/// How often a file whose guard is taken on demand is read as a whole without the lease: other daemons
+/// may commit to it each time.
+const READS_MAX: usize = 2;
 
 /// The locks of a file that is open for writing.
 #[derive(Default)]
@@ -102,12 +107,20 @@ impl Writers {
     /// Locks the state of a file for a change, like [`Writers::state_to_empty`]; fails with `EIO` if a
     /// change could make a chunk unreadable for good that another daemon has left half written.
     pub fn state_to_change<'a>(self, core: &'a Core, open: &'a OpenFile) -> Inner<Changing<'a>> {
-        let mut changing = self.state_to_empty(core, open)?;
-        if self == Writers::Concurrent {
-            core.check_whole(open, &mut changing)
-                .inspect_err(|_| core.give_back(open, &changing))?;
+        let mut reads = 0;
+        loop {
+            let mut changing = self.state_to_empty(core, open)?;
+            if self == Writers::Exclusive {
+                return Ok(changing);
+            }
+            let unread = core.check_whole(open, &mut changing, reads < READS_MAX);
+            let Some(unread) = unread.inspect_err(|_| core.give_back(open, &changing))? else {
+                return Ok(changing);
+            };
+            drop(changing); // other daemons change other files meanwhile
+            core.read_unread(open, &unread)?;
+            reads += 1;
         }
-        Ok(changing)
     }
 
     /// Locks the state of a file that will be empty. The guard is held, and the state is that of the
@@ -161,7 +174,7 @@ impl Core {
         if open.is_on_demand() || open.guard.lock().is_some() {
             return Ok(());
         }
-        let handle = open_for_locks(open)?;
+        let handle = open_for_locks(&*open.file())?;
         let is_guarded = handle.try_lock_span(Some(Lock::Exclusive), GUARD)?;
         let guards = Guards::new(handle, is_guarded)?;
         (*open.guard.lock(), *open.on_demand.lock()) = (guards.guard, guards.on_demand);

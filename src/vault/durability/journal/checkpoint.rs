@@ -12,6 +12,7 @@ use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
 use super::state::{Inode, Origin, Running, State};
+use super::turn::Apply;
 use super::{Journal, PREFIX};
 use crate::format::journal::{ALIGN, JournalRecord, RECORDS_AT};
 use crate::store::RenameMode;
@@ -122,10 +123,10 @@ impl Journal {
                 continue;
             }
             let mended = match &broken.origin {
-                Origin::Open(_, file) => {
-                    self.redo(&**file, &records, true).map(|outcome| outcome == Outcome::Refused)
-                }
-                _ => self.redo_file(&records, None, true).map(|redone| redone.refused > 0),
+                Origin::Open(_, file) => self
+                    .redo(&**file, &records, Apply::Again)
+                    .map(|outcome| outcome == Outcome::Refused),
+                _ => self.redo_file(&records, None, Apply::Again).map(|redone| redone.refused > 0),
             };
             let mended =
                 mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });

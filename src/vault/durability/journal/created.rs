@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::made::{Files, Log, Made};
 use super::state::Running;
+use super::turn::Apply;
 use super::{CREATED, Journal, write_zeros};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
 use crate::store::{Access, Lock, SetTime, Timestamp};
@@ -357,16 +358,16 @@ impl Journal {
                 }
                 Err(fault) => return Err(fault),
             };
-            if file.stat()?.size > 0 {
-                continue;
-            }
-            file.write_at(bytes, 0)?;
-            file.set_times(
-                SetTime::Omit,
-                SetTime::At(Timestamp { secs: record.mtime.0, nanos: record.mtime.1 }),
-            )?;
-            file.sync_all()?;
-            count += 1;
+            let time = Timestamp { secs: record.mtime.0, nanos: record.mtime.1 };
+            count += self.in_turn(&*file, Apply::Replay, || {
+                if file.stat()?.size > 0 {
+                    return Ok(0);
+                }
+                file.write_at(bytes, 0)?;
+                file.set_times(SetTime::Omit, SetTime::At(time))?;
+                file.sync_all()?;
+                Ok(1)
+            })?;
         }
         Ok(count)
     }

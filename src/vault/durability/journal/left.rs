@@ -4,11 +4,13 @@
 //! Rules that hold here
 //! * A daemon has records in its journal only during a commit, which it makes under the lease. So a
 //!   daemon that has the lease knows that others with records have ended in a commit, or could not
-//!   complete one.
+//!   complete one. It looks for them anew for each file: a daemon that was stopped loses its lease, and
+//!   may go on with its commit as long as it has the guard of its file.
 //! * A file is checked once as long as these journals stay the same: a daemon that ends in a commit
 //!   later leaves another journal, or another time of one.
+//! * What was read of a file counts for the header that it was read with.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::state::Inode;
 use super::{Found, Journal};
@@ -28,7 +30,28 @@ type WithRecords = (Vec<u8>, Timestamp);
 #[derive(Default)]
 pub(super) struct Left {
     journals: Vec<WithRecords>,
-    checked: HashSet<Inode>,
+    /// Counts how often `journals` has changed.
+    round: u64,
+    checked: HashMap<Inode, Checked>,
+}
+
+/// What is known of a file.
+enum Checked {
+    /// All of it was read, with this hash of its header, and is authentic or not.
+    Read([u8; 32], bool),
+    /// No part is half written, and its header is new since.
+    Whole,
+}
+
+/// What a daemon that has ended may have left in a file.
+pub(crate) enum Remains {
+    Nothing,
+    /// Nothing, but a record may fit the header.
+    Record,
+    /// A part that is half written.
+    HalfWritten,
+    /// The file has to be read. The number is that of [`Journal::note_read`].
+    Unknown(u64),
 }
 
 impl Journal {
@@ -39,9 +62,9 @@ impl Journal {
         Ok(!self.with_records(others)?.is_empty())
     }
 
-    /// Returns whether a daemon that has ended may have left a part of a file half written. The
-    /// caller has the lease.
-    pub fn may_be_half_written(&self, inode: Inode) -> Inner<bool> {
+    /// Returns what a daemon that has ended may have left in a file with this hash of its header. The
+    /// caller has the lease and the guard.
+    pub fn remains(&self, inode: Inode, header: &[u8; 32]) -> Inner<Remains> {
         let journals = self.with_records(|name, _| {
             let state = self.state.lock();
             let old = state.old.iter().map(|old| &old.name);
@@ -49,18 +72,29 @@ impl Journal {
         })?;
         let mut left = self.left.lock();
         if left.journals != journals {
-            *left = Left { journals, checked: HashSet::new() };
+            let round = left.round + 1;
+            *left = Left { journals, round, ..Left::default() };
         }
-        Ok(!left.journals.is_empty() && !left.checked.contains(&inode))
+        Ok(match left.checked.get(&inode) {
+            _ if left.journals.is_empty() => Remains::Nothing,
+            Some(Checked::Whole) => Remains::Nothing,
+            Some(Checked::Read(with, true)) if with == header => Remains::Record,
+            Some(Checked::Read(with, false)) if with == header => Remains::HalfWritten,
+            _ => Remains::Unknown(left.round),
+        })
     }
 
-    /// Notes that no part of a file is half written.
-    pub fn note_whole(&self, inode: Inode) {
+    /// Notes that all of a file was read, with this hash of its header, and is authentic or not.
+    pub fn note_read(&self, inode: Inode, header: [u8; 32], is_authentic: bool, round: u64) {
         let mut left = self.left.lock();
-        if left.checked.len() == CHECKED_MAX {
-            left.checked.clear();
+        if left.round == round {
+            left.note(inode, Checked::Read(header, is_authentic));
         }
-        left.checked.insert(inode);
+    }
+
+    /// Notes that a file in which nothing is half written has a new header.
+    pub fn note_whole(&self, inode: Inode) {
+        self.left.lock().note(inode, Checked::Whole);
     }
 
     /// Returns the journals of this share that `counts` and that have records or cannot be read.
@@ -77,8 +111,11 @@ impl Journal {
             }
             match self.time_of_records(&found, &counts) {
                 Ok(time) => all.extend(time.map(|time| (found.name, time))),
-                // Its daemon has closed the vault meanwhile.
-                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE) => {}
+                // Its daemon has closed the vault meanwhile, or has carried its records to another
+                // journal, which was perhaps not listed.
+                Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE) => {
+                    all.push((found.name, Timestamp::default()));
+                }
                 Err(fault) => return Err(fault),
             }
         }
@@ -106,5 +143,14 @@ impl Journal {
             && file.read_at(&mut first, RECORDS_AT)? == RECORD_HEAD
             && record_head(&first).is_some_and(|(_, sequence, _)| sequence == 0);
         has_records.then(|| Ok(file.stat()?.mtime)).transpose()
+    }
+}
+
+impl Left {
+    fn note(&mut self, inode: Inode, what: Checked) {
+        if self.checked.len() == CHECKED_MAX {
+            self.checked.clear();
+        }
+        self.checked.insert(inode, what);
     }
 }

@@ -35,6 +35,7 @@ mod redo;
 mod refused;
 mod replay;
 mod state;
+mod turn;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +46,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::left::Left;
+pub(crate) use self::left::Remains;
 use self::lost::Lost;
 use self::made::Created;
 use self::overlay::OverlayFile;
@@ -53,6 +55,7 @@ use self::state::{Inode, Running, State, Tracked};
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 use crate::store::{Allocate, Dir, File, Timestamp};
+use crate::vault::durability::lease::Lease;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::keyring::keys::ShareKeys;
@@ -90,6 +93,8 @@ pub(crate) struct Journal {
     overlaid: Option<Mutex<HashMap<Inode, Arc<OverlayFile>>>>,
     /// Which daemons may have the vault open, each with its own journals.
     writers: Writers,
+    /// The lease of the share.
+    pub lease: Arc<Lease>,
     /// A journal of another identity with records was there when the vault was opened; this
     /// identity cannot read which files it names.
     others_wait: AtomicBool,
@@ -161,6 +166,7 @@ impl Journal {
             owes_names: false,
         };
         let overlaid = read_only.then(Mutex::default);
+        let lease = Lease::new(writers.share_names().then(|| root.clone()), read_only);
         Journal {
             root,
             home,
@@ -174,6 +180,7 @@ impl Journal {
             created: Arc::default(),
             overlaid,
             writers,
+            lease: lease.into(),
             others_wait: AtomicBool::new(false),
             left: Mutex::default(),
             refused: Refused::default(),

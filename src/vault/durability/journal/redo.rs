@@ -1,8 +1,8 @@
 //! Applies the redo records of one file.
 //!
 //! Rules that hold here
-//! * Records apply only to a file whose header matches one of them, or whose header a crash has
-//!   torn.
+//! * Records apply only to a file whose header matches one of them, or is torn and has a part of the
+//!   header that one of them leaves.
 //! * Applying them again changes nothing, and is reported as no change.
 //! * In a read-only vault, a record is not shown if its signer may no longer write: see
 //!   [`Journal::counts`].
@@ -10,11 +10,17 @@
 use std::collections::BTreeMap;
 
 use super::Journal;
+use super::turn::Apply;
+use crate::format::header::NONCE_AT;
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
 use crate::store::{File, Timestamp};
 use crate::vault::error::{Inner, is_no_space};
 use crate::vault::file::mtime::set_mtime;
+
+/// Length of the parts in which a torn header is compared, from the nonce on. At least 8 bytes of each
+/// are random or sealed.
+const PART: usize = 16;
 
 /// Outcome of a redo of the records of one inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,20 +37,36 @@ pub(super) enum Outcome {
 
 impl Journal {
     /// Applies the records of one inode in order: all that follow from each other, if one of them
-    /// matches the file's header. `rewrite` means that a flush of the file has failed: the page
-    /// cache then proves nothing about the disk.
+    /// matches the file's header.
+    ///
+    /// # Errors
+    /// Those of [`Journal::in_turn`].
     pub(super) fn redo(
         &self,
         file: &dyn File,
         records: &[&JournalRecord<'_>],
+        when: Apply,
+    ) -> Inner<Outcome> {
+        self.in_turn(file, when, || {
+            let bytes = self.beginning(file)?;
+            match self.known(&bytes, records) {
+                Some(known) => self.write_from(known, file, records, when == Apply::Again),
+                None if self.is_newer(&bytes, records) => Ok(Outcome::Newer),
+                None => Ok(Outcome::Refused),
+            }
+        })
+    }
+
+    /// Writes the records to a file that one of them, number `known`, matches. `rewrite`: also those
+    /// bytes that are there already.
+    fn write_from(
+        &self,
+        known: usize,
+        file: &dyn File,
+        records: &[&JournalRecord<'_>],
         rewrite: bool,
     ) -> Inner<Outcome> {
-        let bytes = self.beginning(file)?;
         let follows = |i: usize| records[i].base == records[i - 1].result;
-        let Some(known) = self.known(&bytes, records) else {
-            let newer = self.is_newer(&bytes, records);
-            return Ok(if newer { Outcome::Newer } else { Outcome::Refused });
-        };
         let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
         let mut end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
         while self.overlaid.is_some() && end > start && !self.counts(records[end - 1]) {
@@ -104,13 +126,21 @@ impl Journal {
         Ok(bytes)
     }
 
-    /// Returns the last record that matches a file with these first bytes.
+    /// Returns the last record that matches a file with these first bytes. A header that a crash has
+    /// torn matches a record whose header is in it in part: another daemon's commit can have torn it.
     fn known(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> Option<usize> {
-        let hash = bytes.get(..self.keys.layout.header()).map(header_hash);
-        let known =
-            |r: &&JournalRecord<'_>| hash.is_some_and(|hash| r.result == hash || r.base == hash);
+        let header = bytes.get(..self.keys.layout.header())?;
+        let hash = header_hash(header);
+        let known = |r: &&JournalRecord<'_>| r.result == hash || r.base == hash;
+        let is_in_part = |r: &&JournalRecord<'_>| {
+            let result = r.patches.iter().rfind(|patch| patch.offset == 0);
+            result.is_some_and(|result| shares_a_part(header, &result.bytes))
+        };
         records.iter().rposition(known).or_else(|| {
-            self.keys.is_torn_header(bytes, &records[0].file_id).then_some(records.len() - 1)
+            if !self.keys.is_torn_header(bytes, &records[0].file_id) {
+                return None;
+            }
+            records.iter().rposition(is_in_part)
         })
     }
 
@@ -156,6 +186,13 @@ impl Journal {
             _ => false,
         }
     }
+}
+
+/// Returns whether two headers agree in a part that differs in any two headers. A disk tears a header
+/// at 512 bytes; a daemon or a store that dies may do so elsewhere.
+fn shares_a_part(one: &[u8], other: &[u8]) -> bool {
+    let parts = one[NONCE_AT..].chunks_exact(PART);
+    parts.zip(other.get(NONCE_AT..).unwrap_or_default().chunks_exact(PART)).any(|(a, b)| a == b)
 }
 
 /// Returns the net effect of `patches`, written one after the other to a file whose final length is

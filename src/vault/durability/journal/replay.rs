@@ -2,6 +2,7 @@
 //!
 //! Rules that hold here
 //! * Only its owner's identity reads a journal, and only while no living process holds its lock.
+//! * Beside other daemons, records are applied as commits are made: see [`turn`](super::turn).
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over.
@@ -24,6 +25,7 @@ use std::time::Duration;
 use super::overlay::OverlayFile;
 use super::redo::Outcome;
 use super::state::{Broken, Inode, Old, Origin};
+use super::turn::Apply;
 use super::{CREATED, Found, Journal, PREFIX};
 use crate::format::error::FormatErrorKind;
 use crate::format::header::PublicHeader;
@@ -322,14 +324,21 @@ impl Journal {
                 None => by_file.push(vec![record]),
             }
         }
-        let (mut all, mut failed) = (Redone::default(), Vec::new());
+        let (mut all, mut failed, mut refused) = (Redone::default(), Vec::new(), Vec::new());
         for records in by_file {
-            match self.redo_file(&records.iter().collect::<Vec<_>>(), places, false) {
+            match self.redo_file(&records.iter().collect::<Vec<_>>(), places, Apply::Replay) {
                 Ok(redone) => {
                     all.done += redone.done;
                     all.refused += redone.refused;
                     all.lost.extend(redone.lost);
                     all.files.extend(redone.files);
+                    if redone.refused > 0 {
+                        refused.push(records);
+                    }
+                }
+                // Another daemon does not release the lease, so nothing here could be changed.
+                Err(fault) if self.lease.is_needed() && fault.errno() == libc::EBUSY => {
+                    return Err(fault);
                 }
                 Err(fault) => {
                     // One file that cannot be written does not stop the replay of the others.
@@ -344,6 +353,10 @@ impl Journal {
                 failed.len()
             );
             let mut state = self.state.lock();
+            if self.overlaid.is_none() {
+                // The first checkpoint puts these aside; it removes the journal.
+                failed.extend(refused);
+            }
             state.broken.extend(failed.into_iter().flat_map(|records| self.broken(records)));
             if self.overlaid.is_none() {
                 let (dir, name) = (dir.clone(), name.clone());
@@ -445,7 +458,7 @@ impl Journal {
         &self,
         records: &[&JournalRecord<'_>],
         places: Option<&Places>,
-        rewrite: bool,
+        when: Apply,
     ) -> Inner<Redone> {
         let mut redone = Redone::default();
         type Named<'a> = (Inode, Arc<dyn File>, Vec<&'a [u8]>);
@@ -483,10 +496,10 @@ impl Journal {
         let elsewhere = places.and_then(|places| places.get(&records[0].file_id));
         let mut lost = |paths: &[&[u8]], is_refused: bool| -> Inner<()> {
             let own = of(paths);
-            let mut done = self.redo_copies(paths, &own, rewrite)?;
+            let mut done = self.redo_copies(paths, &own, when)?;
             if is_refused && done.is_none() {
                 for path in elsewhere.into_iter().flatten() {
-                    self.redo_at(path, &own, rewrite, &mut done)?;
+                    self.redo_at(path, &own, when, &mut done)?;
                 }
             }
             redone.done += done.unwrap_or(0);
@@ -498,7 +511,7 @@ impl Journal {
         };
         let mut done = 0;
         for (_, file, paths) in &inodes {
-            match self.redo(&**file, &of(paths), rewrite)? {
+            match self.redo(&**file, &of(paths), when)? {
                 Outcome::Done => done += 1,
                 Outcome::Nothing => {}
                 other => lost(paths, other == Outcome::Refused)?,
@@ -519,7 +532,7 @@ impl Journal {
         &self,
         paths: &[&[u8]],
         records: &[&JournalRecord<'_>],
-        rewrite: bool,
+        when: Apply,
     ) -> Inner<Option<usize>> {
         let mut done = None;
         for path in paths {
@@ -532,7 +545,7 @@ impl Journal {
                 let copy = entry?.name;
                 // Every tool puts its mark behind the name.
                 if copy.len() > name.len() && copy.starts_with(name) {
-                    self.redo_at(&join(above, &copy), records, rewrite, &mut done)?;
+                    self.redo_at(&join(above, &copy), records, when, &mut done)?;
                 }
             }
         }
@@ -544,14 +557,14 @@ impl Journal {
         &self,
         path: &[u8],
         records: &[&JournalRecord<'_>],
-        rewrite: bool,
+        when: Apply,
         done: &mut Option<usize>,
     ) -> Inner<()> {
         let Ok(file) = self.open_path(path) else { return Ok(()) };
         if !self.matches(&*file, records)? {
             return Ok(());
         }
-        match self.redo(&*file, records, rewrite)? {
+        match self.redo(&*file, records, when)? {
             Outcome::Done => *done.get_or_insert(0) += 1,
             Outcome::Nothing => drop(done.get_or_insert(0)),
             Outcome::Newer | Outcome::Refused => {}
@@ -608,7 +621,11 @@ impl Journal {
         while let Some(component) = components.next() {
             if components.peek().is_none() {
                 return match &self.overlaid {
-                    None => Ok(dir.open_file(component, Access::ReadWrite)?),
+                    None => {
+                        let file = dir.open_file(component, Access::ReadWrite)?;
+                        self.writers.open_to_read(&*file)?;
+                        Ok(file)
+                    }
                     Some(overlaid) => {
                         let file = dir.open_file(component, Access::Read)?;
                         let stat = file.stat()?;

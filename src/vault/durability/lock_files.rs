@@ -25,7 +25,7 @@ pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dy
 pub(crate) const LOCK_TEXT: &[u8] = b"kithfs lock\n";
 
 /// Opens a lock file of the store for daemons of several users, and makes it if it is missing.
-pub(super) fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn File>> {
+pub(in crate::vault) fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn File>> {
     loop {
         match if how == Lock::Exclusive {
             open_to_lock(root, name)
@@ -48,7 +48,7 @@ pub(super) fn lock_file(root: &dyn Dir, name: &[u8], how: Lock) -> Inner<Arc<dyn
 }
 
 /// Returns whether an open file is the one that other processes find under its name.
-pub(super) fn is_there(root: &dyn Dir, name: &[u8], file: &dyn File) -> Inner<bool> {
+pub(in crate::vault) fn is_there(root: &dyn Dir, name: &[u8], file: &dyn File) -> Inner<bool> {
     match root.stat(name) {
         Ok(stat) => Ok(stat.ino == file.stat()?.ino),
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),

@@ -18,9 +18,11 @@
 //!   those that want it, is taken over after [`SILENT`], by removing the file.
 //! * Both locks are `fcntl` locks of an open file description, on all offsets: `flock` would give a
 //!   shared lock up before it makes an exclusive one of it.
-//! * Both are taken through handles that are open for writing, where that is allowed. The server of an NFS lets each machine
-//!   answer for a file by itself as long as none has it open for writing. No machine then learns of
-//!   another one's shared lock.
+//! * Both are taken through handles that are open for writing, where that is allowed. The server of an
+//!   NFS lets each machine answer for a file by itself as long as none has it open for writing. No
+//!   machine then learns of another one's shared lock.
+//! * As long as no thread looks after the lease, as when the vault is being opened or closed, it is
+//!   held only during each change.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
 //!   they have cached for a few seconds, and each commit still checks what it builds on.
 //! * A change takes the lease before any lock of the daemon, and keeps it to its end. The thread
@@ -34,7 +36,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::store::{Access, Dir, File, Lock, SetTime, Span};
-use crate::vault::core::lock_files::{is_there, lock_file};
+use crate::vault::durability::lock_files::{is_there, lock_file};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::ALONE;
 #[cfg(doc)]
@@ -89,7 +91,8 @@ pub(crate) struct Lease {
     /// The kernel asked for something since the last look.
     used: AtomicBool,
     /// The time of the last look, in milliseconds since the machine was started, time asleep
-    /// included; `u64::MAX` if no thread looks any more.
+    /// included; `u64::MAX` if no thread looks yet, or any more. Then the lease is kept only for each
+    /// change.
     looked: AtomicU64,
 }
 
@@ -159,7 +162,7 @@ impl Lease {
             turned: Condvar::new(),
             getting: Mutex::new(()),
             used: AtomicBool::new(false),
-            looked: AtomicU64::new(awake()),
+            looked: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -209,6 +212,20 @@ impl Lease {
         Ok(Change(Some(self)))
     }
 
+    /// Like [`Lease::change_locked`], but does not wait for other daemons: fails with `EBUSY` if the
+    /// lease cannot be taken at once.
+    pub fn change_at_once(&self) -> Inner<Change<'_>> {
+        let Some(root) = &self.root else { return Ok(Change(None)) };
+        if CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
+            return Ok(Change(None));
+        }
+        if !self.join(true) {
+            self.get(&**root, Instant::now())?;
+        }
+        CHANGING.with_borrow_mut(|ids| ids.push(self.id));
+        Ok(Change(Some(self)))
+    }
+
     /// Begins a change if this daemon has the lease, and does not give it up unless `anyway`.
     fn join(&self, anyway: bool) -> bool {
         let mut state = self.state.lock();
@@ -236,6 +253,11 @@ impl Lease {
         loop {
             match state.held.take() {
                 None => return Ok(false),
+                // No thread gives a shared lease up any more.
+                Some((Lock::Shared, _)) if self.looked.load(Ordering::Acquire) == u64::MAX => {
+                    self.generation.store(0, Ordering::Release);
+                    return Ok(false);
+                }
                 Some(held) if state.closing || state.surrender || !self.is_valid() => {
                     state.held = Some(held);
                 }
@@ -298,7 +320,8 @@ impl Lease {
         let mut state = self.state.lock();
         state.changing -= 1;
         state.changed = Instant::now();
-        if state.changing == 0 && state.is_contended() && !state.cached && !self.may_cache() {
+        let is_kept = self.looked.load(Ordering::Acquire) != u64::MAX && !state.is_contended();
+        if state.changing == 0 && !is_kept && !state.cached && !self.may_cache() {
             state.held = None;
         }
         if state.changing == 0 {
@@ -570,6 +593,21 @@ mod tests {
         assert!(!try_lock(&*other, Lock::Exclusive).unwrap());
         one.give_up(&mut || {}, false);
         assert!(try_lock(&*other, Lock::Exclusive).unwrap());
+    }
+
+    /// A daemon that was being closed waited ten seconds for its own shared lease, because the thread
+    /// had ended that gives it up. Then its last commit failed.
+    #[test]
+    fn a_shared_lease_is_given_up_while_closing() {
+        let store = MemStore::new();
+        let [one, two] = [(); 2].map(|()| Lease::new(Some(store.root()), false));
+        for lease in [&one, &two] {
+            lease.look_after(|| {}).unwrap();
+        }
+        one.look_no_more();
+        assert!(!one.surrender(Instant::now()).unwrap() && one.generation().is_none());
+        two.end();
+        assert!(one.change().is_ok());
     }
 
     #[test]

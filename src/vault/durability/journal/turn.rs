@@ -1,0 +1,49 @@
+//! The turn of this daemon to write records to a stored file, beside other daemons.
+//!
+//! Rules that hold here
+//! * Where several daemons have the vault open, records are applied as commits are made: under the
+//!   lease, and the header is compared only then. A daemon that has changes of the file has made its
+//!   header anew before, so no record matches it ([`check_whole`](crate::vault::core::Core::check_whole)).
+//!   One that only has the file open loads it again before its first change.
+//! * The guard of the file is held, too, unless another daemon has it: should the lease be taken over,
+//!   because a write takes too long, nobody begins to change the file.
+//! * A thread that has the lock of the journal does not wait for the lease: the thread that gives the
+//!   lease up may wait for one that waits for this lock.
+
+use super::Journal;
+use crate::store::File;
+use crate::vault::error::Inner;
+use crate::vault::file::guard::try_guard;
+
+/// When records are applied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Apply {
+    /// By a replay, when the vault is opened.
+    Replay,
+    /// By a later attempt, under the lock of the journal. A flush of the file may have failed, so the
+    /// page cache proves nothing about the disk.
+    Again,
+}
+
+impl Journal {
+    /// Runs `act` when this daemon may write to a file.
+    ///
+    /// # Errors
+    /// `EBUSY` if another daemon does not release the lease; those of `act` and of the store.
+    pub(super) fn in_turn<T>(
+        &self,
+        file: &dyn File,
+        when: Apply,
+        act: impl FnOnce() -> Inner<T>,
+    ) -> Inner<T> {
+        if !self.writers.share_names() || self.overlaid.is_some() {
+            return act();
+        }
+        let _change = match when {
+            Apply::Replay => self.lease.change()?,
+            Apply::Again => self.lease.change_at_once()?,
+        };
+        let _guard = try_guard(file)?;
+        act()
+    }
+}
