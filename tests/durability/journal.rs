@@ -530,6 +530,45 @@ fn a_foreign_or_stale_journal_does_nothing() {
     assert_eq!(journals(&other.root()), 1, "it is somebody's, and kept");
 }
 
+/// A journal had records of a file that could not be written, and of one that had another version. The
+/// first checkpoint kept the first ones and removed the journal, and the others with it.
+#[test]
+fn refused_records_are_kept_beside_those_of_a_broken_file() {
+    let start = store(12);
+    let vault = vaults::open(start.root()).unwrap();
+    durable(&vault, b"other", &pattern(2, 40_000));
+    durable(&vault, b"file", &pattern(1, 40_000));
+    let stored = vault.cipher_path(b"other").unwrap();
+    let older = read_all(&start.root(), &stored);
+    overwrite(&vault, b"other", 0, &pattern(3, 4096)).unwrap();
+    vault.close().unwrap();
+    let vault = vaults::open(start.root()).unwrap();
+    overwrite(&vault, b"other", 0, &pattern(4, 4096)).unwrap();
+    overwrite(&vault, b"file", 0, &pattern(5, 4096)).unwrap();
+    let left = start.snapshot();
+    write_all(&left.root(), &stored, &older);
+    let mut broken = 0;
+    for nth in 1.. {
+        let store = left.snapshot();
+        let plan = FaultPlan::new();
+        let (calls, when) = (Calls::Of(Call::Write), When::Nth(nth));
+        plan.add(Fault { calls, when, errno: libc::EIO, short: false });
+        let opened = vaults::open(FaultStore::wrap(store.root(), plan.clone()));
+        let failed = plan.failed();
+        if let Ok(vault) = opened {
+            broken += failed;
+            let _ = vault.close();
+        }
+        if failed == 0 {
+            break;
+        }
+        vaults::open(store.root()).unwrap().close().unwrap();
+        let kept = crate::support::raw::named(&*store.root(), b"+refused-");
+        assert_eq!(kept.len(), 1, "write {nth}");
+    }
+    assert!(broken > 0, "no file was broken");
+}
+
 /// The storage host puts an older version of a file back, and copies a journal that relies on the newer
 /// one any number of times. With more than 1,024 of them the vault is not opened.
 #[test]

@@ -9,6 +9,7 @@ mod support;
 mod attributes;
 mod calls;
 mod concurrent;
+mod concurrent_deaths;
 mod concurrent_model;
 mod kernel_cache;
 mod lingering;
