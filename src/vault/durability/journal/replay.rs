@@ -313,19 +313,12 @@ impl Journal {
         if self.writers.hold_journal(&*file, how)? || !self.take(&*file)? {
             return Ok(Redone::default());
         }
-        let mut by_file: Vec<Vec<JournalRecord<'static>>> = Vec::new();
         let records = self.records(&*file, &head)?;
         if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
-        for record in records {
-            match by_file.iter_mut().find(|rs| rs[0].file_id == record.file_id) {
-                Some(records) => records.push(record),
-                None => by_file.push(vec![record]),
-            }
-        }
         let (mut all, mut failed, mut refused) = (Redone::default(), Vec::new(), Vec::new());
-        for records in by_file {
+        for records in by_file(records) {
             match self.redo_file(&records.iter().collect::<Vec<_>>(), places, Apply::Replay) {
                 Ok(redone) => {
                     all.done += redone.done;
@@ -639,4 +632,16 @@ impl Journal {
         }
         Err(Fault::Os(libc::ENOENT))
     }
+}
+
+/// Returns the records of each file id, in their order.
+fn by_file(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRecord<'static>>> {
+    let mut files: Vec<Vec<JournalRecord<'static>>> = Vec::new();
+    for record in records {
+        match files.iter_mut().find(|file| file[0].file_id == record.file_id) {
+            Some(file) => file.push(record),
+            None => files.push(vec![record]),
+        }
+    }
+    files
 }
