@@ -2,9 +2,10 @@
 //!
 //! Rules that hold here
 //! * Where several daemons have the vault open, records are applied as commits are made: under the
-//!   lease, and the header is compared only then. A daemon that has changes of the file has made its
-//!   header anew before, so no record matches it ([`check_whole`](crate::vault::core::Core::check_whole)).
-//!   One that only has the file open loads it again before its first change.
+//!   lease, and the header is compared only then. A daemon that finds records of others makes the
+//!   header anew before it changes the file, so that they do not match any more
+//!   ([`check_whole`](crate::vault::core::Core::check_whole)). One that only has the file open loads
+//!   it again before its first change.
 //! * The guard of the file is held, too, unless another daemon has it: should the lease be taken over,
 //!   because a write takes too long, nobody begins to change the file.
 //! * A thread that has the lock of the journal does not wait for the lease: the thread that gives the
