@@ -17,22 +17,22 @@ use crate::support::vaults::{
     READ_WRITE, Seeded, at, get, mkdir, open_or_create, pattern, put, rename,
 };
 
-const CHUNK: usize = 1 << 14;
-const LEN: usize = 3 * CHUNK;
+pub(super) const CHUNK: usize = 1 << 14;
+pub(super) const LEN: usize = 3 * CHUNK;
 
-fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
+pub(super) fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
     at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle))
 }
 
 /// Opens a share in a daemon whose calls a plan counts and fails.
-fn planned(store: &MemStore, who: &Identity) -> (Vault, Arc<FaultPlan>) {
+pub(super) fn planned(store: &MemStore, who: &Identity) -> (Vault, Arc<FaultPlan>) {
     let plan = FaultPlan::new();
     let wrapped = FaultStore::wrap(store.root(), plan.clone());
     (Vault::open(wrapped, who, trusting(false, LockMode::Shared)).unwrap(), plan)
 }
 
 /// Creates Ann's share with Bob, and a durable file in it.
-fn with_file() -> (MemStore, Identity, Identity) {
+pub(super) fn with_file() -> (MemStore, Identity, Identity) {
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"file", &pattern(0, LEN)).unwrap();
@@ -45,7 +45,7 @@ fn with_file() -> (MemStore, Identity, Identity) {
 
 /// Writes `bytes` to the beginning of the file in a daemon of `who` that dies at a call of the
 /// commit. Returns false if the commit has fewer calls.
-fn dies(store: &MemStore, who: &Identity, bytes: &[u8], call: u64) -> bool {
+pub(super) fn dies(store: &MemStore, who: &Identity, bytes: &[u8], call: u64) -> bool {
     let (vault, plan) = planned(store, who);
     let handle = open(&vault, b"file", READ_WRITE).unwrap();
     vault.write(handle, 0, bytes, false).unwrap();
@@ -54,7 +54,12 @@ fn dies(store: &MemStore, who: &Identity, bytes: &[u8], call: u64) -> bool {
     vault.fsync(handle, false).is_err()
 }
 
-fn write_and_sync(vault: &Vault, handle: u64, at: usize, bytes: &[u8]) -> Result<(), Error> {
+pub(super) fn write_and_sync(
+    vault: &Vault,
+    handle: u64,
+    at: usize,
+    bytes: &[u8],
+) -> Result<(), Error> {
     vault.write(handle, at as u64, bytes, false)?;
     vault.fsync(handle, false)
 }
@@ -92,14 +97,14 @@ fn is_lease_wanted(store: &MemStore) -> bool {
     file.is_ok_and(|file| file.find_lock(Lock::Exclusive, all).unwrap().is_some())
 }
 
-fn has_name(root: &dyn Dir, prefix: &[u8]) -> bool {
+pub(super) fn has_name(root: &dyn Dir, prefix: &[u8]) -> bool {
     raw::names(root).iter().any(|name| name.starts_with(prefix))
 }
 
 /// A replay compared the header with its records and then wrote, and waited for nobody. What Bob
 /// committed in between was overwritten by what Ann's daemon had not completed, and his `fsync` had
-/// returned. He commits at each moment of her replay: with a file that he has open already, and with
-/// one that he opens then.
+/// returned. He commits another part of that chunk at each moment of her replay: with a file that he
+/// has open already, and with one that he opens then.
 #[test]
 fn a_commit_during_a_replay_is_not_lost() {
     let (start, ann_id, bob_id) = with_file();
@@ -120,7 +125,7 @@ fn a_commit_during_a_replay_is_not_lost() {
             let vault = bob.clone();
             let outcome = at_moment(&store, moment, move || {
                 let handle = before.map_or_else(|| open(&vault, b"file", READ_WRITE), Ok)?;
-                let written = write_and_sync(&vault, handle, 0, &his);
+                let written = write_and_sync(&vault, handle, 8192, &his);
                 vault.release(handle)?;
                 written
             });
@@ -140,10 +145,10 @@ fn a_commit_during_a_replay_is_not_lost() {
             assert!([0, libc::EIO].contains(&outcome), "{what}: {outcome}");
             if outcome == 0 {
                 wrote += 1;
-                assert!(bytes[..8192] == his, "{what}: {:?}", &bytes[..4]);
+                assert!(bytes[8192..CHUNK] == his, "{what}: {:?}", &bytes[8192..8196]);
             }
             replayed += u32::from(bytes[..8192] == hers);
-            assert!(bytes[8192..] == pattern(0, LEN)[8192..], "{what}");
+            assert!(bytes[CHUNK..] == pattern(0, LEN)[CHUNK..], "{what}");
             ann.close().unwrap();
             bob.close().unwrap();
             assert!(get(&together(&store, &ann_id).unwrap(), b"file").unwrap() == bytes, "{what}");
@@ -234,21 +239,34 @@ fn a_commit_beside_the_replay_of_a_creation_stays() {
 }
 
 /// Leaves a record of Ann's dead daemon for a file that is whole. There are other files of these sizes.
-fn with_left_record(sizes: &[(&[u8], usize)]) -> (MemStore, Identity, Identity) {
-    let (start, ann_id, bob_id) = with_file();
-    let vault = open_as(&start, &ann_id).unwrap();
+pub(super) fn with_left_record(sizes: &[(&[u8], usize)]) -> (MemStore, Identity, Identity) {
+    let (start, ann, bob) = with_file();
+    let vault = open_as(&start, &ann).unwrap();
     for (name, len) in sizes {
         put(&vault, name, &pattern(1, *len)).unwrap();
     }
     vault.close().unwrap();
+    (left_record(&start, &ann, &bob, &[1; 4096]), ann, bob)
+}
+
+/// Returns a copy of `start` in which Ann's daemon has left a record of `bytes` for a file that is whole.
+/// The thread that looks after its lease also makes calls, so their number does not tell.
+pub(super) fn left_record(
+    start: &MemStore,
+    ann: &Identity,
+    bob: &Identity,
+    bytes: &[u8],
+) -> MemStore {
     for call in 1.. {
         let store = start.snapshot();
-        assert!(dies(&store, &ann_id, &[1; 4096], call), "a commit without a record");
+        assert!(dies(&store, ann, bytes, call), "a commit without a record");
         let root = store.root();
         let mut journals = raw::named(&*root, b"+journal-").into_iter();
         let has_record = |name: Vec<u8>| raw::read(&*root, &name).get(4096..4100) == Some(b"KREC");
-        if journals.any(has_record) {
-            return (store, ann_id, bob_id);
+        if journals.any(has_record)
+            && get(&together(&store.snapshot(), bob).unwrap(), b"file").is_ok()
+        {
+            return store;
         }
     }
     unreachable!()

@@ -188,42 +188,37 @@ impl Lease {
     /// # Errors
     /// `EBUSY` if another daemon does not release the lease; those of the store.
     pub fn change(&self) -> Inner<Change<'_>> {
-        let Some(root) = &self.root else { return Ok(Change(None)) };
-        if CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
-            return Ok(Change(None));
-        }
-        if !self.join(false) {
-            self.get(&**root, Instant::now() + TAKES)?;
-        }
-        CHANGING.with_borrow_mut(|ids| ids.push(self.id));
-        Ok(Change(Some(self)))
+        self.begin(false, TAKES)
     }
 
     /// Like [`Lease::change`], for a thread that has a lock of this daemon: a change that is in
     /// progress may need that lock, so this one begins although the lease is being given up.
     pub fn change_locked(&self) -> Inner<Change<'_>> {
-        if self.root.is_none() || CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
+        self.begin(true, TAKES)
+    }
+
+    /// Like [`Lease::change`], but fails with `EBUSY` if the lease cannot be taken at once.
+    pub fn change_at_once(&self) -> Inner<Change<'_>> {
+        self.begin(false, Duration::ZERO)
+    }
+
+    /// Begins a change, which may take as long as `takes`. `anyway`: even while a lease that this
+    /// daemon has is being given up.
+    fn begin(&self, anyway: bool, takes: Duration) -> Inner<Change<'_>> {
+        let Some(root) = &self.root else { return Ok(Change(None)) };
+        if CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
             return Ok(Change(None));
         }
-        if !self.join(true) {
-            return self.change();
+        if !self.join(anyway) {
+            self.get(&**root, Instant::now() + takes)?;
         }
         CHANGING.with_borrow_mut(|ids| ids.push(self.id));
         Ok(Change(Some(self)))
     }
 
-    /// Like [`Lease::change_locked`], but does not wait for other daemons: fails with `EBUSY` if the
-    /// lease cannot be taken at once.
-    pub fn change_at_once(&self) -> Inner<Change<'_>> {
-        let Some(root) = &self.root else { return Ok(Change(None)) };
-        if CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
-            return Ok(Change(None));
-        }
-        if !self.join(true) {
-            self.get(&**root, Instant::now())?;
-        }
-        CHANGING.with_borrow_mut(|ids| ids.push(self.id));
-        Ok(Change(Some(self)))
+    /// Shows daemons that want the lease that the one that has it is there.
+    pub fn show_life(&self) {
+        self.state.lock().show_life();
     }
 
     /// Begins a change if this daemon has the lease, and does not give it up unless `anyway`.

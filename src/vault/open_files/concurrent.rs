@@ -53,6 +53,10 @@ const READ_PART: usize = 1 << 20;
 /// Size in bytes up to which that is done under the lease: it takes some milliseconds.
 const READ_AT_ONCE: u64 = 4 << 20;
 
+/// Maximum number of reads of a file under the lease. One is enough, unless somebody without the lease
+/// changes the journals.
+const READS_MAX: usize = 3;
+
 /// A file that has to be read as a whole.
 pub(crate) struct Unread {
     /// Hash of its header.
@@ -173,6 +177,7 @@ impl Core {
         }
         // A replay may have brought the file up to date since it was opened here.
         self.freshen_locked(open, state)?;
+        let mut reads = 0;
         while let Some(header) = state.committed.as_ref().map(|it| it.header.hash()) {
             match self.journal.remains(open.inode(), &header)? {
                 Remains::Nothing => break,
@@ -191,7 +196,11 @@ impl Core {
                 Remains::Unknown(round) if may_wait && state.size > READ_AT_ONCE => {
                     return Ok(Some(Unread { header, round }));
                 }
-                Remains::Unknown(round) => self.read_unread(open, &Unread { header, round })?,
+                Remains::Unknown(_) if reads == READS_MAX => return Err(Fault::Os(libc::EBUSY)),
+                Remains::Unknown(round) => {
+                    self.read_unread(open, &Unread { header, round })?;
+                    reads += 1;
+                }
             }
         }
         open.is_whole.store(true, Ordering::Release);

@@ -126,7 +126,7 @@ impl Journal {
                 Origin::Open(_, file) => self
                     .redo(&**file, &records, Apply::Again)
                     .map(|outcome| outcome == Outcome::Refused),
-                _ => self.redo_file(&records, None, Apply::Again).map(|redone| redone.refused > 0),
+                _ => self.redo_anywhere(&records),
             };
             let mended =
                 mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
@@ -142,6 +142,25 @@ impl Journal {
             }
         }
         state.broken = kept;
+    }
+
+    /// Applies the records of one file id to the files that they match, also if these were renamed.
+    /// Returns whether there is none.
+    ///
+    /// # Errors
+    /// `EIO` if such a file may be where the store could not be read; those of the store.
+    fn redo_anywhere(&self, records: &[&JournalRecord<'_>]) -> Inner<bool> {
+        let mut redone = self.redo_file(records, None, Apply::Again)?;
+        let mut unread = redone.unread;
+        if redone.refused > 0 && self.may_have_moved() {
+            let places = self.search(&[records[0].file_id])?;
+            redone = self.redo_file(records, Some(&places), Apply::Again)?;
+            unread |= redone.unread | places.unread;
+        }
+        match redone.refused > 0 {
+            true if unread => Err(Fault::Os(libc::EIO)),
+            refused => Ok(refused),
+        }
     }
 
     /// Writes a journal of `records` that no replay reads; `fsck` reports it.

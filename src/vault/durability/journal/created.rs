@@ -22,11 +22,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::made::{Files, Log, Made};
+use super::replay::leads_to_no_file;
 use super::state::Running;
 use super::turn::Apply;
 use super::{CREATED, Journal, write_zeros};
 use crate::format::journal::{ALIGN, JournalHead, JournalRecord, Patch, RECORDS_AT, header_hash};
-use crate::store::{Access, Lock, SetTime, Timestamp};
+use crate::store::{Access, SetTime, Timestamp};
 use crate::vault::error::Inner;
 
 /// Maximum number of files that are tracked: beyond this, new files are left to the store.
@@ -308,11 +309,7 @@ impl Journal {
             if !unfinished && own.is_none() || Self::may_be_used_elsewhere(&found, &*file)? {
                 continue;
             }
-            let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
-            if self.writers.hold_journal(&*file, how)?
-                || unfinished && self.writers.may_create_journal(&*file)?
-                || !self.take(&*file)?
-            {
+            if unfinished && self.writers.may_create_journal(&*file)? || !self.claim(&*file)? {
                 continue;
             }
             let done = own.map_or(Ok(0), |head| self.make_again(&self.records(&*file, &head)?));
@@ -348,14 +345,7 @@ impl Journal {
             let [Patch { offset: 0, bytes }] = &record.patches[..] else { continue };
             let file = match self.open_path(&record.path) {
                 Ok(file) => file,
-                Err(fault)
-                    if matches!(
-                        fault.errno(),
-                        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR
-                    ) =>
-                {
-                    continue;
-                }
+                Err(fault) if leads_to_no_file(&fault) => continue,
                 Err(fault) => return Err(fault),
             };
             let time = Timestamp { secs: record.mtime.0, nanos: record.mtime.1 };

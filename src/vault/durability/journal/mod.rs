@@ -403,6 +403,11 @@ impl Journal {
         self.state.lock().broken_at(inode, None).is_some()
     }
 
+    /// Returns whether any file has records that could not be applied.
+    pub fn has_broken(&self) -> bool {
+        !self.state.lock().broken.is_empty()
+    }
+
     /// Returns whether a record of the file was refused that may be in the journal all the same.
     pub fn is_doubtful(&self, inode: Inode) -> bool {
         self.state.lock().doubtful.contains(&inode)

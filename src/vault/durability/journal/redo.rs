@@ -4,6 +4,9 @@
 //! * Records apply only to a file whose header matches one of them, or is torn and has a part of the
 //!   header that one of them leaves.
 //! * Applying them again changes nothing, and is reported as no change.
+//! * Beside other daemons the new header is written and flushed before the rest. A redo that ends
+//!   midway then leaves a file that only its own records match. Under the former header, another
+//!   daemon's record could match, or another daemon could rely on having read the file as whole.
 //! * In a read-only vault, a record is not shown if its signer may no longer write: see
 //!   [`Journal::counts`].
 
@@ -77,27 +80,20 @@ impl Journal {
         }
         let last = records[end - 1];
         let mut changed = file.stat()?.size < last.cipher_len;
-        let mut present = Vec::new();
         // Only the net effect is written: a redo of applied records must find nothing to do, or a
         // replay that waits for that never ends.
-        for (offset, bytes) in
-            net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len)
-        {
-            present.resize(bytes.len(), 0);
-            let is_there =
-                file.read_at(&mut present, offset)? == present.len() && present == *bytes;
-            if is_there && self.overlaid.is_some() {
-                continue;
+        let mut pieces =
+            net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len);
+        if self.is_beside_others() {
+            let (header, rest): (Vec<_>, _) =
+                pieces.into_iter().partition(|(offset, _)| *offset == 0);
+            changed |= self.write_pieces(file, &header, rewrite)?;
+            if !rest.is_empty() {
+                file.sync_data()?;
             }
-            match file.write_at(bytes, offset) {
-                // After a flush that failed in an earlier mount, bytes that read as present may be
-                // in the page cache alone, so they are written again. A full copy-on-write store
-                // needs space even for that; then the bytes as read must do.
-                Err(e) if is_there && !rewrite && is_no_space(e.raw_os_error().unwrap_or(0)) => {}
-                other => other?,
-            }
-            changed |= rewrite || !is_there;
+            pieces = rest;
         }
+        changed |= self.write_pieces(file, &pieces, rewrite)?;
         let stat = file.stat()?;
         // The file is only lengthened: bytes on which a later record relies, perhaps in another
         // journal, were flushed before it.
@@ -105,9 +101,9 @@ impl Journal {
             file.set_len(last.cipher_len)?;
         }
         // The time can be lost even if the contents are not: the store writes the inode when it
-        // likes.
+        // likes. But another daemon may have set it.
         let mtime = Timestamp { secs: last.mtime.0, nanos: last.mtime.1 };
-        if changed || stat.mtime != mtime {
+        if changed || stat.mtime != mtime && !self.is_beside_others() {
             set_mtime(file, mtime)?;
         }
         file.sync_all()?;
@@ -116,6 +112,29 @@ impl Journal {
             (false, true) => Outcome::Done,
             (false, false) => Outcome::Nothing,
         })
+    }
+
+    /// Writes pieces of a file. Returns whether one of them was not there, or all were to be
+    /// rewritten.
+    fn write_pieces(&self, file: &dyn File, pieces: &[(u64, &[u8])], rewrite: bool) -> Inner<bool> {
+        let (mut changed, mut present) = (false, Vec::new());
+        for (offset, bytes) in pieces {
+            present.resize(bytes.len(), 0);
+            let is_there =
+                file.read_at(&mut present, *offset)? == present.len() && present == *bytes;
+            if is_there && self.overlaid.is_some() {
+                continue;
+            }
+            match file.write_at(bytes, *offset) {
+                // After a flush that failed in an earlier mount, bytes that read as present may be
+                // in the page cache alone, so they are written again. A full copy-on-write store
+                // needs space even for that; then the bytes as read must do.
+                Err(e) if is_there && !rewrite && is_no_space(e.raw_os_error().unwrap_or(0)) => {}
+                other => other?,
+            }
+            changed |= rewrite || !is_there;
+        }
+        Ok(changed)
     }
 
     /// Returns the bytes of a file that can belong to its header.

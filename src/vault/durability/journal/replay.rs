@@ -45,7 +45,12 @@ const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 type FileId = [u8; 32];
 
 /// The stored paths of files, by their ids.
-pub(super) type Places = HashMap<FileId, Vec<Vec<u8>>>;
+#[derive(Default)]
+pub(super) struct Places {
+    paths: HashMap<FileId, Vec<Vec<u8>>>,
+    /// Something could not be looked at.
+    pub(super) unread: bool,
+}
 
 /// Numbers of files by [`Outcome`].
 #[derive(Default)]
@@ -54,6 +59,8 @@ pub(super) struct Redone {
     pub(super) refused: usize,
     /// The ids of the files of refused records.
     lost: Vec<FileId>,
+    /// A file that may match refused records could not be looked at.
+    pub(super) unread: bool,
     files: HashMap<Inode, Arc<dyn File>>,
     /// The name of the journal, if it belongs to another share.
     foreign: Option<String>,
@@ -80,8 +87,37 @@ struct Round {
     files: HashMap<Inode, Arc<dyn File>>,
     /// See [`Redone::lost`].
     lost: Vec<FileId>,
+    /// See [`Redone::unread`].
+    unread: bool,
     /// Number of journals of another share.
     foreign: usize,
+}
+
+/// What came of records that were tried on files at other paths than their own.
+#[derive(Default)]
+struct Tried {
+    /// Number of files that were brought up to date; `None` if none matches.
+    done: Option<usize>,
+    /// See [`Redone::unread`].
+    unread: bool,
+}
+
+/// Returns what was looked at; `None` if it is gone or this user may not see it. `unread` becomes true
+/// for other errors, which may pass.
+fn seen<T>(looked: Inner<T>, unread: &mut bool) -> Option<T> {
+    match looked {
+        Ok(seen) => Some(seen),
+        Err(fault) => {
+            let is_hidden = matches!(fault.errno(), libc::EACCES | libc::EPERM | libc::ESTALE);
+            *unread |= !is_hidden && !leads_to_no_file(&fault);
+            None
+        }
+    }
+}
+
+/// Returns whether a path leads to no file.
+pub(super) fn leads_to_no_file(fault: &Fault) -> bool {
+    matches!(fault.errno(), libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR)
 }
 
 /// Returns the stored path of an entry of a directory.
@@ -123,17 +159,20 @@ impl Journal {
         // first. So the replay repeats while that reduces the refused records; only they count,
         // because redone records can be redone without end.
         loop {
-            let Round { done, refused, files, lost, .. } = std::mem::take(&mut round);
+            let Round { done, refused, files, lost, unread, .. } = std::mem::take(&mut round);
             count += done;
             round.files = files;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
-            let may_have_moved = self.home.is_local || self.writers.share_names();
-            if refused_now >= refused_before && may_have_moved && places.is_none() {
+            if refused_now >= refused_before && self.may_have_moved() && places.is_none() {
                 places = Some(self.search(&lost)?);
             } else if refused_now == 0 || refused_now >= refused_before {
                 // If a file could not be written, another journal may depend on just that file: it
-                // is left for the next replay.
-                let wait = self.overlaid.is_some() || !self.state.lock().broken.is_empty();
+                // is left for the next replay. So are records whose file may be where this one could
+                // not look.
+                let wait = self.overlaid.is_some()
+                    || unread
+                    || places.as_ref().is_some_and(|places| places.unread)
+                    || !self.state.lock().broken.is_empty();
                 for (Found { dir, name, is_own }, count) in refused {
                     let shown = String::from_utf8_lossy(&name).into_owned();
                     if wait || !is_own && self.is_young(&*dir, &name) {
@@ -170,6 +209,11 @@ impl Journal {
         }
     }
 
+    /// Returns whether another machine or daemon may have renamed files.
+    pub(super) fn may_have_moved(&self) -> bool {
+        self.home.is_local || self.writers.share_names()
+    }
+
     fn replay_in(&self, round: &mut Round, found: Found, places: Option<&Places>) -> Inner<()> {
         let redone = self.replay_one(&found, places)?;
         round.done += redone.done;
@@ -182,6 +226,7 @@ impl Journal {
         }
         round.files.extend(redone.files);
         round.lost.extend(redone.lost);
+        round.unread |= redone.unread;
         if redone.refused > 0 {
             if round.refused.len() == REFUSED_MAX {
                 return Err(Fault::Corrupt(Corruption::Other(TOO_MANY_JOURNALS)));
@@ -236,6 +281,17 @@ impl Journal {
             };
             failed.into_iter().chain(listed.into_iter().flatten().filter_map(journal))
         })
+    }
+
+    /// Locks a journal to replay it. Returns false if it is in use, or if another daemon of this
+    /// identity has replayed and removed it meanwhile.
+    ///
+    /// # Errors
+    /// `EBUSY` if another process does not finish reading it; those of the store.
+    pub(super) fn claim(&self, file: &dyn File) -> Inner<bool> {
+        let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
+        let is_held = self.writers.hold_journal(file, how)?;
+        Ok(!is_held && self.take(file)? && file.stat_but_times()?.nlink > 0)
     }
 
     /// Locks a journal; returns false if it is in use, which is possible only in a read-only vault.
@@ -307,10 +363,7 @@ impl Journal {
                 return Ok(Redone { foreign: Some(shown), ..Redone::default() });
             }
         };
-        // In a vault with concurrent openers, possibly of the same identity, a journal that is
-        // locked is in use.
-        let how = if self.overlaid.is_some() { Lock::Shared } else { Lock::Exclusive };
-        if self.writers.hold_journal(&*file, how)? || !self.take(&*file)? {
+        if !self.claim(&*file)? {
             return Ok(Redone::default());
         }
         let records = self.records(&*file, &head)?;
@@ -323,6 +376,7 @@ impl Journal {
                 Ok(redone) => {
                     all.done += redone.done;
                     all.refused += redone.refused;
+                    all.unread |= redone.unread;
                     all.lost.extend(redone.lost);
                     all.files.extend(redone.files);
                     if redone.refused > 0 {
@@ -346,12 +400,10 @@ impl Journal {
                 failed.len()
             );
             let mut state = self.state.lock();
-            if self.overlaid.is_none() {
-                // The first checkpoint puts these aside; it removes the journal.
-                failed.extend(refused);
-            }
             state.broken.extend(failed.into_iter().flat_map(|records| self.broken(records)));
             if self.overlaid.is_none() {
+                // The first checkpoint puts these aside; it removes the journal.
+                state.broken.extend(refused.into_iter().map(Broken::refused));
                 let (dir, name) = (dir.clone(), name.clone());
                 state.old.push(Old { file, dir, name, head, acknowledged: 0 });
             }
@@ -472,32 +524,27 @@ impl Journal {
                         None => inodes.push((inode, file, vec![&record.path])),
                     }
                 }
-                Err(fault)
-                    if matches!(
-                        fault.errno(),
-                        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EISDIR
-                    ) =>
-                {
-                    missing.push(&record.path);
-                }
+                Err(fault) if leads_to_no_file(&fault) => missing.push(&record.path),
                 Err(fault) => return Err(fault),
             }
         }
         let of = |paths: &[&[u8]]| -> Vec<&JournalRecord<'_>> {
             records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect()
         };
-        let elsewhere = places.and_then(|places| places.get(&records[0].file_id));
+        let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
         let mut lost = |paths: &[&[u8]], is_refused: bool| -> Inner<()> {
             let own = of(paths);
-            let mut done = self.redo_copies(paths, &own, when)?;
-            if is_refused && done.is_none() {
+            let mut tried = Tried::default();
+            self.redo_copies(paths, &own, when, &mut tried)?;
+            if is_refused && tried.done.is_none() {
                 for path in elsewhere.into_iter().flatten() {
-                    self.redo_at(path, &own, when, &mut done)?;
+                    self.redo_at(path, &own, when, &mut tried)?;
                 }
             }
-            redone.done += done.unwrap_or(0);
-            if is_refused && done.is_none() {
+            redone.done += tried.done.unwrap_or(0);
+            if is_refused && tried.done.is_none() {
                 redone.refused += 1;
+                redone.unread |= tried.unread;
                 redone.lost.push(records[0].file_id);
             }
             Ok(())
@@ -519,30 +566,29 @@ impl Journal {
     }
 
     /// Applies records whose file is gone or has another version to the conflict copies of that
-    /// file which a sync tool has made of ours. Returns the number of copies that were brought up
-    /// to date; `None` if no copy matches the records.
+    /// file which a sync tool has made of ours.
     fn redo_copies(
         &self,
         paths: &[&[u8]],
         records: &[&JournalRecord<'_>],
         when: Apply,
-    ) -> Inner<Option<usize>> {
-        let mut done = None;
+        tried: &mut Tried,
+    ) -> Inner<()> {
         for path in paths {
             let (above, name) = path
                 .iter()
                 .rposition(|b| *b == b'/')
                 .map_or((&b""[..], *path), |at| (&path[..at], &path[at + 1..]));
-            let Ok(dir) = self.open_below(above) else { continue };
+            let Some(dir) = seen(self.open_below(above), &mut tried.unread) else { continue };
             for entry in entries(&*dir)? {
                 let copy = entry?.name;
                 // Every tool puts its mark behind the name.
                 if copy.len() > name.len() && copy.starts_with(name) {
-                    self.redo_at(&join(above, &copy), records, when, &mut done)?;
+                    self.redo_at(&join(above, &copy), records, when, tried)?;
                 }
             }
         }
-        Ok(done)
+        Ok(())
     }
 
     /// Applies records to the file at a path, if they match it.
@@ -551,37 +597,39 @@ impl Journal {
         path: &[u8],
         records: &[&JournalRecord<'_>],
         when: Apply,
-        done: &mut Option<usize>,
+        tried: &mut Tried,
     ) -> Inner<()> {
-        let Ok(file) = self.open_path(path) else { return Ok(()) };
+        let Some(file) = seen(self.open_path(path), &mut tried.unread) else { return Ok(()) };
         if !self.matches(&*file, records)? {
             return Ok(());
         }
         match self.redo(&*file, records, when)? {
-            Outcome::Done => *done.get_or_insert(0) += 1,
-            Outcome::Nothing => drop(done.get_or_insert(0)),
+            Outcome::Done => *tried.done.get_or_insert(0) += 1,
+            Outcome::Nothing => drop(tried.done.get_or_insert(0)),
             Outcome::Newer | Outcome::Refused => {}
         }
         Ok(())
     }
 
     /// Searches the vault for files with these ids.
-    fn search(&self, ids: &[FileId]) -> Inner<Places> {
-        let (mut places, mut left) = (Places::new(), vec![Vec::new()]);
+    pub(super) fn search(&self, ids: &[FileId]) -> Inner<Places> {
+        let (mut places, mut left) = (Places::default(), vec![Vec::new()]);
         while let Some(above) = left.pop() {
             // Another daemon may be removing it, and this user may not be allowed to list it.
-            let Ok(dir) = self.open_below(&above) else { continue };
-            for entry in entries(&*dir).into_iter().flatten() {
-                let Ok(DirEntry { name, .. }) = entry else { break };
+            let Places { paths, unread } = &mut places;
+            let Some(dir) = seen(self.open_below(&above), unread) else { continue };
+            for entry in seen(entries(&*dir), unread).into_iter().flatten() {
+                let Some(DirEntry { name, .. }) = seen(entry, unread) else { break };
                 // What a tool has put aside has no name of the vault.
                 if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
                     continue;
                 }
-                match dir.stat(&name).map(|stat| stat.kind) {
-                    Ok(Kind::Dir) => left.push(join(&above, &name)),
-                    Ok(Kind::File) => {
-                        if let Some(id) = self.id_of(&*dir, &name).filter(|id| ids.contains(id)) {
-                            places.entry(id).or_default().push(join(&above, &name));
+                match seen(dir.stat(&name).map_err(Fault::from), unread).map(|stat| stat.kind) {
+                    Some(Kind::Dir) => left.push(join(&above, &name)),
+                    Some(Kind::File) => {
+                        let id = seen(self.id_of(&*dir, &name), unread).flatten();
+                        if let Some(id) = id.filter(|id| ids.contains(id)) {
+                            paths.entry(id).or_default().push(join(&above, &name));
                         }
                     }
                     _ => {}
@@ -591,12 +639,13 @@ impl Journal {
         Ok(places)
     }
 
-    /// Returns the id that a file's header states. It need not be authentic: a crash may have torn
-    /// it.
-    fn id_of(&self, dir: &dyn Dir, name: &[u8]) -> Option<FileId> {
+    /// Returns the id that a file's header states, if it is one. It need not be authentic: a crash may
+    /// have torn it.
+    fn id_of(&self, dir: &dyn Dir, name: &[u8]) -> Inner<Option<FileId>> {
         let mut bytes = vec![0; self.keys.layout.header()];
-        let read = dir.open_file(name, Access::Read).ok()?.read_at(&mut bytes, 0).ok()?;
-        Some(PublicHeader::decode(&self.keys.layout, &bytes[..read]).ok()?.file_id)
+        let read = dir.open_file(name, Access::Read)?.read_at(&mut bytes, 0)?;
+        let header = PublicHeader::decode(&self.keys.layout, &bytes[..read]);
+        Ok(header.ok().map(|header| header.file_id))
     }
 
     /// Opens a directory by its stored path.

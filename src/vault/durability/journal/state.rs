@@ -98,6 +98,9 @@ pub(super) enum Origin {
     Replayed(Inode),
     /// By a replay in which not even a `stat` succeeded.
     Unseen,
+    /// By a replay in which its records matched no file. There is nothing to mend: any file at their
+    /// path is another one.
+    Refused,
 }
 
 /// A file whose records could not be applied or flushed.
@@ -112,10 +115,21 @@ pub(super) struct Broken {
 }
 
 impl Broken {
+    /// Returns what keeps records of one file id that were refused.
+    pub(super) fn refused(records: Vec<JournalRecord<'static>>) -> Self {
+        Broken {
+            origin: Origin::Refused,
+            file_id: records[0].file_id,
+            paths: records.iter().map(|record| record.path.clone()).collect(),
+            records: Some(records),
+            doomed: false,
+        }
+    }
+
     pub(super) fn inode(&self) -> Option<Inode> {
         match self.origin {
             Origin::Open(inode, _) | Origin::Replayed(inode) => Some(inode),
-            Origin::Unseen => None,
+            Origin::Unseen | Origin::Refused => None,
         }
     }
 }
@@ -161,7 +175,8 @@ impl State {
     pub(super) fn broken_at(&self, inode: Inode, path: Option<&[u8]>) -> Option<usize> {
         self.broken.iter().position(|b| {
             b.inode() == Some(inode)
-                || b.inode().is_none() && path.is_some_and(|p| b.paths.iter().any(|q| q == p))
+                || matches!(b.origin, Origin::Unseen)
+                    && path.is_some_and(|p| b.paths.iter().any(|q| q == p))
         })
     }
 

@@ -27,6 +27,11 @@ pub(super) enum Apply {
 }
 
 impl Journal {
+    /// Returns whether records are applied in stored files that other daemons may have open.
+    pub(super) fn is_beside_others(&self) -> bool {
+        self.writers.share_names() && self.overlaid.is_none()
+    }
+
     /// Runs `act` when this daemon may write to a file.
     ///
     /// # Errors
@@ -37,13 +42,15 @@ impl Journal {
         when: Apply,
         act: impl FnOnce() -> Inner<T>,
     ) -> Inner<T> {
-        if !self.writers.share_names() || self.overlaid.is_some() {
+        if !self.is_beside_others() {
             return act();
         }
         let _change = match when {
             Apply::Replay => self.lease.change()?,
             Apply::Again => self.lease.change_at_once()?,
         };
+        // No thread looks after the lease while a vault is opened.
+        self.lease.show_life();
         let _guard = try_guard(file)?;
         act()
     }

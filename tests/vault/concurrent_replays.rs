@@ -1,0 +1,215 @@
+//! Replays that end midway, beside other daemons that have the share open for writing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use kithfs::roster::Identity;
+use kithfs::store::Call;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::vault::{LockMode, RenameMode, Vault};
+
+use super::concurrent_deaths::{
+    LEN, has_name, left_record, open, planned, with_left_record, write_and_sync,
+};
+use crate::support::members::{open_as, together, trusting, with_bob};
+use crate::support::raw;
+use crate::support::vaults::{READ_WRITE, get, mkdir, pattern, put, rename};
+
+/// Opens the share as `who`; from call number `call` on the store fails. Returns whether it has failed.
+fn mount_ends_at(store: &MemStore, who: &Identity, call: u64) -> bool {
+    let plan = FaultPlan::new();
+    plan.add(Fault { calls: Calls::All, when: When::From(call), errno: libc::EIO, short: false });
+    let wrapped = FaultStore::wrap(store.root(), plan.clone());
+    drop(Vault::open(wrapped, who, trusting(false, LockMode::Shared)));
+    plan.failed() > 0
+}
+
+/// Opens and closes the share as `first`, and reads the file after a mount of `owner`.
+fn read_after(store: &MemStore, first: &Identity, owner: &Identity, what: &str) -> Vec<u8> {
+    let _ = together(store, first).unwrap().close();
+    let vault = together(store, owner).unwrap();
+    let bytes = get(&vault, b"file").unwrap_or_else(|error| panic!("{what}: {error}"));
+    vault.close().unwrap();
+    bytes
+}
+
+/// Ann's daemon left a record, and Bob's died when it made the header anew because of that. A mount of
+/// hers ended in the middle of her replay, under the old header. Then Bob's replay gave the file his
+/// header, which her record does not match, and the chunk that she had half written was lost.
+#[test]
+fn a_replay_that_ends_midway_is_completed_later() {
+    let (left, ann, bob) = with_left_record(&[]);
+    let mut midway = 0;
+    for his_call in 1.. {
+        let start = left.snapshot();
+        let (vault, plan) = planned(&start, &bob);
+        let handle = open(&vault, b"file", READ_WRITE).unwrap();
+        plan.reset();
+        let (calls, when) = (Calls::All, When::From(his_call));
+        plan.add(Fault { calls, when, errno: libc::EIO, short: false });
+        let has_written = vault.write(handle, 8192, b"his", false).is_ok();
+        drop(vault);
+        if has_written {
+            break;
+        }
+        let journals = raw::named(&*start.root(), b"+journal-").len();
+        for her_call in 1.. {
+            let store = start.snapshot();
+            if !mount_ends_at(&store, &ann, her_call) {
+                break;
+            }
+            let what = format!("his call {his_call}, her call {her_call}");
+            let bytes = read_after(&store, &bob, &ann, &what);
+            assert!(bytes[4096..] == pattern(0, LEN)[4096..], "{what}");
+            let is_hers = bytes[..4096] == [1; 4096];
+            let is_old = bytes[3..4096] == pattern(0, LEN)[3..4096];
+            assert!(is_hers || is_old, "{what}: {:?}", &bytes[..4]);
+            midway += u32::from(is_hers && journals > 1);
+        }
+    }
+    assert!(midway > 0);
+}
+
+/// Bob's daemon read a file because of Ann's record and found it whole. A replay of hers ended midway
+/// before he wrote, and the header was still the one that he had read. So he relied on it.
+#[test]
+fn a_replay_midway_of_which_another_writes_is_completed() {
+    const LARGE: usize = 5 << 20;
+    let (start, ann, bob) = with_bob();
+    let ann = Arc::new(ann);
+    let vault = open_as(&start, &ann).unwrap();
+    put(&vault, b"file", &pattern(1, LARGE)).unwrap();
+    vault.close().unwrap();
+    let left = left_record(&start, &ann, &bob, &[1; 8192]);
+    let (mut wrote, mut refused) = (0, 0);
+    for call in 1.. {
+        let store = left.snapshot();
+        let (vault, plan) = planned(&store, &bob);
+        let handle = open(&vault, b"file", READ_WRITE).unwrap();
+        let (reads, failed) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
+        let (inside, told) = ((store.clone(), ann.clone()), failed.clone());
+        plan.before(Call::Read, move || {
+            if reads.fetch_add(1, Ordering::AcqRel) == 200 {
+                told.store(mount_ends_at(&inside.0, &inside.1, call), Ordering::Release);
+            }
+        });
+        let written = write_and_sync(&vault, handle, LARGE - 100, b"his");
+        let _ = vault.release(handle);
+        let _ = vault.close();
+        let what = format!("her call {call}");
+        let bytes = read_after(&store, &bob, &ann, &what);
+        assert!(bytes[8192..LARGE - 100] == pattern(1, LARGE)[8192..LARGE - 100], "{what}");
+        match written {
+            Ok(()) => {
+                assert!(bytes[LARGE - 100..LARGE - 97] == *b"his", "{what}");
+                wrote += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.errno(), libc::EIO, "{what}");
+                refused += 1;
+            }
+        }
+        if !failed.load(Ordering::Acquire) {
+            break;
+        }
+    }
+    assert!(wrote > 0 && refused > 0, "{wrote} {refused}");
+}
+
+/// The store had no space for Bob's new header, and none for the end of Ann's replay. When it had space
+/// again, he made that header once more, over what she had half written.
+#[test]
+fn a_header_refused_by_a_full_store_hides_no_replay() {
+    let (left, ann, bob) = with_left_record(&[]);
+    let mut refused = 0;
+    'his: for his_call in 1.. {
+        for her_call in 1.. {
+            let store = left.snapshot();
+            let (vault, plan) = planned(&store, &bob);
+            let handle = open(&vault, b"file", READ_WRITE).unwrap();
+            plan.reset();
+            let (calls, when) = (Calls::All, When::Nth(his_call));
+            plan.add(Fault { calls, when, errno: libc::ENOSPC, short: false });
+            let written = write_and_sync(&vault, handle, 8192, b"his");
+            let has_failed = plan.failed() > 0;
+            plan.reset();
+            let has_ended = mount_ends_at(&store, &ann, her_call);
+            vault.commit_due(Duration::ZERO);
+            let _ = vault.release(handle);
+            let _ = vault.close();
+            let what = format!("his call {his_call}, her call {her_call}");
+            let bytes = read_after(&store, &bob, &ann, &what);
+            let old = pattern(0, LEN);
+            assert!(bytes[4096..8192] == old[4096..8192] && bytes[8195..] == old[8195..], "{what}");
+            if written.is_ok() {
+                assert!(bytes[8192..8195] == *b"his", "{what}");
+            }
+            refused += u32::from(written.is_err());
+            if !has_failed {
+                break 'his;
+            }
+            if !has_ended {
+                break;
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// A replay searches the vault for files that others have renamed. What it could not look at because the
+/// store failed counted as not there, and the records were put aside for good.
+#[test]
+fn a_search_that_fails_puts_no_records_aside() {
+    let (store, ann, bob) = with_left_record(&[]);
+    let vault = together(&store, &bob).unwrap();
+    mkdir(&vault, b"dir").unwrap();
+    rename(&vault, b"file", b"dir/file", RenameMode::Replace).unwrap();
+    vault.close().unwrap();
+    let mut failed = 0;
+    for (call, nth) in [Call::OpenDir, Call::OpenFile, Call::List, Call::Stat]
+        .into_iter()
+        .flat_map(|call| (1..60).map(move |nth| (call, nth)))
+    {
+        let store = store.snapshot();
+        let (calls, when) = (Calls::Of(call), When::Nth(nth));
+        let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
+        let wrapped = FaultStore::wrap(store.root(), plan.clone());
+        drop(Vault::open(wrapped, &ann, trusting(false, LockMode::Shared)));
+        failed += plan.failed();
+        assert!(!has_name(&*store.root(), b"+refused-"), "{call:?} {nth}");
+        let vault = together(&store, &ann).unwrap();
+        let bytes = get(&vault, b"dir/file").unwrap();
+        assert!(bytes[..4096] == [1; 4096], "{call:?} {nth}");
+    }
+    assert!(failed > 20, "{failed}");
+}
+
+/// Two mounts of one identity found the journal of a third one. The slower one locked it after the other
+/// had replayed and removed it, could not remove it, and failed.
+#[test]
+fn a_journal_that_was_just_replayed_fails_no_mount() {
+    let (store, ann, _) = with_left_record(&[]);
+    let ann = Arc::new(ann);
+    let mut replayed = 0;
+    for nth in 1..40 {
+        let store = store.snapshot();
+        let plan = FaultPlan::new();
+        let (locks, inside, other) = (AtomicU64::new(0), store.clone(), ann.clone());
+        plan.before(Call::Lock, move || {
+            if locks.fetch_add(1, Ordering::AcqRel) + 1 == nth {
+                let vault = together(&inside, &other);
+                vault.map(|vault| vault.close().unwrap()).unwrap();
+            }
+        });
+        let wrapped = FaultStore::wrap(store.root(), plan);
+        let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared));
+        let vault = vault.unwrap_or_else(|error| panic!("lock {nth}: {error}"));
+        let bytes = get(&vault, b"file").unwrap();
+        assert!(bytes[..4096] == [1; 4096], "lock {nth}");
+        replayed += 1;
+        vault.close().unwrap();
+    }
+    assert!(replayed > 0);
+}
