@@ -17,10 +17,11 @@ use crate::support::members::{open_as, together, trusting, with_bob};
 use crate::support::raw;
 use crate::support::vaults::{READ_WRITE, get, mkdir, pattern, put, rename};
 
-/// Opens the share as `who`; from call number `call` on the store fails. Returns whether it has failed.
-fn mount_ends_at(store: &MemStore, who: &Identity, call: u64) -> bool {
-    let plan = FaultPlan::new();
-    plan.add(Fault { calls: Calls::All, when: When::From(call), errno: libc::EIO, short: false });
+/// Opens the share as `who`; from number `nth` of `calls` on the store fails. Returns whether it has
+/// failed.
+fn mount_ends_at(store: &MemStore, who: &Identity, calls: Calls, nth: u64) -> bool {
+    let when = When::From(nth);
+    let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
     let wrapped = FaultStore::wrap(store.root(), plan.clone());
     drop(Vault::open(wrapped, who, trusting(false, LockMode::Shared)));
     plan.failed() > 0
@@ -57,7 +58,7 @@ fn a_replay_that_ends_midway_is_completed_later() {
         let journals = raw::named(&*start.root(), b"+journal-").len();
         for her_call in 1.. {
             let store = start.snapshot();
-            if !mount_ends_at(&store, &ann, her_call) {
+            if !mount_ends_at(&store, &ann, Calls::All, her_call) {
                 break;
             }
             let what = format!("his call {his_call}, her call {her_call}");
@@ -92,7 +93,10 @@ fn a_replay_midway_of_which_another_writes_is_completed() {
         let (inside, told) = ((store.clone(), ann.clone()), failed.clone());
         plan.before(Call::Read, move || {
             if reads.fetch_add(1, Ordering::AcqRel) == 200 {
-                told.store(mount_ends_at(&inside.0, &inside.1, call), Ordering::Release);
+                told.store(
+                    mount_ends_at(&inside.0, &inside.1, Calls::All, call),
+                    Ordering::Release,
+                );
             }
         });
         let written = write_and_sync(&vault, handle, LARGE - 100, b"his");
@@ -124,22 +128,22 @@ fn a_replay_midway_of_which_another_writes_is_completed() {
 fn a_header_refused_by_a_full_store_hides_no_replay() {
     let (left, ann, bob) = with_left_record(&[]);
     let mut refused = 0;
-    'his: for his_call in 1.. {
-        for her_call in 1.. {
+    'his: for his_write in 1.. {
+        for her_write in 1.. {
             let store = left.snapshot();
             let (vault, plan) = planned(&store, &bob);
             let handle = open(&vault, b"file", READ_WRITE).unwrap();
             plan.reset();
-            let (calls, when) = (Calls::All, When::Nth(his_call));
+            let (calls, when) = (Calls::Of(Call::Write), When::Nth(his_write));
             plan.add(Fault { calls, when, errno: libc::ENOSPC, short: false });
             let written = write_and_sync(&vault, handle, 8192, b"his");
             let has_failed = plan.failed() > 0;
             plan.reset();
-            let has_ended = mount_ends_at(&store, &ann, her_call);
+            let has_ended = mount_ends_at(&store, &ann, calls, her_write);
             vault.commit_due(Duration::ZERO);
             let _ = vault.release(handle);
             let _ = vault.close();
-            let what = format!("his call {his_call}, her call {her_call}");
+            let what = format!("his write {his_write}, her write {her_write}");
             let bytes = read_after(&store, &bob, &ann, &what);
             let old = pattern(0, LEN);
             assert!(bytes[4096..8192] == old[4096..8192] && bytes[8195..] == old[8195..], "{what}");
