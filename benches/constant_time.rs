@@ -114,30 +114,21 @@ fn main() {
         "| | measurements | first kind, us | second kind, us | largest abs(t) | |\n|---|---:|---:|---:|---:|---|"
     );
     for (kinds, secrets) in &secrets {
-        let ready = |bytes: &[u8; 32]| ExchangeSecret::from_bytes(bytes).for_many();
-        let publics: Vec<[u8; 32]> = (0..8).map(|i| drawn(100 + i)).collect();
-        row(&format!("eight at a time, {kinds}"), length, secrets, ready, |secret| {
-            secret.each(&publics, |_, shared| {
-                let _ = black_box(shared);
-            });
-        });
-        row(&format!("one, {kinds}"), length, secrets, ready, |secret| {
-            let _ = black_box(secret.diffie_hellman(&publics[0]));
+        let public = drawn(100);
+        row(kinds, length, secrets, ExchangeSecret::from_bytes, |secret| {
+            let _ = black_box(secret.diffie_hellman(&public));
         });
     }
-    let eight = |point: [u8; 32]| vec![[point; 8]; POOL];
-    let secret = ExchangeSecret::from_bytes(&drawn(1)).for_many();
+    let secret = ExchangeSecret::from_bytes(&drawn(1));
     let mut base = [0; 32];
     base[0] = 9;
     row(
-        "eight at a time, the point 9 / drawn",
+        "the point 9 / drawn",
         length,
-        &[eight(base), eight(drawn(3))],
-        |publics| *publics,
-        |publics| {
-            secret.each(publics, |_, shared| {
-                let _ = black_box(shared);
-            });
+        &[vec![base; POOL], vec![drawn(3); POOL]],
+        |public| *public,
+        |public| {
+            let _ = black_box(secret.diffie_hellman(public));
         },
     );
     let (_, few_and_drawn) = &secrets[0];

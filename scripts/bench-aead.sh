@@ -22,7 +22,7 @@ while [ $# -gt 0 ]; do
             most=$2
             shift
             ;;
-        --ring) features=(--no-default-features --features fast-exchange) ;;
+        --ring) features=(--no-default-features) ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
         *) die "unknown option $1 (see --help)" ;;
     esac

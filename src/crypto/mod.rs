@@ -31,7 +31,7 @@ pub use hctr2::{polyhash, xctr};
 
 pub use aead::Aead;
 pub use digest::{digest, digest_stream};
-pub use exchange::{ExchangeSecret, ForMany, ZeroShared};
+pub use exchange::{ExchangeSecret, ZeroShared};
 pub use hctr2::{Hctr2, TooShort, Tweak};
 pub use hierarchy::{
     EpochKeys, TAG_LEN, Tag, directory_key, directory_tag, file_key, long_directory_tag,

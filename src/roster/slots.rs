@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use super::error::RosterError;
 use super::identity::Identity;
-use crate::crypto::exchange::{ExchangeSecret, ForMany, ZeroShared};
+use crate::crypto::exchange::{ExchangeSecret, ZeroShared};
 use crate::crypto::hierarchy::EpochKeys;
 use crate::crypto::kdf::{expand, extract};
 use crate::crypto::keys::{FolderKey, RecordsKey, SlotKey};
@@ -90,16 +90,11 @@ pub(super) fn seal_block(
     random.fill(&mut *seed);
     let secret = ExchangeSecret::from_bytes(&seed);
     let ephemeral = secret.public();
-    let many = secret.for_many();
     let sealed_slots = list
-        .par_chunks(ForMany::AT_ONCE)
-        .flat_map_iter(|some| {
-            let publics: Vec<[u8; 32]> = some.iter().map(|member| member.public.exchange).collect();
-            let mut sealed = Vec::with_capacity(some.len());
-            many.each(&publics, |i, dh| {
-                sealed.push(dh.map(|dh| seal_slot(place, &ephemeral, &some[i].public, dh, folder)))
-            });
-            sealed
+        .par_iter()
+        .map(|member| {
+            let dh = secret.diffie_hellman(&member.public.exchange)?;
+            Ok(seal_slot(place, &ephemeral, &member.public, &dh, folder))
         })
         .collect::<Result<Vec<Slot>, ZeroShared>>()?;
     let count = u32::try_from(list.len()).map_err(|_| RosterError::TooMany("members"))?;

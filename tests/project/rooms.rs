@@ -123,10 +123,6 @@ const OWNED: &[(&str, &str)] = &[
 
 /// Files with unsafe code, and the reason for each.
 const UNSAFE: &[(&str, &str)] = &[
-    (
-        "crypto/exchange/wide.rs",
-        "vector instructions, called where the processor has them, and their loads and stores",
-    ),
     ("crypto/heap.rs", "an allocator, which overwrites what is freed"),
     (
         "crypto/hctr2/wide.rs",

@@ -18,7 +18,7 @@ struct Report {
     /// Versions of the vault format that are read.
     formats: &'static [u32],
     /// Compiled in.
-    features: Vec<&'static str>,
+    features: &'static [&'static str],
     aead: &'static str,
     hctr2: &'static str,
     kernel: Kernel,
@@ -52,13 +52,11 @@ pub fn is_asked(mut arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> bool 
 
 /// Prints the report.
 pub fn run() -> Result<Exit, Failure> {
-    let features =
-        [("aws-lc", cfg!(feature = "aws-lc")), ("fast-exchange", cfg!(feature = "fast-exchange"))];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         formats: &[1],
-        features: features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect(),
+        features: if cfg!(feature = "aws-lc") { &["aws-lc"] } else { &[] },
         aead: crate::crypto::aead::ACTIVE,
         hctr2: names_path(),
         kernel: Kernel {

@@ -97,19 +97,6 @@ fn x25519() {
         let secret = ExchangeSecret::from_bytes(case.private_key[..].try_into().unwrap());
         let public = case.public_key[..].try_into().unwrap();
         let shared = secret.diffie_hellman(public);
-        assert_eq!(secret.for_many().diffie_hellman(public), shared, "case {}", case.tc_id);
-        // In each lane of the wide path, if the processor has it, beside other points.
-        for lane in 0..8 {
-            let mut publics = [[9; 32]; 8];
-            publics[lane] = *public;
-            secret.for_many().each(&publics, |i, of_lane| {
-                assert!(
-                    i != lane || of_lane == shared.as_deref().map_err(|zero| *zero),
-                    "case {}, lane {lane}",
-                    case.tc_id
-                );
-            });
-        }
         // "Acceptable" are twists, non-canonical encodings and zero results; RFC 7748 computes all
         // of them, and kithfs refuses zero.
         if case.flags.contains(&xdh::TestFlag::ZeroSharedSecret) {

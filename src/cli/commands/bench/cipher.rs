@@ -10,8 +10,6 @@ use crate::crypto::{ExchangeSecret, Hctr2, NamesKey, SegmentKey, Suite};
 const NAME_LEN: usize = 40;
 /// Names opened per batch.
 const NAMES: usize = 512;
-/// Members that a folder key is sealed to at once.
-const MEMBERS: usize = 64;
 
 /// Returns the implementation of name encryption on this processor.
 pub fn names_path() -> &'static str {
@@ -91,16 +89,11 @@ pub fn names(quick: bool) -> Vec<Figure> {
         });
         push(format!("HCTR2, {path}, a listing, each"), took / NAMES as f64);
     }
-    let (secret, public) = (
-        ExchangeSecret::from_bytes(&[1; 32]).for_many(),
-        ExchangeSecret::from_bytes(&[2; 32]).public(),
-    );
-    let publics = [public; MEMBERS];
+    let secret = ExchangeSecret::from_bytes(&[1; 32]);
+    let public = ExchangeSecret::from_bytes(&[2; 32]).public();
     let took = best(quick, || {
-        secret.each(black_box(&publics), |_, shared| {
-            let _ = black_box(shared);
-        });
+        let _ = black_box(secret.diffie_hellman(black_box(&public)));
     });
-    push("X25519, a member".to_owned(), took / MEMBERS as f64);
+    push("X25519, a member".to_owned(), took);
     figures
 }
