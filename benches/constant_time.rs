@@ -115,11 +115,12 @@ fn main() {
     );
     for (kinds, secrets) in &secrets {
         let public = drawn(100);
-        row(kinds, length, secrets, ExchangeSecret::from_bytes, |secret| {
+        let ready = |bytes: &[u8; 32]| ExchangeSecret::from_bytes(bytes).for_many();
+        row(kinds, length, secrets, ready, |secret| {
             let _ = black_box(secret.diffie_hellman(&public));
         });
     }
-    let secret = ExchangeSecret::from_bytes(&drawn(1));
+    let secret = ExchangeSecret::from_bytes(&drawn(1)).for_many();
     let mut base = [0; 32];
     base[0] = 9;
     row(

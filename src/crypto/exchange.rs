@@ -1,9 +1,10 @@
 //! X25519 (RFC 7748), which rejects all-zero results as its section 6.1 allows.
 //!
-//! With the default feature `aws-lc`, `aws-lc-rs` does it, in half of the time of the dalek crate,
-//! which does it otherwise. The time counts where one secret meets the public keys of thousands of
-//! members. Wycheproof runs over both; the tests below and the fuzzer compare them.
+//! The dalek crate does single exchanges. [`ForMany`] is for a secret that meets the public keys of
+//! thousands of members: with the default feature `aws-lc`, `aws-lc-rs` does these exchanges in half of
+//! the time. Wycheproof, the tests below and the fuzzer compare the two.
 
+use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 /// The other side's public key has a small order, so the result is zero for every secret.
@@ -11,8 +12,12 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 #[error("public key yields a shared secret of zero")]
 pub struct ZeroShared;
 
+/// The secret shared with the holder of one public key. Do not use it as a key: derive one, and bind
+/// both public keys into the derivation.
+pub type Shared = Result<Zeroizing<[u8; 32]>, ZeroShared>;
+
 /// An X25519 secret, long-lived or ephemeral; wiped on drop.
-pub struct ExchangeSecret(library::Secret);
+pub struct ExchangeSecret(StaticSecret);
 
 impl ZeroizeOnDrop for ExchangeSecret {}
 
@@ -20,68 +25,76 @@ impl ExchangeSecret {
     /// Takes 32 random bytes as the secret; they are clamped at use.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        ExchangeSecret(library::secret(bytes))
+        ExchangeSecret(StaticSecret::from(*bytes))
     }
 
     /// Returns the public key.
     #[must_use]
     pub fn public(&self) -> [u8; 32] {
-        library::public(&self.0)
+        PublicKey::from(&self.0).to_bytes()
     }
 
-    /// Returns the secret shared with the holder of `public`. Do not use it as a key: derive one,
-    /// and bind both public keys into the derivation.
+    /// Returns the secret shared with the holder of `public`.
     ///
     /// # Errors
     /// [`ZeroShared`] if the result is zero.
-    pub fn diffie_hellman(&self, public: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, ZeroShared> {
-        library::shared(&self.0, public)
-    }
-}
-
-#[cfg(feature = "aws-lc")]
-mod library {
-    use super::{ZeroShared, Zeroizing};
-    /// The library wipes it when it frees it.
-    pub use aws_lc_rs::agreement::PrivateKey as Secret;
-    use aws_lc_rs::agreement::{UnparsedPublicKey, X25519, agree};
-
-    pub fn secret(bytes: &[u8; 32]) -> Secret {
-        Secret::from_private_key(&X25519, bytes).expect("any 32 bytes are a secret")
-    }
-
-    pub fn public(secret: &Secret) -> [u8; 32] {
-        let public = secret.compute_public_key().expect("every secret has a public key");
-        public.as_ref().try_into().expect("a public key has 32 bytes")
-    }
-
-    pub fn shared(secret: &Secret, public: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, ZeroShared> {
-        // Given 32 bytes, the library rejects only public keys whose result is zero.
-        agree(secret, UnparsedPublicKey::new(&X25519, public), ZeroShared, |shared| {
-            Ok(Zeroizing::new(shared.try_into().expect("a shared secret has 32 bytes")))
-        })
-    }
-}
-
-#[cfg(not(feature = "aws-lc"))]
-mod library {
-    use super::{ZeroShared, Zeroizing};
-    pub use x25519_dalek::StaticSecret as Secret;
-
-    pub fn secret(bytes: &[u8; 32]) -> Secret {
-        Secret::from(*bytes)
-    }
-
-    pub fn public(secret: &Secret) -> [u8; 32] {
-        x25519_dalek::PublicKey::from(secret).to_bytes()
-    }
-
-    pub fn shared(secret: &Secret, public: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, ZeroShared> {
-        let shared = secret.diffie_hellman(&x25519_dalek::PublicKey::from(*public));
+    pub fn diffie_hellman(&self, public: &[u8; 32]) -> Shared {
+        let shared = self.0.diffie_hellman(&PublicKey::from(*public));
         if shared.was_contributory() {
             Ok(Zeroizing::new(shared.to_bytes()))
         } else {
             Err(ZeroShared)
+        }
+    }
+
+    /// Prepares the same secret for many exchanges.
+    #[must_use]
+    pub fn for_many(&self) -> ForMany {
+        ForMany::new(&self.0)
+    }
+}
+
+pub use many::ForMany;
+
+#[cfg(feature = "aws-lc")]
+mod many {
+    use super::{Shared, StaticSecret, ZeroShared, Zeroizing};
+    use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
+
+    /// A secret that meets many public keys, on any thread. The library wipes it when it frees it.
+    pub struct ForMany(PrivateKey);
+
+    impl ForMany {
+        pub(super) fn new(secret: &StaticSecret) -> Self {
+            let secret = PrivateKey::from_private_key(&X25519, secret.as_bytes());
+            ForMany(secret.expect("any 32 bytes are a secret"))
+        }
+
+        /// Like [`ExchangeSecret::diffie_hellman`](super::ExchangeSecret::diffie_hellman).
+        pub fn diffie_hellman(&self, public: &[u8; 32]) -> Shared {
+            // Given 32 bytes, the library rejects only public keys whose result is zero.
+            agree(&self.0, UnparsedPublicKey::new(&X25519, public), ZeroShared, |shared| {
+                Ok(Zeroizing::new(shared.try_into().expect("a shared secret has 32 bytes")))
+            })
+        }
+    }
+}
+
+#[cfg(not(feature = "aws-lc"))]
+mod many {
+    use super::{ExchangeSecret, Shared, StaticSecret};
+
+    /// A secret that meets many public keys, on any thread.
+    pub struct ForMany(ExchangeSecret);
+
+    impl ForMany {
+        pub(super) fn new(secret: &StaticSecret) -> Self {
+            ForMany(ExchangeSecret(secret.clone()))
+        }
+
+        /// Like [`ExchangeSecret::diffie_hellman`].
+        pub fn diffie_hellman(&self, public: &[u8; 32]) -> Shared {
+            self.0.diffie_hellman(public)
         }
     }
 }
@@ -113,7 +126,13 @@ mod tests {
             "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
             "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
         ] {
-            assert_eq!(secret.diffie_hellman(&hex(point)).err(), Some(ZeroShared), "{point}");
+            let point_bytes = hex(point);
+            for shared in [
+                secret.diffie_hellman(&point_bytes),
+                secret.for_many().diffie_hellman(&point_bytes),
+            ] {
+                assert_eq!(shared.err(), Some(ZeroShared), "{point}");
+            }
         }
     }
 
@@ -129,17 +148,11 @@ mod tests {
             public
         }));
         for i in 0..4 {
-            let bytes = *blake3::hash(&[b's', i]).as_bytes();
-            let (secret, dalek) =
-                (ExchangeSecret::from_bytes(&bytes), x25519_dalek::StaticSecret::from(bytes));
-            assert_eq!(secret.public(), x25519_dalek::PublicKey::from(&dalek).to_bytes());
+            let secret = ExchangeSecret::from_bytes(blake3::hash(&[b's', i]).as_bytes());
+            let many = secret.for_many();
             for public in &publics {
-                let shared = dalek.diffie_hellman(&x25519_dalek::PublicKey::from(*public));
-                let expected = shared
-                    .was_contributory()
-                    .then(|| Zeroizing::new(shared.to_bytes()))
-                    .ok_or(ZeroShared);
-                assert_eq!(secret.diffie_hellman(public), expected, "{}", hex::encode(public));
+                let (one, other) = (secret.diffie_hellman(public), many.diffie_hellman(public));
+                assert_eq!(one, other, "{}", hex::encode(public));
             }
         }
     }

@@ -89,11 +89,11 @@ pub(super) fn seal_block(
     let mut seed = Zeroizing::new([0; 32]);
     random.fill(&mut *seed);
     let secret = ExchangeSecret::from_bytes(&seed);
-    let ephemeral = secret.public();
+    let (ephemeral, many) = (secret.public(), secret.for_many());
     let sealed_slots = list
         .par_iter()
         .map(|member| {
-            let dh = secret.diffie_hellman(&member.public.exchange)?;
+            let dh = many.diffie_hellman(&member.public.exchange)?;
             Ok(seal_slot(place, &ephemeral, &member.public, &dh, folder))
         })
         .collect::<Result<Vec<Slot>, ZeroShared>>()?;

@@ -97,6 +97,7 @@ fn x25519() {
         let secret = ExchangeSecret::from_bytes(case.private_key[..].try_into().unwrap());
         let public = case.public_key[..].try_into().unwrap();
         let shared = secret.diffie_hellman(public);
+        assert_eq!(secret.for_many().diffie_hellman(public), shared, "case {}", case.tc_id);
         // "Acceptable" are twists, non-canonical encodings and zero results; RFC 7748 computes all
         // of them, and kithfs refuses zero.
         if case.flags.contains(&xdh::TestFlag::ZeroSharedSecret) {
