@@ -4,7 +4,7 @@
     scripts/bench-builds.py ROUNDS BUILD FORMER [DIRECTORY]
 
 Both builds have a vault in DIRECTORY (default: /dev/shm) mounted at the same time, without rollback memory. For each line
-blocks of 50 operations are done on them in turns, so that a change of the machine's speed concerns both. This program and
+blocks of at most 50 operations are done on them in turns, so that a change of the machine's speed concerns both. This program and
 the daemons run on one processor: with two, the time of a request is mostly that in which a halted processor wakes up, which
 varies more than what is compared. Printed are microseconds per operation of BUILD (median of the blocks), and its time
 divided by that of FORMER: of the sums, of the medians, of the first quartiles, and of the daemons' processor time. Above 1,

@@ -131,7 +131,7 @@ pjdfstest_with() {
     comm -12 <(cases FAILED "$log" "$remount") "$scratch/passed" >> "$scratch/not-passed"
     sed -E 's/#.*//; s/[[:space:]]+$//; /^$/d' scripts/conformance/pjdfstest.exclusions | sort > "$scratch/excluded"
     say "pjdfstest $pjdfstest_version with $1: $(wc -l < "$scratch/passed") cases passed, $(wc -l < "$scratch/not-passed") not"
-    [ "$(wc -l < "$scratch/passed")" -ge 380 ] || die "pjdfstest has run fewer cases than it has"
+    [ "$(wc -l < "$scratch/passed")" -ge 380 ] || die "fewer than 380 pjdfstest cases passed"
     if ! diff "$scratch/excluded" "$scratch/not-passed" > "$scratch/difference"; then
         grep -h -A4 -E ' FAILED$' "$log" "$remount" || true
         sed -n 's/^> \(.*\)/conformance: not passed and not excluded: \1/p; s/^< \(.*\)/conformance: excluded, but it passes: \1/p' "$scratch/difference" >&2
@@ -160,7 +160,7 @@ run_fsx() {
                 sum=$(sha256sum < "$point/file")
                 unmount
                 mount_vault "fsx-$chunk"
-                [ "$sum" = "$(sha256sum < "$point/file")" ] || die "fsx: chunks of $chunk, seed $((seed * 1000 + part)): another file after a remount"
+                [ "$sum" = "$(sha256sum < "$point/file")" ] || die "fsx: chunks of $chunk, seed $((seed * 1000 + part)): other contents after a remount"
                 unmount
                 done=$((done + operations))
             done

@@ -17,7 +17,7 @@
 #   clients 1,4,16         processes that create files of 4 KiB at the same time
 #   members 1,10,100       members of a share (kithfs alone)
 #
-# Memory is the largest amount that the daemon or the command has had. Mounting and unmounting is timed until the command returns; for
+# Memory is the largest amount that the daemon or the command has had. Mounting and unmounting are timed until the command returns; for
 # kithfs that is when everything is written.
 set -euo pipefail
 
@@ -53,7 +53,7 @@ row() { # PART SIZE FS NAME VALUE
     echo "$*" >>"$work/rows"
     say "$*"
 }
-# Runs a load and notes its figures. The names of LOAD's figures come in the order in which it prints them.
+# Runs a load and notes its figures. NAMES are the names of LOAD's figures, in the order in which it prints them, separated by `;`.
 load() { # PART SIZE FS NAMES LOAD PATH [NUMBER...]
     local part=$1 size=$2 fs=$3 names=$4 said value
     shift 4

@@ -32,7 +32,7 @@ if [ "$uninstall" = yes ]; then
     for file in $files; do
         rm -f -- "$to/$file"
     done
-    # Directories of others are not empty.
+    # rmdir leaves directories in which other packages have files.
     (cd -- "$from" && find . -depth -type d ! -name .) | while read -r dir; do
         [ ! -d "$to/$dir" ] || rmdir --ignore-fail-on-non-empty -- "$to/$dir"
     done

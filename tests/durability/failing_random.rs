@@ -37,7 +37,7 @@ const DIRS: [&[u8]; 3] = [b"", b"p", b"q"];
 /// Renames of directories.
 const OTHER: [(&[u8], &[u8]); 2] = [(b"p", b"r"), (b"r", b"p")];
 
-/// A file, with any names.
+/// A file, whatever its names.
 #[derive(Default, Clone)]
 struct Obj {
     handles: Vec<u64>,
@@ -595,7 +595,7 @@ impl Run {
                         if let Ok(attr) = self.vault.resolve(&name) {
                             self.vault.forget(attr.node, 1);
                             if inos.contains_key(&attr.ino) {
-                                self.fail("a made file is another".into());
+                                self.fail("a created file has the inode of an existing one".into());
                             }
                             self.objs.push(Obj {
                                 states: vec![Vec::new()],

@@ -1,7 +1,7 @@
 //! The adapter over a real mount: a filesystem in memory is mounted and used through system calls.
 //!
 //! Each test mounts its own and unmounts it when it ends, also when it fails. Without /dev/fuse or
-//! the right to mount they print that they skip.
+//! the right to mount, the tests print that they skip.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -614,7 +614,7 @@ fn suid_and_sgid_are_cleared_as_on_other_filesystems() {
     assert_eq!(
         mode("mandatory"),
         0o767,
-        "sgid without execution by the group goes as well where the writer stands outside the group"
+        "sgid without execution by the group goes as well where the writer is not in the group"
     );
     for name in ["write", "truncate", "open"] {
         make(name, 0o6777);

@@ -872,7 +872,7 @@ fn ones_own_slot_among_thousands_is_found_with_a_few_reads() {
     assert!(read <= 4096, "{read} bytes of the block");
 }
 
-/// Adding a member to a large share makes a small block of slots, until there are four.
+/// Adding a member to a large share makes a small slot block, until there are four.
 #[test]
 fn additions_to_a_large_share_use_up_to_four_small_blocks() {
     let random = random(1);
@@ -914,7 +914,7 @@ fn additions_to_a_large_share_use_up_to_four_small_blocks() {
     assert_eq!(store.members(&keys).unwrap().all().len(), n + 4);
 }
 
-/// A missing block of slots is reported as an error of reading, not as a lost membership.
+/// A missing slot block is reported as an error of reading, not as a lost membership.
 #[test]
 fn a_missing_block_is_a_read_error_not_a_lost_membership() {
     let (mut store, ann, _, _) = three(&random(1));

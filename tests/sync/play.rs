@@ -143,8 +143,7 @@ impl Side {
         self.tool.torn().among(&self.hosts.machines[machine].store())
     }
 
-    /// Returns whether a machine lacks a list of members, or a block of keys, that another one has:
-    /// a file can arrive before its key, and fails with EIO until the key arrives. What is open can
+    /// Returns whether a machine lacks a manifest, or a slot block, that another one has: a file can arrive before its key, and fails with EIO until the key arrives. What is open can
     /// be written all the same.
     fn lacks_keys(&self, machine: usize) -> bool {
         let own = keys_in(&self.hosts.machines[machine].store());
@@ -152,7 +151,7 @@ impl Side {
     }
 }
 
-/// Returns the names of the lists of members, and of the blocks of keys, in a store.
+/// Returns the names of the manifests and slot blocks in a store.
 fn keys_in(store: &Path) -> BTreeSet<String> {
     let names = fs::read_dir(store).expect("list the store").flatten();
     names
