@@ -122,7 +122,7 @@ fn what_is_wrong_with_a_name_is_said() {
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, format!("{text}idel = \"5m\"\n")).unwrap();
     let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
-    assert!(said.contains("[a] idel is no option of `kithfs mount`"), "{said}");
+    assert!(said.contains("[a] idel is not an option of `kithfs mount`"), "{said}");
     fs::write(&file, "[a\n").unwrap();
     let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
     assert!(said.contains("hint: correct the line: nano +1 "), "{said}");

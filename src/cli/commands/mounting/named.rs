@@ -53,7 +53,7 @@ pub fn close(args: &Close) -> Result<Exit, Failure> {
     }
     for name in &args.names {
         let named = named::find(name)?;
-        // It may be open elsewhere than where its name says by now.
+        // Its stored mount point may have changed since it was mounted.
         points.push(mounted(&named).map_or(named.mountpoint, |entry| entry.mountpoint.0));
     }
     each(points, |mountpoint| umount::run(&Umount { lazy: args.lazy, mountpoint }))
@@ -140,8 +140,8 @@ fn list(json: bool) -> Result<Exit, Failure> {
     })
 }
 
-/// Returns the arguments of `kithfs mount` that open a named vault. The settings `over` go before
-/// its own.
+/// Returns the arguments of `kithfs mount` that open a named vault. The settings `over` replace its
+/// own.
 fn arguments(named: &Named, over: &[Setting]) -> Vec<OsString> {
     let mut arguments = vec![OsString::from("mount")];
     for (key, values) in kept(named, over).iter().chain(over) {
@@ -157,7 +157,7 @@ fn arguments(named: &Named, over: &[Setting]) -> Vec<OsString> {
     arguments
 }
 
-/// Parses the settings of a named vault as the arguments of `mount` that they are.
+/// Parses the settings of a named vault as arguments of `kithfs mount`.
 ///
 /// # Errors
 /// One of them is not valid.
@@ -192,7 +192,7 @@ pub fn report_wrong_options(all: &[Named]) {
 /// Checks the settings of a named vault that are stored in the file, each one and all together.
 ///
 /// # Errors
-/// The line with the first one that is not valid.
+/// The first setting that is not valid, with its line in the file.
 fn check_stored(named: &Named) -> Result<(), Failure> {
     let command = MountSettings::augment_args(clap::Command::new("mount"));
     let is_option = |key: &str| {
@@ -204,7 +204,7 @@ fn check_stored(named: &Named) -> Result<(), Failure> {
     for setting in &named.settings {
         let key = &setting.0;
         if !is_option(key) {
-            let what = format!("{key} is no option of `kithfs mount`");
+            let what = format!("{key} is not an option of `kithfs mount`");
             return Err(invalid(key, what));
         }
         let alone = Named { settings: vec![setting.clone()], ..named.clone() };
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_goes_before_what_is_stored() {
+    fn given_settings_replace_stored_ones() {
         let named = Named {
             name: "photos".into(),
             vault: "/v".into(),
