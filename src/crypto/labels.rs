@@ -108,7 +108,7 @@ labels! {
     ROSTER_SLOT_TAG = "roster slot tag";
     /// Key of a roster slot.
     ROSTER_SLOT_KEY = "roster slot key";
-    /// Hash of a block of slots.
+    /// Hash of a slot block.
     SLOT_BLOCK = "slot block";
     /// Hash of a page of slots.
     SLOT_PAGE = "slot page";

@@ -1,12 +1,12 @@
 //! Ciphers, key derivation and keys. Pure: bytes in, bytes out; the caller passes randomness in.
 //!
-//! Rules of the room:
+//! Rules that hold here
 //! * One type per key ([`keys`]): zeroized on drop, without `Debug`, `Clone` or `Copy`.
 //! * Every label of a derivation, MAC, hash or signature is in [`labels`], and nowhere else.
 //! * A failed decryption leaves zeros in the buffer, never unauthenticated plaintext.
 //! * Secrets and tags are compared with [`equal`] or inside the primitive, in constant time.
 //!
-//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. This room
+//! The primitives come from `aws-lc-rs`, `ring` and the RustCrypto and dalek crates. This module
 //! implements HCTR2 ([`hctr2`]) and the sub-key step of XAES-256-GCM ([`xaes`]);
 //! `tests/format/crypto_vectors` checks both against the official vectors.
 

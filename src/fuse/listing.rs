@@ -21,7 +21,8 @@ const AFTER_DOTS: i64 = 2;
 
 /// Longest name of an entry in bytes.
 const LONGEST_NAME: usize = 255;
-/// Shortest stored name in bytes, rounded down: 16 bytes in Base64.
+/// Length in bytes that [`Listing::batch`] assumes for a stored name: half the shortest one (24 sealed
+/// bytes, 32 in Base64).
 const SHORTEST_STORED: usize = 16;
 
 /// Returns the kernel's position for a position of the store.
@@ -145,9 +146,9 @@ impl Listing<'_> {
         if self.plus { ENTRY_OUT } else { 0 }
     }
 
-    /// Returns how many bytes of stored names to read so that the entries fit into `room`. Entries
-    /// that do not fit would have to be read again, after seeking back in the store's directory. A
-    /// stored name has a third more bytes than the plain one, and at least [`SHORTEST_STORED`].
+    /// Returns how many bytes of stored names to read for `room`. That many short names always fit. Of
+    /// long names, whose stored form is shorter, some may have to be read again, after seeking back in
+    /// the store's directory.
     fn batch(&self, room: usize) -> usize {
         (room / (self.overhead() + wire::dirent_len(SHORTEST_STORED)) * SHORTEST_STORED)
             .max(SHORTEST_STORED)

@@ -1,7 +1,7 @@
 //! Identities, rosters and slots. Pure: bytes in, bytes out; the caller passes randomness and the
 //! time in.
 //!
-//! Rules of the room:
+//! Rules that hold here
 //! * The contents of a roster are used only through [`VerifiedRoster`], which only verification
 //!   creates.
 //! * A folder key is used only after it was compared with the commitment in a verified manifest. So

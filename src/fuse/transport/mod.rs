@@ -3,7 +3,7 @@
 //! * [`mod@serve`]: starts a transport and waits for its end.
 //! * [`mod@fuser`]: `/dev/fuse`, by the library of that name; `device`: the same by a loop of our own;
 //!   [`uring`]: io_uring.
-//! * [`mod@advice`]: what would make them faster on this machine.
+//! * [`mod@advice`]: advises how to make requests faster on this machine.
 //! * `pool`: threads for requests that take long.
 
 pub mod advice;

@@ -25,7 +25,7 @@ pub(crate) enum Open {
     File {
         file: Arc<OpenFile>,
         flags: OpenFlags,
-        /// Each write of the program arrives at once.
+        /// The handle bypasses the page cache (`FOPEN_DIRECT_IO`).
         direct: bool,
     },
     /// `unread` is set if a listing met an entry whose name cannot be read yet, `missing` if the

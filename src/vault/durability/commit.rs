@@ -60,7 +60,8 @@ pub(crate) struct Committer<'a> {
     /// Returns a new cache key for the blocks of a shortened file: the old ones are never found
     /// again.
     pub next_serial: &'a dyn Fn() -> u64,
-    /// Which daemons may commit to the file too, if a lock is lost.
+    /// Which daemons may have the vault open. If there are others, the header is compared again before
+    /// a record is applied.
     pub writers: Writers,
     /// Where a new file can be put in place of the stored one, if that is wanted.
     pub beside: Option<&'a dyn Beside>,
@@ -79,7 +80,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// Returns the end of the part that is the whole file as long as it has no chunks.
+    /// Returns the end of the bytes that the header seals: in the small form with the data.
     fn header_end(&self, state: &FileState, layout: &Layout) -> u64 {
         if state.small.is_some() { self.cipher_len } else { layout.header() as u64 }
     }
@@ -211,7 +212,7 @@ impl Committer<'_> {
         })
     }
 
-    /// Makes the state of a file durable that has no changes to commit.
+    /// Makes a file durable that has no changes to commit.
     fn sync_committed(
         &self,
         state: &mut FileState,
@@ -300,7 +301,8 @@ impl Committer<'_> {
             }
         }
         if state.root.chunks > 0 && header.len() as u64 > DATA_START {
-            // Small data at the place of a large file's table, unless that was a hole.
+            // Small data may extend over the place of a large file's first table, which has no blocks
+            // if the table was a hole.
             reserve(&**file, 0, header.len() as u64)?;
         }
         *touched |= state.committed.is_some();
@@ -612,7 +614,7 @@ fn reserve(file: &dyn File, offset: u64, len: u64) -> Inner<()> {
     }
 }
 
-/// A file with a path that no record can name is not noted as created.
+/// Returns `None` for a path that is too long for a record; such a file is not noted as created.
 fn without_long_path(fault: Fault) -> Inner<Option<Vec<u8>>> {
     if fault.errno() == libc::ENAMETOOLONG { Ok(None) } else { Err(fault) }
 }

@@ -35,9 +35,8 @@ impl FileState {
         Ok(())
     }
 
-    /// Shortens the file in memory. The caller commits at once: only a commit frees the bytes
-    /// beyond the end. If the store refuses that, the caller reverts it with
-    /// [`FileState::restore`].
+    /// Shortens the file in memory. The next commit frees the bytes beyond the end; if the store
+    /// accepts none of that commit, [`FileState::restore`] reverts this.
     pub fn shorten(&mut self, file: &dyn File, context: &Context, size: u64) -> Inner<Longer> {
         debug_assert!(size < self.size);
         // Done now, because the commit must not do it: it would write to places whose contents may
@@ -178,8 +177,8 @@ impl FileState {
         taken
     }
 
-    /// Punches a hole of the bytes `offset..end` (`end` at most the size): whole segments are
-    /// removed from the store, the rest becomes zeros. Stops when a commit is due; returns the
+    /// Makes `offset..end` read as zeros; bytes beyond the end of the file are ignored. Whole segments
+    /// become holes of the store with the next commit. Stops when a commit is due, and returns the
     /// offset up to which it is done.
     pub fn punch(
         &mut self,

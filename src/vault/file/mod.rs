@@ -46,12 +46,12 @@ use crate::vault::file::program_locks::ProgramLocks;
 use crate::vault::keyring::keys::{Epoch, OpenedHeader, ShareKeys};
 use crate::vault::types::NodeId;
 
-/// Sealed bytes of live segments that one file may hold before it commits.
+/// Bytes of pending segments beyond which a file commits before further writes.
 pub(crate) const PENDING_MAX: usize = 8 << 20;
 /// Maximum number of fresh bytes that are put into a journal record instead of being flushed
 /// separately.
 pub(crate) const RIDE_MAX: usize = 64 << 10;
-/// Changed chunks that one file may hold before it commits.
+/// Number of changed chunks beyond which a file commits before further writes.
 pub(crate) const DIRTY_CHUNKS_MAX: usize = 512;
 
 /// The parts of the vault that file operations need.
@@ -71,7 +71,7 @@ pub(crate) struct DirtyChunk {
     pub key: SegmentKey,
     /// Commitment of the epoch that the table names.
     pub epoch: [u8; 8],
-    /// Segments to which the last durable header refers.
+    /// Segments to which the last committed header refers.
     pub live: Box<[bool]>,
     /// Sealed segments that are not in their place yet.
     pub pending: BTreeMap<usize, Bytes>,
@@ -122,9 +122,9 @@ pub(crate) struct FileState {
     pub loaded: Option<u64>,
     pub oldest_epoch: u32,
     pub hint: Hint,
-    /// The stored name from which `hint` was read; empty if it is that of the header.
+    /// The stored name from which `hint` was last read; empty if `hint` comes from the header.
     pub hint_from: Box<[u8]>,
-    /// Author of the contents by the committed header, in a signed share.
+    /// Author and signer that the committed header names, in a signed share.
     pub by: Option<Authorship>,
     /// Plain size.
     pub size: u64,
@@ -168,7 +168,8 @@ pub(crate) struct OpenFile {
     /// with concurrent openers, or if changes are kept in a conflict copy.
     pub file_id: [u8; 32],
     pub state: RwLock<FileState>,
-    /// Name or mode have changed; the next commit begins with a real flush.
+    /// Name or mode have changed, so the file is flushed by fsync(2), not fdatasync(2), before its next
+    /// record.
     pub inode_changed: AtomicBool,
     /// Whether [`KernelView::astray`] is set.
     pub astray: AtomicBool,
@@ -241,8 +242,8 @@ impl OpenFile {
         })
     }
 
-    /// Opens a stored file: one read of header and small data. A file with an empty ciphertext was
-    /// never committed and cannot be read.
+    /// Opens a stored file as `how` says, with at most one read. An empty ciphertext fails with
+    /// [`Corruption::NeverCommitted`] under [`Load::Read`].
     pub fn load(
         node: NodeId,
         file: Arc<dyn File>,

@@ -3,9 +3,11 @@
 //!
 //! Rules that hold here
 //! * Places to which the last committed header refers are not overwritten here: such segments are
-//!   kept in memory, sealed, for the commit. Fresh places (holes, bytes beyond the end, files that
-//!   were never committed) are written at once. This also holds for a file that is not durable yet:
-//!   a full store is not a crash.
+//!   kept in memory, sealed, for the commit. This also holds for a file that is not durable yet: a
+//!   full store is not a crash.
+//! * Fresh places (holes, bytes beyond the end, files that were never committed) are written at
+//!   once, unless the record of the next commit can or must contain their bytes: see
+//!   [`FileState::place`].
 //! * A table entry changes only after its bytes are in place or in memory, so no failed write makes
 //!   data unreadable. Bytes that the store refuses are kept for the commit, and the writer gets the
 //!   error.
@@ -147,8 +149,8 @@ impl FileState {
         })
     }
 
-    /// Makes chunk `k` dirty, sealed again, if it belongs to another epoch than the current one;
-    /// returns what it was.
+    /// Seals chunk `k` again if it belongs to another epoch than the current one. Returns what it held
+    /// before.
     pub fn renew(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkLook> {
         let look = self.look_at(file, context, k)?;
         if look.older {
@@ -181,9 +183,14 @@ impl FileState {
         self.place(file, context, k, chunk, first, sealed, hold)
     }
 
-    /// Stores sealed segments from number `first` on. A segment with a fresh place is written to the
-    /// store. One with a live place becomes pending in the chunk; with `hold` all become pending. So
-    /// do segments that the store refuses, because their places may contain part of the new bytes.
+    /// Stores sealed segments from number `first` on. A segment for a fresh place is written at once.
+    /// It becomes pending in the chunk instead, like one for a live place,
+    /// * if it can ride in the record of the next commit: the file is durable, and at most
+    ///   [`RIDE_MAX`] fresh bytes wait;
+    /// * if it must ride there: an earlier record may rely on the place;
+    /// * with `hold`;
+    /// * if the store refuses it: the place may contain part of the new bytes.
+    ///
     /// Returns the refusal, if any.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn place(

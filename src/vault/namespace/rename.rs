@@ -246,7 +246,7 @@ impl Core {
         self.remember_taken(to.parent, to.name, file);
     }
 
-    /// Returns the rename of a directory for the rollback database; `None` if its path is unknown.
+    /// Returns the rename of a directory, as the rollback database follows it.
     fn moved<'a>(from: &Place<'a>, to: &Place<'a>) -> Move<'a> {
         let stored = (from.stored, to.stored);
         Move { from: (from.parent, from.name), to: (to.parent, to.name), stored }
@@ -302,7 +302,8 @@ impl Core {
         }
         let inode = (stat.dev, stat.ino);
         if self.mode.writers.own_all_bytes() && self.journal.has_lost(inode) {
-            self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?; // it cannot be opened meanwhile
+            // The table of open files is locked, so no program opens the file meanwhile.
+            self.journal.write_lost(inode, &from.dir.open_file(stored, Access::ReadWrite)?)?;
         }
         drop(files);
         match from.dir.open_file(stored, Access::Read) {
@@ -334,7 +335,8 @@ impl Core {
         target: Option<&Stat>,
         mode: RenameMode,
     ) -> Inner<()> {
-        // NoReplace was checked before, and not every store has it.
+        // The target was checked above; some stores only emulate NoReplace, by another look at the
+        // target.
         let mode = match mode {
             RenameMode::Whiteout => mode,
             _ => RenameMode::Replace,
@@ -420,8 +422,8 @@ fn keeps_old_name(mode: RenameMode) -> bool {
 }
 
 impl Folder<'_> {
-    /// Removes the junction at `place` after the share `stored` is gone from it, unless another
-    /// entry has that place, of which the share was a conflict copy.
+    /// Removes the junction at `place`, which the share `stored` has left. If `stored` was a conflict
+    /// copy, the entry that keeps the place keeps the junction.
     pub(in crate::vault) fn leave_place(&self, stored: &[u8], place: &[u8]) {
         let removed = self
             .is_place_of_another(stored, place)

@@ -781,7 +781,7 @@ impl Core {
         }
     }
 
-    /// Notes that the inode of a node has changed in a way that only a real flush makes durable.
+    /// Notes that the inode of a node has changed in a way that fsync(2) makes durable, not fdatasync(2).
     pub fn inode_changed(&self, node: NodeId) {
         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
         if let Some(open) = open {

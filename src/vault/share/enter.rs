@@ -259,7 +259,7 @@ pub(crate) enum Unentered {
     /// The head that counts is unknown, so the epoch may have ended: a manifest cannot be read, a
     /// head that counts cannot be opened, or there are more manifests and heads than the limit.
     Unknown(Error),
-    /// The same, because a block of slots that a head names is not there: a sync tool may not have
+    /// The same, because a slot block that a head names is not there: a sync tool may not have
     /// delivered it yet.
     Late(Error),
     /// Any other reason.
@@ -358,7 +358,7 @@ pub(crate) fn standing(
     Ok(Standing { heads, ignored, pinned })
 }
 
-/// Reads a block of slots.
+/// Reads a slot block.
 pub(crate) fn block_reader(
     store: &dyn Dir,
 ) -> impl FnMut(&BlockRef, u64, &mut [u8]) -> std::io::Result<()> + '_ {

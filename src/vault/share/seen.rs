@@ -13,8 +13,8 @@ use crate::vault::error::Inner;
 /// stores are coarse.
 const GRANULARITY: Duration = Duration::from_secs(2);
 
-/// How long members of a synced share write under the known key after a list of members has arrived
-/// without the key that it names.
+/// How long members of a synced share write under the known key after a manifest has arrived without
+/// the slot block that it names.
 const LATE_MAX: Duration = Duration::from_secs(60);
 
 /// The two times of a directory that show a change.
@@ -34,7 +34,7 @@ pub(crate) struct Seen {
     /// Signing keys of the members.
     pub members: HashSet<[u8; 32]>,
     pub is_forked: bool,
-    /// Since when a head's block of slots is missing, by this machine's clock.
+    /// Since when a head's slot block is missing, by this machine's clock.
     late: Option<Instant>,
 }
 
@@ -51,14 +51,13 @@ pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
 }
 
 impl Seen {
-    /// Returns whether the block of slots of a new head, which is missing at `now`, may still be on
-    /// its way.
+    /// Returns whether the slot block of a new head, which is missing at `now`, may still arrive.
     pub fn may_arrive(&mut self, now: Instant) -> bool {
         let since = *self.late.get_or_insert(now);
         now.saturating_duration_since(since) < LATE_MAX
     }
 
-    /// Notes that no block of slots is missing.
+    /// Notes that no slot block is missing.
     pub fn has_arrived(&mut self) {
         self.late = None;
     }

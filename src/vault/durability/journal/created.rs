@@ -61,7 +61,7 @@ impl Journal {
         });
     }
 
-    /// Drops the creation record of a file that was flushed or whose contents were discarded.
+    /// Drops the creation record of a file that is durable now.
     pub fn created_is_durable(&self, file_id: &[u8; 32]) {
         if !self.created.is_idle() {
             self.created.counted(|files| drop(files.remove(file_id)));

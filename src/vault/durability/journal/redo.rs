@@ -3,7 +3,8 @@
 //! Rules that hold here
 //! * Records apply only to a file whose header matches one of them, or is torn and has a part of the
 //!   header that one of them leaves.
-//! * Applying them again changes nothing, and is reported as no change.
+//! * Applying them again changes nothing. It is reported as no change, except by [`Apply::Again`],
+//!   which writes all bytes again.
 //! * Beside other daemons the new header is written and flushed before the rest. A redo that ends
 //!   midway then leaves a file that only its own records match. Under the former header, another
 //!   daemon's record could match, or another daemon could rely on having read the file as whole.

@@ -1,4 +1,5 @@
-//! The replay: applies the records that a crash left in journals, or shows the files as if it had.
+//! The replay: applies the records that a crash left in journals, or, read-only, shows the files as a
+//! replay would leave them.
 //!
 //! Rules that hold here
 //! * Only its owner's identity reads a journal, and only while no living process holds its lock.
@@ -39,7 +40,7 @@ use crate::vault::error::{Corruption, Fault, Inner, TOO_MANY_JOURNALS};
 use crate::vault::share::control_files::entries;
 use crate::vault::share::synced::REFUSED;
 
-/// How long one without records rests before it counts as left behind.
+/// How long another machine's journal without records must be unchanged before it is removed.
 const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 
 type FileId = [u8; 32];
@@ -52,7 +53,7 @@ pub(super) struct Places {
     pub(super) unread: bool,
 }
 
-/// Numbers of files by [`Outcome`].
+/// Result of replaying one journal, or the records of one file.
 #[derive(Default)]
 pub(super) struct Redone {
     done: usize,
@@ -62,15 +63,16 @@ pub(super) struct Redone {
     /// A file that may match refused records could not be looked at.
     pub(super) unread: bool,
     files: HashMap<Inode, Arc<dyn File>>,
-    /// The name of the journal, if it belongs to another share.
+    /// The name of the journal, if it belongs to another share or its head cannot be read.
     foreign: Option<String>,
 }
 
-/// Whose a journal is.
+/// The owner of a journal.
 enum Owner {
     Us(JournalHead),
     /// Another identity's, or nobody's yet.
     Another,
+    /// Of another share, or unknown: the head cannot be read.
     AnotherShare,
 }
 
@@ -82,14 +84,14 @@ const REFUSED_MAX: usize = 1024;
 #[derive(Default)]
 struct Round {
     done: usize,
-    /// Journals with records that match no file, and the number of these files.
+    /// Journals with refused records, and for how many files records were refused.
     refused: Vec<(Found, usize)>,
     files: HashMap<Inode, Arc<dyn File>>,
     /// See [`Redone::lost`].
     lost: Vec<FileId>,
     /// See [`Redone::unread`].
     unread: bool,
-    /// Number of journals of another share.
+    /// Number of journals of another share, or with a head that cannot be read.
     foreign: usize,
 }
 
@@ -152,7 +154,7 @@ impl Journal {
             }
         }
         if round.foreign > 1 {
-            tracing::warn!("{} more journals belong to other shares; kept", round.foreign - 1);
+            tracing::warn!("{} more journals of this kind; kept", round.foreign - 1);
         }
         let (mut refused_before, mut places) = (usize::MAX, None);
         // One journal may continue where another one ends, and their names do not tell which is
@@ -176,11 +178,13 @@ impl Journal {
                 for (Found { dir, name, is_own }, count) in refused {
                     let shown = String::from_utf8_lossy(&name).into_owned();
                     if wait || !is_own && self.is_young(&*dir, &name) {
-                        tracing::warn!("journal {shown}: {count} files do not match its records");
+                        tracing::warn!(
+                            "journal {shown}: {count} files are missing or do not match its records"
+                        );
                         continue;
                     }
                     tracing::warn!(
-                        "journal {shown}: {count} files do not match its records, kept under another name"
+                        "journal {shown}: {count} files are missing or do not match its records; kept under another name"
                     );
                     let kept = [REFUSED, &name[PREFIX.len()..]].concat();
                     dir.rename(&name, &*dir, &kept, RenameMode::Replace)?;
@@ -221,7 +225,9 @@ impl Journal {
         if let Some(shown) = redone.foreign {
             round.foreign += 1;
             if round.foreign == 1 {
-                tracing::warn!("journal {shown} belongs to another share; kept");
+                tracing::warn!(
+                    "journal {shown} is of another share, or its head cannot be read; kept"
+                );
             }
         }
         round.files.extend(redone.files);
@@ -320,7 +326,7 @@ impl Journal {
         rested.map_or(true, |rested| rested < RESTS)
     }
 
-    /// Returns whose a journal is; removes one whose creation a crash has interrupted.
+    /// Returns the owner of a journal; removes a journal whose creation a crash has interrupted.
     fn owner_of(&self, found: &Found, file: &dyn File) -> Inner<Owner> {
         let mut head = vec![0; RECORDS_AT as usize];
         let read = file.read_at(&mut head, 0)?;
@@ -497,7 +503,8 @@ impl Journal {
     }
 
     /// Applies the records that name one file id. They may name several paths: hard links, or
-    /// copies that a sync tool made. If they match none of these files, they are applied to those
+    /// copies that a sync tool made. Records whose path leads to no file, or to one that they do not
+    /// match, are applied to that file's conflict copies; if they match none of these, to the files
     /// in `places`.
     pub(super) fn redo_file(
         &self,
@@ -565,8 +572,8 @@ impl Journal {
         Ok(redone)
     }
 
-    /// Applies records whose file is gone or has another version to the conflict copies of that
-    /// file which a sync tool has made of ours.
+    /// Applies records to conflict copies: their file is gone or has another version, and a sync tool
+    /// may have kept ours under a name with a suffix.
     fn redo_copies(
         &self,
         paths: &[&[u8]],
@@ -582,7 +589,7 @@ impl Journal {
             let Some(dir) = seen(self.open_below(above), &mut tried.unread) else { continue };
             for entry in entries(&*dir)? {
                 let copy = entry?.name;
-                // Every tool puts its mark behind the name.
+                // Every sync tool appends its suffix to the name.
                 if copy.len() > name.len() && copy.starts_with(name) {
                     self.redo_at(&join(above, &copy), records, when, tried)?;
                 }
@@ -620,7 +627,7 @@ impl Journal {
             let Some(dir) = seen(self.open_below(&above), unread) else { continue };
             for entry in seen(entries(&*dir), unread).into_iter().flatten() {
                 let Some(DirEntry { name, .. }) = seen(entry, unread) else { break };
-                // What a tool has put aside has no name of the vault.
+                // Control files and foreign names are not files of the vault.
                 if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
                     continue;
                 }

@@ -177,8 +177,9 @@ impl Place {
         Ok(self.parent.rename(from, &*self.parent, to, RenameMode::NoReplace)?)
     }
 
-    /// Makes the share's new place durable. A folder with a temporary name gets the name that an
-    /// exchange would have given it, unless it may have been changed since it was compared.
+    /// Makes the share's new place durable, and gives a folder with a temporary name the name that an
+    /// exchange would have given it. The caller has checked that the folder has not changed since it
+    /// was compared.
     pub fn settle(&self, core: &Core, aside: Option<&Aside>) -> Inner<()> {
         self.parent.sync()?;
         if let Some(aside) = aside {
@@ -201,9 +202,10 @@ impl Place {
                 Err(fault) if fault.errno() != libc::ENOENT => return Err(fault),
                 _ => continue,
             };
-            // Evidence leads there from the folder's place, and the directory holds entries of
-            // another one: a user's own directory of that name does not. One that is empty can only
-            // be the folder if nothing is in its place.
+            // The folder is recognised by two things: evidence leads from its place to this
+            // directory, and an entry in it has a tag that the evidence explains. A user's own
+            // directory of this name has neither. An empty directory counts only if nothing is in
+            // the folder's place.
             let tag = core.keys.tag_of(&stored).ok_or(Fault::Os(libc::ESTALE))?;
             let explained = core.explained(&tag)?;
             let was_moved =
