@@ -149,9 +149,7 @@ impl Core {
 
     /// Returns whether nothing relies on bytes beyond the committed end of a file.
     fn may_be_cut(&self, state: &FileState) -> bool {
-        self.mode.writers.own_all_bytes()
-            && state.tail != Tail::ReliedOn
-            && !self.journal.others_wait()
+        self.journal.may_cut() && state.tail != Tail::ReliedOn
     }
 
     /// Commits a file for the last time: if there is no room for all of its growth, as much as

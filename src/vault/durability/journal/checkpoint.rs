@@ -299,13 +299,11 @@ impl Journal {
     /// Cuts the bytes beyond the ends of the files. The caller has emptied the journal, and
     /// excludes further commits to them.
     pub(super) fn cut_refused(&self) {
-        for (inode, path) in self
-            .refused
-            .paths
-            .lock()
-            .drain()
-            .filter(|_| self.writers.own_all_bytes() && !self.others_wait())
-        {
+        let paths = std::mem::take(&mut *self.refused.paths.lock());
+        if !self.may_cut() {
+            return;
+        }
+        for (inode, path) in paths {
             let cut = (|| {
                 let file = self.open_path(&path)?;
                 let stat = file.stat_but_times()?;

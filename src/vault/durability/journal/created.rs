@@ -21,7 +21,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::made::{Files, Log, Made};
+use super::made::{Files, Log, Made, voided};
 use super::replay::leads_to_no_file;
 use super::state::Running;
 use super::turn::Apply;
@@ -173,12 +173,12 @@ impl Journal {
             self.begin_anew(log)?;
             self.created.files.lock().stale.clear();
         }
-        let (records, numbers) = self.created.counted(|files| {
-            let mut records = files.void.clone();
-            let waiting: Vec<&Made> = files.made.values().filter(|made| !made.written).collect();
-            records.extend(waiting.iter().map(|made| made.record()));
-            (records, waiting.iter().map(|made| (made.file_id, made.number)).collect::<Vec<_>>())
-        });
+        let files = self.created.files.lock();
+        let mut records = files.void.clone();
+        let waiting: Vec<&Made> = files.made.values().filter(|made| !made.written).collect();
+        records.extend(waiting.iter().map(|made| made.record()));
+        let numbers: Vec<_> = waiting.iter().map(|made| (made.file_id, made.number)).collect();
+        drop(files);
         if records.is_empty() {
             return Ok(());
         }
@@ -218,12 +218,7 @@ impl Journal {
                     Some(made) => made.written = true,
                     // The file was removed, synced or renamed while its record was written.
                     None => {
-                        let void = JournalRecord {
-                            base: record.result,
-                            cipher_len: 0,
-                            patches: Vec::new(),
-                            ..record.clone()
-                        };
+                        let void = voided(record.clone());
                         files.stale.insert(void.path.clone());
                         files.void.push(void);
                     }

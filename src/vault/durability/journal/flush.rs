@@ -109,11 +109,10 @@ impl Journal {
     /// of them any more, and the journal is empty.
     pub(super) fn write_all_lost(&self) -> Inner<()> {
         let files = std::mem::take(&mut *self.lost.files.lock());
-        files
-            .into_values()
-            .flatten()
-            .filter(|_| self.writers.own_all_bytes())
-            .try_for_each(|file| write_again(&*file))
+        if !self.writers.own_all_bytes() {
+            return Ok(());
+        }
+        files.into_values().flatten().try_for_each(|file| write_again(&*file))
     }
 }
 

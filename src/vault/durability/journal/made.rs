@@ -92,9 +92,13 @@ impl Made {
     }
 
     pub(super) fn void(&self) -> JournalRecord<'static> {
-        let result = header_hash(&self.header);
-        JournalRecord { base: result, result, cipher_len: 0, patches: Vec::new(), ..self.record() }
+        voided(self.record())
     }
+}
+
+/// Returns a later record that makes a creation record void.
+pub(super) fn voided(record: JournalRecord<'static>) -> JournalRecord<'static> {
+    JournalRecord { base: record.result, cipher_len: 0, patches: Vec::new(), ..record }
 }
 
 impl Created {

@@ -547,6 +547,11 @@ impl Journal {
         self.others_wait.load(Ordering::Relaxed)
     }
 
+    /// Returns whether no other opener relies on bytes beyond the end of a file.
+    pub fn may_cut(&self) -> bool {
+        self.writers.own_all_bytes() && !self.others_wait()
+    }
+
     /// Returns the number of files that are shown with changes from a journal.
     pub fn overlaid(&self) -> usize {
         self.overlaid

@@ -127,6 +127,14 @@ fn join(above: &[u8], name: &[u8]) -> Vec<u8> {
     if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
 }
 
+/// Splits the stored path of an entry into that of its directory and its name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
 /// How long the replay waits for readers of a journal, and the poll interval.
 const READERS_TAKE: Duration = Duration::from_secs(10);
 const READERS_ASKED: Duration = Duration::from_millis(10);
@@ -192,16 +200,12 @@ impl Journal {
                 }
                 // The end of every file is known now. Bytes beyond it are cut only if no concurrent
                 // opener has a record of the file or has it open.
-                for file in round
-                    .files
-                    .values()
-                    .filter(|_| self.writers.own_all_bytes() && !self.others_wait())
-                {
-                    if let Err(fault) = self.cut_residue(&**file) {
-                        tracing::warn!(
-                            errno = fault.errno(),
-                            "cannot cut the bytes beyond the end of a file"
-                        );
+                if self.may_cut() {
+                    for file in round.files.values() {
+                        if let Err(fault) = self.cut_residue(&**file) {
+                            let errno = fault.errno();
+                            tracing::warn!(errno, "cannot cut the bytes beyond the end of a file");
+                        }
                     }
                 }
                 return Ok(count);
@@ -451,15 +455,8 @@ impl Journal {
     }
 
     fn inode_of(&self, path: &[u8]) -> Inner<Inode> {
-        let mut dir = self.root.clone();
-        let (parents, name) = path
-            .iter()
-            .rposition(|b| *b == b'/')
-            .map_or((None, path), |at| (Some(&path[..at]), &path[at + 1..]));
-        for component in parents.into_iter().flat_map(|p| p.split(|b| *b == b'/')) {
-            dir = dir.open_dir(component)?;
-        }
-        let stat = dir.stat(name)?;
+        let (above, name) = split(path);
+        let stat = self.open_below(above)?.stat(name)?;
         Ok((stat.dev, stat.ino))
     }
 
@@ -582,10 +579,7 @@ impl Journal {
         tried: &mut Tried,
     ) -> Inner<()> {
         for path in paths {
-            let (above, name) = path
-                .iter()
-                .rposition(|b| *b == b'/')
-                .map_or((&b""[..], *path), |at| (&path[..at], &path[at + 1..]));
+            let (above, name) = split(path);
             let Some(dir) = seen(self.open_below(above), &mut tried.unread) else { continue };
             for entry in entries(&*dir)? {
                 let copy = entry?.name;
@@ -665,28 +659,18 @@ impl Journal {
     }
 
     pub(super) fn open_path(&self, path: &[u8]) -> Inner<Arc<dyn File>> {
-        let mut dir = self.root.clone();
-        let mut components = path.split(|b| *b == b'/').peekable();
-        while let Some(component) = components.next() {
-            if components.peek().is_none() {
-                return match &self.overlaid {
-                    None => {
-                        let file = dir.open_file(component, Access::ReadWrite)?;
-                        self.writers.open_to_read(&*file)?;
-                        Ok(file)
-                    }
-                    Some(overlaid) => {
-                        let file = dir.open_file(component, Access::Read)?;
-                        let stat = file.stat()?;
-                        let mut overlaid = overlaid.lock();
-                        let there = overlaid.entry((stat.dev, stat.ino));
-                        Ok(there.or_insert_with(|| Arc::new(OverlayFile::new(file, &stat))).clone())
-                    }
-                };
-            }
-            dir = dir.open_dir(component)?;
-        }
-        Err(Fault::Os(libc::ENOENT))
+        let (above, name) = split(path);
+        let dir = self.open_below(above)?;
+        let Some(overlaid) = &self.overlaid else {
+            let file = dir.open_file(name, Access::ReadWrite)?;
+            self.writers.open_to_read(&*file)?;
+            return Ok(file);
+        };
+        let file = dir.open_file(name, Access::Read)?;
+        let stat = file.stat()?;
+        let mut overlaid = overlaid.lock();
+        let there = overlaid.entry((stat.dev, stat.ino));
+        Ok(there.or_insert_with(|| Arc::new(OverlayFile::new(file, &stat))).clone())
     }
 }
 
