@@ -28,6 +28,10 @@ impl Place<'_> {
     fn link(&self) -> Link {
         self.folder.link(self.stored, self.name)
     }
+
+    fn place_name(&self) -> Inner<Vec<u8>> {
+        self.folder.place_name(self.stored, self.name)?.ok_or(Fault::Os(libc::EACCES))
+    }
 }
 
 impl Core {
@@ -80,8 +84,9 @@ impl Core {
             self.prepare(&new_stored)?;
         }
         let there = target.as_ref().map(|(_, there)| there);
-        let place = (&to, destination, new_name);
-        let left = self.move_share((&from, &stored, name, &stat), place, there, mode)?;
+        let source = Place { folder: &from, parent, stored: &stored, name };
+        let place = Place { folder: &to, parent: new_parent, stored: destination, name: new_name };
+        let left = self.move_share((&source, &stat), &place, there, mode)?;
         let recorded = stat.kind == Kind::Dir
             && left.is_none()
             && self.record_rename(&from, &stored, destination)?;
@@ -105,13 +110,11 @@ impl Core {
         if mode == RenameMode::Exchange {
             from.dir.rename(&stored, &*to.dir, destination, mode)?;
         } else {
-            self.move_over((&from, &stored), (&to, destination), there, mode)?;
+            self.move_over(&source, &place, there, mode)?;
             if let Some(there) = there.filter(|there| there.nlink == 1) {
                 self.journal.forget_repair((there.dev, there.ino));
             }
         }
-        let source = Place { folder: &from, parent, stored: &stored, name };
-        let place = Place { folder: &to, parent: new_parent, stored: destination, name: new_name };
         self.move_paths(&source, &place, mode);
         self.move_nodes((&source, &stat, node), &place, target.as_ref(), mode);
         // Records of the files below a directory name the new path from now on. An error is reported
@@ -256,16 +259,16 @@ impl Core {
     /// one. A share cannot be exchanged or replaced, and leaves no whiteout.
     fn move_share(
         &self,
-        (from, stored, name, stat): (&Folder, &[u8], &[u8], &Stat),
-        (to, destination, new_name): (&Folder, &[u8], &[u8]),
+        (from, stat): (&Place<'_>, &Stat),
+        to: &Place<'_>,
         target: Option<&Stat>,
         mode: RenameMode,
     ) -> Inner<Option<Vec<u8>>> {
         let target_is_share = match target {
-            Some(there) if there.kind == Kind::Dir => holds_share(&*to.dir, destination)?,
+            Some(there) if there.kind == Kind::Dir => holds_share(&*to.folder.dir, to.stored)?,
             _ => false,
         };
-        let is_share = stat.kind == Kind::Dir && holds_share(&*from.dir, stored)?;
+        let is_share = stat.kind == Kind::Dir && holds_share(&*from.folder.dir, from.stored)?;
         if target_is_share || is_share && keeps_old_name(mode) {
             return Err(Fault::Os(if keeps_old_name(mode) {
                 libc::EINVAL
@@ -276,11 +279,10 @@ impl Core {
         if !is_share {
             return Ok(None);
         }
-        let place = from.place_name(stored, name)?.ok_or(Fault::Os(libc::EACCES))?;
-        let junction = from.junction(&place)?.ok_or(Fault::Os(libc::EACCES))?;
+        let place = from.place_name()?;
+        let junction = from.folder.junction(&place)?.ok_or(Fault::Os(libc::EACCES))?;
         // The new junction belongs to the place of the directory that the share replaces.
-        let name = to.place_name(destination, new_name)?.ok_or(Fault::Os(libc::EACCES))?;
-        to.write_junction(&Junction { name, ..junction })?;
+        to.folder.write_junction(&Junction { name: to.place_name()?, ..junction })?;
         Ok(Some(place))
     }
 
@@ -330,8 +332,8 @@ impl Core {
     /// Renames over a target that may be a directory with control files only.
     fn move_over(
         &self,
-        (from, stored): (&Folder, &[u8]),
-        (to, destination): (&Folder, &[u8]),
+        Place { folder: from, stored, .. }: &Place<'_>,
+        Place { folder: to, stored: destination, .. }: &Place<'_>,
         target: Option<&Stat>,
         mode: RenameMode,
     ) -> Inner<()> {
