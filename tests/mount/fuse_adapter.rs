@@ -325,6 +325,16 @@ fn what_is_not_there_is_remembered_until_the_kernel_is_told() {
     mount.notifier().inval_entry(ROOT, b"never heard of").unwrap();
 }
 
+/// Runs a script in a mount as another user, and returns whether it succeeds. The temporary directory
+/// is closed to others, so the script begins in the mount instead of walking there.
+fn as_nobody(mount: &Mount, script: &str) -> bool {
+    let mut shell = Command::new("setpriv");
+    shell
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script])
+        .current_dir(mount.path(""));
+    shell.stderr(std::process::Stdio::null()).status().unwrap().success()
+}
+
 #[test]
 fn a_file_that_exists_after_all_opens_with_permission() {
     // The kernel believes that the file is missing and requests its creation. Another program has
@@ -344,13 +354,7 @@ fn a_file_that_exists_after_all_opens_with_permission() {
     }
     if is_root() {
         let Some(mount) = Mount::new("allow_other,no_default_permissions") else { return };
-        let as_nobody = |script: &str| {
-            let mut shell = Command::new("setpriv");
-            shell
-                .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script])
-                .current_dir(mount.path(""));
-            shell.stderr(std::process::Stdio::null()).status().unwrap().success()
-        };
+        let as_nobody = |script: &str| as_nobody(&mount, script);
         fs::set_permissions(mount.path(""), fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));
         mount.ops.plant(b"late", b"root's");
@@ -590,16 +594,7 @@ fn suid_and_sgid_are_cleared_as_on_other_filesystems() {
         fs::write(mount.path(name), b"1234567890").unwrap();
         fs::set_permissions(mount.path(name), fs::Permissions::from_mode(bits)).unwrap();
     };
-    // The temporary directory is closed to others, so the other user is put into the mount instead
-    // of walking there.
-    let as_nobody = |script: &str| {
-        let done = Command::new("setpriv")
-            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script])
-            .current_dir(mount.path(""))
-            .status()
-            .unwrap();
-        assert!(done.success(), "{script}");
-    };
+    let as_nobody = |script: &str| assert!(as_nobody(&mount, script), "{script}");
     for (name, script) in [
         ("write", "printf x 1<>write"),
         ("truncate", "truncate -s 3 truncate"),

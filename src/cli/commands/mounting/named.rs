@@ -118,15 +118,11 @@ struct Line {
 }
 
 fn list(json: bool) -> Result<Exit, Failure> {
-    let line = |named: Named| {
-        let settings = arguments(&named, &[]).into_iter().skip(1);
-        let options = settings.take_while(|word| word != "--");
-        Line {
-            options: options.map(|word| word.to_string_lossy().into_owned()).collect(),
-            vault: JsonPath(named.vault),
-            mountpoint: JsonPath(named.mountpoint),
-            name: named.name,
-        }
+    let line = |named: Named| Line {
+        options: options(&named, &[]),
+        vault: JsonPath(named.vault),
+        mountpoint: JsonPath(named.mountpoint),
+        name: named.name,
     };
     let all = named::load()?;
     report_wrong_options(&all);
@@ -144,17 +140,23 @@ fn list(json: bool) -> Result<Exit, Failure> {
 /// own.
 fn arguments(named: &Named, over: &[Setting]) -> Vec<OsString> {
     let mut arguments = vec![OsString::from("mount")];
+    arguments.extend(options(named, over).into_iter().map(OsString::from));
+    arguments.extend(["--".into(), named.vault.clone().into(), named.mountpoint.clone().into()]);
+    arguments
+}
+
+fn options(named: &Named, over: &[Setting]) -> Vec<String> {
+    let mut options = Vec::new();
     for (key, values) in kept(named, over).iter().chain(over) {
         if values.is_empty() {
-            arguments.push(format!("--{key}").into());
+            options.push(format!("--{key}"));
         }
         for value in values {
             let option = if key == OPTIONS { "-o".to_owned() } else { format!("--{key}=") };
-            arguments.push((option + value).into());
+            options.push(option + value);
         }
     }
-    arguments.extend(["--".into(), named.vault.clone().into(), named.mountpoint.clone().into()]);
-    arguments
+    options
 }
 
 /// Parses the settings of a named vault as arguments of `kithfs mount`.
