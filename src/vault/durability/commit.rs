@@ -374,7 +374,7 @@ impl Committer<'_> {
         // If fresh bytes have to be flushed anyway, fresh blocks are flushed with them; otherwise a
         // few are put into the record, for a single flush.
         let flush = state.unflushed.data || state.unflushed.inode || fresh > RIDE_MAX;
-        let flush_fresh = flush && state.tail != Tail::ReliedOn && !self.context.others_wait;
+        let flush_fresh = flush && !state.is_relied_on(&self.context);
         let guarded = |b: &PlannedBlock| b.live || b.offset < guarded_end;
         if flush {
             for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {

@@ -20,7 +20,7 @@ use super::commit::{Committer, Durability, Planned};
 use crate::format::layout::SEGMENT;
 use crate::store::File;
 use crate::vault::error::Inner;
-use crate::vault::file::phase::{Phase, Tail, Unflushed};
+use crate::vault::file::phase::{Phase, Unflushed};
 use crate::vault::file::{FileState, OpenFile};
 
 /// Size in bytes up to which files are replaced: that of a chunk of the usual size. Larger files are
@@ -112,8 +112,7 @@ impl Committer<'_> {
             (Some(_), Phase::Void | Phase::Nameless) => false,
         };
         let is_small = planned.cipher_len <= self.context.keys.layout.cipher_len(REPLACED_MAX);
-        let is_relied_on = state.tail == Tail::ReliedOn || self.context.others_wait;
-        if !has_contents || !is_small || is_relied_on {
+        if !has_contents || !is_small || state.is_relied_on(&self.context) {
             return None;
         }
         // The journal's records of the file fit the old one only.

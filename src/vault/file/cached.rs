@@ -38,13 +38,8 @@ impl Cached {
         self.mark != 0 && self == opened
     }
 
-    /// Returns whether a reply may contain `size`.
-    pub fn agrees_with(&self, size: u64) -> bool {
-        self.size == size
-    }
-
     /// Returns whether both have one size.
-    pub fn agrees_with_size_of(&self, other: &Cached) -> bool {
+    pub fn has_size_of(&self, other: &Cached) -> bool {
         self.size == other.size
     }
 }

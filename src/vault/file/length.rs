@@ -177,9 +177,9 @@ impl FileState {
         taken
     }
 
-    /// Makes `offset..end` read as zeros; bytes beyond the end of the file are ignored. Whole segments
-    /// become holes of the store with the next commit. Stops when a commit is due, and returns the
-    /// offset up to which it is done.
+    /// Makes `offset..end` read as zeros; `end` is at most the size. Whole segments become holes of the
+    /// store with the next commit. Stops when a commit is due, and returns the offset up to which it is
+    /// done.
     pub fn punch(
         &mut self,
         file: &dyn File,
@@ -187,15 +187,13 @@ impl FileState {
         offset: u64,
         end: u64,
     ) -> Inner<u64> {
-        let until_told = end;
-        let end = end.min(self.size);
         if offset >= end {
-            return Ok(until_told);
+            return Ok(end);
         }
         if let Some(small) = &mut self.small {
             small[offset as usize..end as usize].fill(0);
             self.touch();
-            return Ok(until_told);
+            return Ok(end);
         }
         const S: u64 = SEGMENT as u64;
         // The last segment has no data beyond the end of the file, so a range that reaches the end
@@ -206,7 +204,7 @@ impl FileState {
         );
         if whole_from >= whole_to {
             self.write(file, context, offset, &vec![0; (end - offset) as usize])?;
-            return Ok(until_told);
+            return Ok(end);
         }
         if offset < whole_from {
             self.write(file, context, offset, &vec![0; (whole_from - offset) as usize])?;
@@ -239,7 +237,7 @@ impl FileState {
             self.write(file, context, whole_to, &vec![0; (end - whole_to) as usize])?;
         }
         self.touch();
-        Ok(until_told)
+        Ok(end)
     }
 
     /// Returns the number of bytes punched since the last commit whose blocks the store still has.

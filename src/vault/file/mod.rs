@@ -77,6 +77,12 @@ pub(crate) struct DirtyChunk {
     pub pending: BTreeMap<usize, Bytes>,
 }
 
+impl DirtyChunk {
+    fn is_under(&self, epoch: &Epoch) -> bool {
+        (self.table.epoch, self.epoch) == (epoch.number, epoch.commitment)
+    }
+}
+
 /// How long after a truncation a read past the new end is delayed. The kernel needs microseconds to
 /// process the reply, unless its thread is not scheduled.
 const CUT_KNOWN: Duration = Duration::from_millis(200);
@@ -534,6 +540,11 @@ impl FileState {
     /// Returns whether the contents have changed since the last commit.
     pub fn is_rewritten(&self) -> bool {
         self.changes.is_some_and(|changes| changes.rewritten)
+    }
+
+    /// Returns whether a record may rely on places that count as fresh.
+    pub fn is_relied_on(&self, context: &Context) -> bool {
+        self.tail == Tail::ReliedOn || context.others_wait
     }
 
     /// Notes whether a refused record of the file may be in the journal all the same.

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
-use super::phase::Tail;
 use super::{ChunkLook, Context, DirtyChunk, FileState, RIDE_MAX, resize_zeroizing};
 use crate::crypto::Plain;
 use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
@@ -35,14 +34,10 @@ impl FileState {
     }
 
     /// Returns which segments of chunk `k` the last committed header refers to.
-    pub(super) fn live_segments(
-        &self,
-        context: &Context,
-        committed: Option<&Chunk>,
-    ) -> Box<[bool]> {
-        match committed {
-            Some(chunk) => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
-            None => vec![false; context.keys.layout.segments()].into(),
+    fn live_segments(&self, file: &dyn File, context: &Context, k: u64) -> Inner<Box<[bool]>> {
+        match self.dirty.get(&k) {
+            Some(dirty) => Ok(dirty.live.clone()),
+            None => Ok(live_segments(context, self.committed_chunk(file, context, k)?.as_deref())),
         }
     }
 
@@ -50,62 +45,41 @@ impl FileState {
     /// salt is used up or belongs to an older epoch.
     pub(super) fn make_dirty(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<()> {
         let current = context.keys.current();
-        if let Some(dirty) = self.dirty.get(&k)
-            && dirty.table.seals < SEALS_MAX
-            && (dirty.table.epoch, dirty.epoch) == (current.number, current.commitment)
-        {
-            return Ok(());
-        }
-        if !self.dirty.contains_key(&k) {
-            let committed = self.committed_chunk(file, context, k)?;
-            let live = self.live_segments(context, committed.as_deref());
-            let fits = |t: &Table| {
-                t.epoch == current.number
-                    && t.seals < SEALS_MAX
-                    && context.keys.numbered(t.epoch).count() == 1
-            };
-            match committed {
-                None => {
+        let (segments, live) = match self.dirty.get(&k) {
+            Some(dirty) if dirty.table.seals < SEALS_MAX && dirty.is_under(current) => {
+                return Ok(());
+            }
+            Some(dirty) => (dirty.table.segments.clone(), dirty.live.clone()),
+            None => {
+                let committed = self.committed_chunk(file, context, k)?;
+                let live = live_segments(context, committed.as_deref());
+                let Some(chunk) = committed else {
                     let chunk = self.empty_chunk(context, live);
                     self.dirty.insert(k, chunk);
                     return Ok(());
-                }
-                Some(chunk) if fits(&chunk.table) => {
-                    let key = self.key_of(context, current, &chunk.table.salt);
-                    let table = chunk.table.clone();
-                    self.dirty.insert(
-                        k,
-                        DirtyChunk {
-                            table,
-                            key,
-                            epoch: current.commitment,
-                            live,
-                            pending: BTreeMap::new(),
-                        },
-                    );
+                };
+                let table = &chunk.table;
+                if table.epoch == current.number
+                    && table.seals < SEALS_MAX
+                    && context.keys.numbered(table.epoch).count() == 1
+                {
+                    let (table, epoch) = (table.clone(), current.commitment);
+                    let key = self.key_of(context, current, &table.salt);
+                    let pending = BTreeMap::new();
+                    self.dirty.insert(k, DirtyChunk { table, key, epoch, live, pending });
                     return Ok(());
                 }
-                Some(_) => {}
+                (table.segments.clone(), live)
             }
-        }
+        };
         // No new bytes under an old epoch or a used-up salt: the whole chunk is sealed again.
         let mut plain = Plain::new(vec![0; context.keys.layout.chunk() as usize]);
         self.read_chunk(file, context, k, 0, &mut plain)?;
-        let lens: Vec<u16> = match self.dirty.get(&k) {
-            Some(dirty) => dirty.table.segments.iter().map(|s| s.len).collect(),
-            None => self
-                .committed_chunk(file, context, k)?
-                .map_or(Vec::new(), |c| c.table.segments.iter().map(|s| s.len).collect()),
-        };
-        let live = match self.dirty.get(&k) {
-            Some(dirty) => dirty.live.clone(),
-            None => self.live_segments(context, self.committed_chunk(file, context, k)?.as_deref()),
-        };
         let mut chunk = self.empty_chunk(context, live);
-        for (s, len) in lens.into_iter().enumerate().filter(|(_, len)| *len > 0) {
+        for (s, segment) in segments.iter().enumerate().filter(|(_, segment)| segment.len > 0) {
             let at = s * SEGMENT;
             // Refused bytes are in memory now; the commit retries.
-            let part = Plain::new(plain[at..at + len as usize].to_vec());
+            let part = Plain::new(plain[at..at + segment.len as usize].to_vec());
             let _ = self.seal_into(file, context, k, &mut chunk, s, part, false);
         }
         self.replace_dirty(k, chunk);
@@ -115,9 +89,7 @@ impl FileState {
     /// Seals dirty chunks of an ended epoch again: nothing new is written under it.
     pub fn renew_dirty(&mut self, file: &dyn File, context: &Context) -> Inner<()> {
         let current = context.keys.current();
-        let ended = |(k, chunk): (&u64, &DirtyChunk)| {
-            ((chunk.table.epoch, chunk.epoch) != (current.number, current.commitment)).then_some(*k)
-        };
+        let ended = |(k, chunk): (&u64, &DirtyChunk)| (!chunk.is_under(current)).then_some(*k);
         for k in self.dirty.iter().filter_map(ended).collect::<Vec<u64>>() {
             self.make_dirty(file, context, k)?;
         }
@@ -132,10 +104,7 @@ impl FileState {
             ChunkLook { next: k + 1, bytes, older }
         };
         if let Some(dirty) = self.dirty.get(&k) {
-            return Ok(of(
-                &dirty.table,
-                (dirty.table.epoch, dirty.epoch) != (current.number, current.commitment),
-            ));
+            return Ok(of(&dirty.table, !dirty.is_under(current)));
         }
         Ok(match self.committed_chunk(file, context, k)? {
             Some(chunk) => {
@@ -208,7 +177,7 @@ impl FileState {
         let count = entries.len();
         chunk.table.seals = chunk.table.seals.saturating_add(count as u32);
         let guarded_end = self.committed.as_ref().map_or(0, |c| c.end);
-        let relied_on = self.tail == Tail::ReliedOn || context.others_wait;
+        let relied_on = self.is_relied_on(context);
         let rides = !self.phase.is_unflushed()
             && (relied_on || self.pending.riding + bytes.len() <= RIDE_MAX);
         let live = std::mem::take(&mut chunk.live);
@@ -263,9 +232,9 @@ impl FileState {
         if self.small.is_none() {
             return Ok(());
         }
-        let live = self.live_segments(context, self.committed_chunk(file, context, 0)?.as_deref());
+        let live = self.live_segments(file, context, 0)?;
         let mut chunk = self.empty_chunk(context, live);
-        let Some(small) = self.small.take() else { return Ok(()) };
+        let small = self.small.take().expect("tested above");
         if !small.is_empty() {
             // Refused bytes are not lost; the commit retries.
             let _ = self.seal_into(file, context, 0, &mut chunk, 0, small, false);
@@ -376,12 +345,7 @@ impl FileState {
             && chunk_start + end as u64 >= self.size.min(chunk_start + context.keys.layout.chunk());
         if covers_all {
             // Every byte of the chunk is new: a new salt, and no read of the old contents.
-            let live = match self.dirty.get(&k) {
-                Some(dirty) => dirty.live.clone(),
-                None => {
-                    self.live_segments(context, self.committed_chunk(file, context, k)?.as_deref())
-                }
-            };
+            let live = self.live_segments(file, context, k)?;
             let (mut chunk, sealed) = match ready.take(context, &self.file_id, k, data.len()) {
                 Some((chunk, sealed)) => (DirtyChunk { live, ..chunk }, sealed),
                 None => {
@@ -430,5 +394,13 @@ impl FileState {
         let refused = self.seal_into(file, context, k, &mut chunk, first, plain, false);
         self.dirty.insert(k, chunk);
         Ok(refused)
+    }
+}
+
+/// Returns which segments of a committed chunk are in use; none if it is a hole.
+fn live_segments(context: &Context, committed: Option<&Chunk>) -> Box<[bool]> {
+    match committed {
+        Some(chunk) => chunk.table.segments.iter().map(|s| s.len != 0).collect(),
+        None => vec![false; context.keys.layout.segments()].into(),
     }
 }

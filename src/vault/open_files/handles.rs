@@ -447,6 +447,7 @@ impl Core {
         mut offset: u64,
         end: u64,
     ) -> Inner<()> {
+        let end = end.min(state.size);
         loop {
             offset = state.punch(&*open.file(), &self.context(), offset, end)?;
             if offset >= end {

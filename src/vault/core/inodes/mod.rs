@@ -258,7 +258,7 @@ impl Nodes {
         if node.told_size == ToldSize::Present
             && node.lookups > 1
             && node.cached != Cached::NOTHING
-            && !node.cached.agrees_with_size_of(&cached)
+            && !node.cached.has_size_of(&cached)
         {
             node.told_size = ToldSize::Earlier;
         }
@@ -292,7 +292,7 @@ impl Nodes {
         // continuously would get one node after the other.
         let is_old =
             node.told_second.is_some_and(|told| (mtime.secs as u32).abs_diff(told.get()) > 2);
-        Ok(node.cached.agrees_with(size) && !is_old)
+        Ok(node.cached.has_size_of(&Cached::size(size)) && !is_old)
     }
 
     /// Retires a node: the next lookup of the object gets a new one. This one stays for its open
