@@ -102,14 +102,14 @@ impl Committer<'_> {
             return if durability == Durability::Synced { state.check_known() } else { Ok(()) };
         }
         state.check_latched()?;
-        let mut recorded = false;
-        let result = self.commit_unlatched(state, open, path, durability, &mut recorded);
+        let mut latches = false;
+        let result = self.commit_unlatched(state, open, path, durability, &mut latches);
         if result.is_err() {
             state.note_refusal(&*open.file());
             state.note_doubt(self.journal.is_doubtful(open.inode()));
         }
         if let Err(fault) = &result
-            && (recorded || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
+            && (latches || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
             && !(matches!(fault, Fault::Os(libc::EROFS)) && self.context.keys.signing.waits())
         {
             state.latched = Some(fault.errno());
@@ -123,12 +123,12 @@ impl Committer<'_> {
         open: &OpenFile,
         path: &dyn Fn() -> Inner<Option<Vec<u8>>>,
         durability: Durability,
-        recorded: &mut bool,
+        latches: &mut bool,
     ) -> Inner<()> {
         let file = &open.file();
         let Some(changes) = state.changes else {
             return match durability {
-                Durability::Synced => self.sync_committed(state, open, recorded),
+                Durability::Synced => self.sync_committed(state, open, latches),
                 Durability::Ordered => Ok(()),
             };
         };
@@ -146,7 +146,7 @@ impl Committer<'_> {
             state.renew_dirty(&**file, &self.context)?; // otherwise done before it was cut
         }
         let planned = self.plan(state, &**file, changes.rewritten)?;
-        if self.replace(state, open, &planned, durability, recorded)? {
+        if self.replace(state, open, &planned, durability, latches)? {
             self.settle(state, planned);
             return Ok(());
         }
@@ -163,13 +163,13 @@ impl Committer<'_> {
         }
         match path {
             Some(path) => {
-                self.journaled(state, open, path, &planned, recorded)?;
+                self.journaled(state, open, path, &planned, latches)?;
                 if self.journal.is_local() {
                     // A program is told that its data is safe once it is so in the store itself:
                     // if another machine's version takes the place of the file before the journal
                     // is replayed, a sync tool has this version to keep.
                     match durability {
-                        Durability::Synced => self.flush(|| file.sync_data(), open, recorded)?,
+                        Durability::Synced => self.flush(|| file.sync_data(), open, latches)?,
                         Durability::Ordered => state.unflushed.inode = true,
                     }
                 }
@@ -178,7 +178,7 @@ impl Committer<'_> {
                 let mut touched = false;
                 let written = self.straight(state, file, &planned, &mut touched);
                 // The shortening cannot be reverted any more.
-                *recorded |= touched && changes.cut;
+                *latches |= touched && changes.cut;
                 written?;
                 if let Some(made) = made {
                     self.journal.created(made, state.file_id, &planned.header, now());
@@ -187,7 +187,7 @@ impl Committer<'_> {
                 state.unflushed.inode = true;
                 state.phase = state.phase.after_commit_in_place();
                 if durability == Durability::Synced {
-                    self.sync_all(state, open, recorded)?;
+                    self.sync_all(state, open, latches)?;
                 }
             }
         }
@@ -217,7 +217,7 @@ impl Committer<'_> {
         &self,
         state: &mut FileState,
         open: &OpenFile,
-        recorded: &mut bool,
+        latches: &mut bool,
     ) -> Inner<()> {
         if state.phase.is_unflushed() || state.unflushed.inode || state.unflushed.mtime {
             // No replay may set the time of an earlier record again.
@@ -225,7 +225,7 @@ impl Committer<'_> {
             // Chunks left by a failed write do not have the segments that the header refers to.
             drop(state.take_dirty_from(0));
             state.pending.punch.clear();
-            self.sync_all(state, open, recorded)?;
+            self.sync_all(state, open, latches)?;
         }
         Ok(())
     }
@@ -241,8 +241,8 @@ impl Committer<'_> {
     }
 
     /// Flushes the inode: contents, times, mode, and on common stores its name.
-    fn sync_all(&self, state: &mut FileState, open: &OpenFile, recorded: &mut bool) -> Inner<()> {
-        self.flush(|| open.file().sync_all(), open, recorded)?;
+    fn sync_all(&self, state: &mut FileState, open: &OpenFile, latches: &mut bool) -> Inner<()> {
+        self.flush(|| open.file().sync_all(), open, latches)?;
         self.journal.created_is_durable(&state.file_id);
         state.phase = state.phase.after_flush();
         state.unflushed = Unflushed::default();
@@ -255,12 +255,12 @@ impl Committer<'_> {
         &self,
         flush: impl FnOnce() -> std::io::Result<()>,
         open: &OpenFile,
-        recorded: &mut bool,
+        latches: &mut bool,
     ) -> Inner<()> {
         // The error may have been reported to a checkpoint before, which can run between any two
         // steps of a commit, or to the background flush.
         let flushed = self.journal.flush_all(open.inode(), &open.file(), flush);
-        *recorded |= flushed.is_err();
+        *latches |= flushed.is_err();
         flushed
     }
 
@@ -356,7 +356,7 @@ impl Committer<'_> {
         open: &OpenFile,
         path: Vec<u8>,
         planned: &Planned,
-        recorded: &mut bool,
+        latches: &mut bool,
     ) -> Inner<()> {
         let file = &open.file();
         let layout = self.context.keys.layout;
@@ -380,7 +380,7 @@ impl Committer<'_> {
             for block in blocks.iter().filter(|b| flush_fresh && !guarded(b)) {
                 file.write_at(&block.bytes, block.offset)?;
             }
-            self.flush_before_record(state, open, recorded)?;
+            self.flush_before_record(state, open, latches)?;
         }
         let mtime = state.mtime.of(&**file)?;
         self.allocate(state, &**file, planned, flush_fresh)?;
@@ -397,7 +397,7 @@ impl Committer<'_> {
         let mut patches = places.clone();
         for block in blocks.iter().filter(|b| guarded(b) || !flush_fresh) {
             places.push(patch(block.offset, &block.bytes));
-            patches.extend(self.recorded(block));
+            patches.extend(self.patches_of(block));
         }
         for all in [&mut places, &mut patches] {
             all.push(patch(0, &planned.header));
@@ -413,7 +413,7 @@ impl Committer<'_> {
         };
         let appended = self.journal.append(&record, open.inode(), file);
         let applied = appended.and_then(|ticket| {
-            *recorded = true;
+            *latches = true;
             self.apply(state, file, ticket, &base, &places, planned)
         });
         drop(record);
@@ -462,7 +462,7 @@ impl Committer<'_> {
     /// Returns the parts of a block that a record contains. The rest of a live block is in the store
     /// already, durable or in an earlier record. Whatever a crash makes of writing the whole block,
     /// replay writes the same bytes again.
-    fn recorded<'a>(&self, block: &'a PlannedBlock) -> Vec<Patch<'a>> {
+    fn patches_of<'a>(&self, block: &'a PlannedBlock) -> Vec<Patch<'a>> {
         let part = |range: Range<usize>| Patch {
             offset: block.offset + range.start as u64,
             bytes: Cow::Borrowed(&block.bytes[range]),
@@ -479,12 +479,12 @@ impl Committer<'_> {
         &self,
         state: &mut FileState,
         open: &OpenFile,
-        recorded: &mut bool,
+        latches: &mut bool,
     ) -> Inner<()> {
         if state.unflushed.inode {
-            self.sync_all(state, open, recorded)?
+            self.sync_all(state, open, latches)?
         } else {
-            self.flush(|| open.file().sync_data(), open, recorded)?
+            self.flush(|| open.file().sync_data(), open, latches)?
         }
         state.unflushed.data = false;
         Ok(())

@@ -63,7 +63,7 @@ impl Committer<'_> {
         open: &OpenFile,
         planned: &Planned,
         durability: Durability,
-        recorded: &mut bool,
+        latches: &mut bool,
     ) -> Inner<bool> {
         let Some(mut new) = self.replacement(state, open, planned) else { return Ok(false) };
         let file = new.file().clone();
@@ -81,9 +81,9 @@ impl Committer<'_> {
         state.reserved = 0;
         if durability == Durability::Synced {
             if late {
-                self.flush(|| file.sync_all(), open, recorded)?;
+                self.flush(|| file.sync_all(), open, latches)?;
             }
-            *recorded = true;
+            *latches = true;
             new.sync()?;
             self.journal.created_is_durable(&state.file_id);
             state.phase = state.phase.after_flush();
