@@ -265,23 +265,23 @@ impl OsDir {
     /// has no length and no contents until the file is written again: a power cut some seconds after
     /// the rename would lose data that was synced long before it. Errors are ignored here, because
     /// the later flush reports them too: this one uses its own descriptor.
-    fn settle_renamed(&self) {
+    fn flush_renamed(&self) {
         if let Ok(fd) = sys::open(self.fd(), b".", DIR_FLAGS, Mode::empty()) {
             let _ = self.quirks.flush(fd.as_fd(), || fs::fsync(&fd));
         }
     }
 
     /// Sets exactly `perm` on a new file if the umask may have removed some of it.
-    fn settle_file(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
+    fn set_file_perm(file: BorrowedFd<'_>, perm: u32) -> Result<()> {
         if !UMASK_IS_CLEAR.load(Ordering::Acquire) && fs::fstat(file)?.st_mode & 0o7777 != perm {
-            is_settled(fs::fchmod(file, Mode::from_raw_mode(perm)))?;
+            accept_fixed_perm(fs::fchmod(file, Mode::from_raw_mode(perm)))?;
         }
         Ok(())
     }
 
     /// Sets exactly `perm` on a new entry. `mkdir` drops suid and sgid, and a parent with sgid adds
     /// it.
-    fn settle_entry(&self, name: &[u8], perm: u32) -> io::Result<()> {
+    fn set_entry_perm(&self, name: &[u8], perm: u32) -> io::Result<()> {
         let is = self.stat(name)?.perm;
         let exact = if UMASK_IS_CLEAR.load(Ordering::Acquire) {
             (is & 0o777) | (perm & 0o7000)
@@ -291,13 +291,15 @@ impl OsDir {
         if is == exact {
             return Ok(());
         }
-        self.attempt_steady(|| is_settled(sys::chmod(self.fd(), name, Mode::from_raw_mode(exact))))
+        self.attempt_steady(|| {
+            accept_fixed_perm(sys::chmod(self.fd(), name, Mode::from_raw_mode(exact)))
+        })
     }
 }
 
 /// If a new object's mode cannot be changed, the store has one owner and one mode for all objects,
 /// as a USB stick's exFAT has; that mode is accepted.
-fn is_settled(chmod: Result<()>) -> Result<()> {
+fn accept_fixed_perm(chmod: Result<()>) -> Result<()> {
     match chmod {
         Err(Errno::PERM) => Ok(()),
         other => other,
@@ -365,7 +367,7 @@ impl Dir for OsDir {
         let perm = perm & 0o7777;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE_FLAGS;
         let fd = self.attempt(|| sys::open(self.fd(), name, flags, Mode::from_raw_mode(perm)))?;
-        if let Err(error) = Self::settle_file(fd.as_fd(), perm) {
+        if let Err(error) = Self::set_file_perm(fd.as_fd(), perm) {
             self.unlink(name)?;
             return Err(error.into());
         }
@@ -376,7 +378,7 @@ impl Dir for OsDir {
         name::check(name)?;
         let perm = perm & 0o7777;
         self.attempt(|| fs::mkdirat(self.fd(), name, Mode::from_raw_mode(perm)))?;
-        self.settle_entry(name, perm).inspect_err(|_| drop(self.rmdir(name)))
+        self.set_entry_perm(name, perm).inspect_err(|_| drop(self.rmdir(name)))
     }
 
     fn mknod(&self, name: &[u8], kind: Kind, perm: u32, rdev: u64) -> io::Result<()> {
@@ -393,7 +395,7 @@ impl Dir for OsDir {
         if UMASK_IS_CLEAR.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.settle_entry(name, perm).inspect_err(|_| drop(self.unlink(name)))
+        self.set_entry_perm(name, perm).inspect_err(|_| drop(self.unlink(name)))
     }
 
     fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<()> {
@@ -455,7 +457,7 @@ impl Dir for OsDir {
             result => result,
         };
         if renamed.is_ok() && self.quirks.names_apart {
-            new_dir.settle_renamed();
+            new_dir.flush_renamed();
         }
         renamed
     }

@@ -147,7 +147,7 @@ impl Committer<'_> {
         }
         let planned = self.plan(state, &**file, changes.rewritten)?;
         if self.replace(state, open, &planned, durability, latches)? {
-            self.settle(state, planned);
+            self.adopt(state, planned);
             return Ok(());
         }
         let made = match durability == Durability::Ordered && state.is_just_made() {
@@ -191,7 +191,7 @@ impl Committer<'_> {
                 }
             }
         }
-        self.settle(state, planned);
+        self.adopt(state, planned);
         Ok(())
     }
 
@@ -221,7 +221,7 @@ impl Committer<'_> {
     ) -> Inner<()> {
         if state.phase.is_unflushed() || state.unflushed.inode || state.unflushed.mtime {
             // No replay may set the time of an earlier record again.
-            self.journal.settle(Some(open.inode()))?;
+            self.journal.checkpoint_for(Some(open.inode()))?;
             // Chunks left by a failed write do not have the segments that the header refers to.
             drop(state.take_dirty_from(0));
             state.pending.punch.clear();
@@ -367,7 +367,7 @@ impl Committer<'_> {
         if state.pending.frees {
             // Places that earlier records write may become free with this commit, and may then be
             // filled without a record.
-            self.journal.settle(Some(open.inode()))?;
+            self.journal.checkpoint_for(Some(open.inode()))?;
         }
         let blocks = &planned.tree.blocks;
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();
@@ -545,7 +545,7 @@ impl Committer<'_> {
     }
 
     /// Makes the committed state the base of further changes.
-    fn settle(&self, state: &mut FileState, planned: Planned) {
+    fn adopt(&self, state: &mut FileState, planned: Planned) {
         let root = planned.tree.root;
         if root.chunks < state.root.chunks {
             state.serial = (self.next_serial)();

@@ -116,7 +116,7 @@ impl Committer<'_> {
             return None;
         }
         // The journal's records of the file fit the old one only.
-        self.journal.settle(Some(open.inode())).ok()?;
+        self.journal.checkpoint_for(Some(open.inode())).ok()?;
         beside.create(open)
     }
 

@@ -516,9 +516,9 @@ impl FileState {
         self.mark().rewritten = true;
     }
 
-    /// See [`Mtime::settle`].
-    pub fn settle_mtime(&mut self) {
-        if self.mtime.settle() && self.committed.is_some() {
+    /// See [`Mtime::resolve`].
+    pub fn resolve_mtime(&mut self) {
+        if self.mtime.resolve() && self.committed.is_some() {
             self.mark(); // commits in between have another time
         }
     }

@@ -141,7 +141,7 @@ impl Mtime {
 
     /// Called when the caller has sent everything. If it has sent no time for the latest writes,
     /// the previous time holds again. Returns whether there were such writes.
-    pub fn settle(&mut self) -> bool {
+    pub fn resolve(&mut self) -> bool {
         match self.kept {
             Some(Kept { last, pending: true }) => {
                 (self.shown, self.kept) = (Some(last), Some(Kept::new(last)));

@@ -324,9 +324,9 @@ impl Core {
             return Err(Fault::Os(libc::EISDIR));
         }
         let paths = self.namespace.paths.write();
-        let settled = self.settle(&stat);
+        let applied = self.checkpoint_file(&stat);
         if stat.nlink > 1 || stat.kind != Kind::File {
-            settled?;
+            applied?;
         }
         folder.dir.unlink(&stored)?;
         let inode = (stat.dev, stat.ino);
@@ -351,9 +351,9 @@ impl Core {
     }
 
     /// Applies the journal's records of a file before its path changes.
-    pub(in crate::vault) fn settle(&self, stat: &Stat) -> Inner<()> {
+    pub(in crate::vault) fn checkpoint_file(&self, stat: &Stat) -> Inner<()> {
         if stat.kind == Kind::File {
-            self.journal.settle(Some((stat.dev, stat.ino)))
+            self.journal.checkpoint_for(Some((stat.dev, stat.ino)))
         } else {
             Ok(())
         }

@@ -98,10 +98,10 @@ impl Core {
         // The journal's records of the old paths are applied before the paths change.
         let paths = self.namespace.paths.write();
         if is_dir {
-            self.journal.settle(None)?;
+            self.journal.checkpoint_for(None)?;
         } else {
-            self.settle(&stat)?;
-            there.map_or(Ok(()), |there| self.settle(there))?;
+            self.checkpoint_file(&stat)?;
+            there.map_or(Ok(()), |there| self.checkpoint_file(there))?;
         }
         self.journal.before_name(|| self.path_in(new_parent, destination));
         if keeps_old_name(mode) {

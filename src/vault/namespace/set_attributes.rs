@@ -111,7 +111,7 @@ impl Core {
         let result = self.truncate(&open, size);
         *was = result.is_ok().then_some(before);
         if set.mtime == SetTime::Omit {
-            open.state.write().settle_mtime(); // the kernel does not change it
+            open.state.write().resolve_mtime(); // the kernel does not change it
         }
         let released = self.release(&open, flags);
         result?;
@@ -150,7 +150,7 @@ impl Core {
         if set.atime != SetTime::Omit || times && open.state.read().changes.is_none() {
             // A program sets both times; the kernel, for its cached writes, only the modification
             // time. No replay may undo it.
-            self.journal.settle(Some(open.inode()))?;
+            self.journal.checkpoint_for(Some(open.inode()))?;
         }
         if set.changes_owner() {
             open.with_stored(|file| file.chown(set.uid, set.gid))?;
@@ -212,7 +212,7 @@ impl Core {
         }
         if set.changes_times() {
             let stat = stat?;
-            self.journal.settle(Some((stat.dev, stat.ino)))?;
+            self.journal.checkpoint_for(Some((stat.dev, stat.ino)))?;
             // After a rename or a link the kernel sends the modification time only because that of
             // the inode has changed.
             let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };

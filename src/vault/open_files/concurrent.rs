@@ -331,7 +331,7 @@ impl Core {
         open.locks
             .lock()
             .end_commit(state.committed.as_ref().map(|committed| committed.header.hash()));
-        self.journal.settle(Some(open.inode()))
+        self.journal.checkpoint_for(Some(open.inode()))
     }
 
     /// Returns whether the stored path of a file leads to it, in the store and not only in the node

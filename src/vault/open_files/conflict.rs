@@ -98,7 +98,7 @@ impl Core {
         }
         let Some(link) = place else { return self.kept_elsewhere(open, state, links) };
         // The name leads to another file, to which no replay may apply the records of this one.
-        self.journal.settle(Some(open.inode()))?;
+        self.journal.checkpoint_for(Some(open.inode()))?;
         let dir = self.dir(link.parent)?;
         let before = open.file().stat()?;
         match dir.stat(link.stored()) {
@@ -139,7 +139,7 @@ impl Core {
         links: &[Link],
     ) -> Inner<Link> {
         let old = links.last().ok_or(Fault::Os(libc::ESTALE))?;
-        self.journal.settle(Some(open.inode()))?;
+        self.journal.checkpoint_for(Some(open.inode()))?;
         self.look_for_keys();
         let left = (open.file(), state.committed.as_ref().map(|it| (it.header.hash(), it.len)));
         let (parent, is_same_path) = self.present_directory(old.parent)?;

@@ -232,7 +232,7 @@ impl Core {
             // A close is a program's last chance to get an error; errors of the final release are
             // not reported.
             let mut state = open.state.write();
-            state.settle_mtime();
+            state.resolve_mtime();
             self.commit_state(&open, &mut state, Durability::Ordered)?;
             self.give_back(&open, &state);
             return state.kernel.check_refused(u64::MAX);
@@ -247,7 +247,7 @@ impl Core {
         }
         let _change = self.lease.change()?;
         let mut state = open.state.write();
-        state.settle_mtime();
+        state.resolve_mtime();
         self.commit_state(&open, &mut state, Durability::Synced)?;
         self.give_back(&open, &state);
         state.kernel.check_refused(u64::MAX)
@@ -258,7 +258,7 @@ impl Core {
         match removed {
             Some(Open::File { file, flags, .. }) => {
                 if flags.write {
-                    file.state.write().settle_mtime();
+                    file.state.write().resolve_mtime();
                 }
                 self.unlock_handle(&file, handle);
                 self.release(&file, flags)
@@ -329,7 +329,7 @@ impl Core {
     /// Discards the contents of an open file.
     fn throw_away(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         // The journal's records of the file are applied first: no replay may restore them.
-        self.journal.settle(Some(open.inode()))?;
+        self.journal.checkpoint_for(Some(open.inode()))?;
         // The old contents are promised to no program any more: committed straight, and only then
         // is the space free.
         state.discard(self.next_serial());

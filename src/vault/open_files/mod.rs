@@ -155,7 +155,7 @@ impl Core {
         if flags.truncate {
             self.journal.suspend_repair((stat.dev, stat.ino));
             // Before it is in the table: existing changes are committed by the last close.
-            self.journal.settle(Some((stat.dev, stat.ino)))?;
+            self.journal.checkpoint_for(Some((stat.dev, stat.ino)))?;
         } else {
             waits = self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
         }
@@ -485,7 +485,7 @@ impl Core {
         {
             return Ok(false);
         }
-        self.journal.settle(Some(open.inode()))?;
+        self.journal.checkpoint_for(Some(open.inode()))?;
         self.adopt(open, &mut state, link)
     }
 

@@ -247,7 +247,7 @@ impl Journal {
 
     /// Checkpoints if a record, even a refused one, names the inode, or any inode if `None`; called
     /// before the inode's path changes. Fails with `EIO` if its records could not be applied.
-    pub fn settle(&self, inode: Option<Inode>) -> Inner<()> {
+    pub fn checkpoint_for(&self, inode: Option<Inode>) -> Inner<()> {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
             Some(inode) => state.broken_at(inode, None).is_some_and(|at| !state.broken[at].doomed),

@@ -94,7 +94,7 @@ impl Journal {
             return Ok(());
         }
         // A checkpoint would not help either: it has no records of these bytes.
-        self.settle(Some(inode))?;
+        self.checkpoint_for(Some(inode))?;
         // Removed first: a failure that is reported in the meantime counts.
         self.lost.forget(inode);
         let written = write_again(&**file);

@@ -148,7 +148,7 @@ impl<'a> Bench<'a> {
     fn keep(&mut self, cipher: &[u8], name: &[u8], entries: Option<Tag>) -> Inner<Option<Vec<u8>>> {
         let core = self.core;
         let (dir, stored) = core.open_parent(cipher)?;
-        core.journal.settle(None)?;
+        core.journal.checkpoint_for(None)?;
         let stat = dir.stat(stored)?;
         if stat.kind == Kind::Dir
             && let Some(tag) = entries
@@ -195,7 +195,7 @@ impl<'a> Bench<'a> {
         let folder = self.core.folder_at(dir.clone(), *directory);
         let new = folder.encode(name)?;
         self.core.prepare(&new)?;
-        self.core.journal.settle(None)?;
+        self.core.journal.checkpoint_for(None)?;
         dir.rename(stored, &*dir, new.entry(), RenameMode::NoReplace)?;
         dir.sync()?;
         Ok(None)

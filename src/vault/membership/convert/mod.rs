@@ -245,8 +245,8 @@ impl Vault {
             {
                 return Ok(false);
             }
-            core.journal.settle(None)?;
-            place.settle(core, Some(aside))?;
+            core.journal.checkpoint_for(None)?;
+            place.finish_exchange(core, Some(aside))?;
             core.nodes.forget_links(folder);
             core.forget_dirs();
             drop(files);
@@ -427,16 +427,16 @@ impl Place {
                 before = seen;
                 continue;
             }
-            core.journal.settle(None)?;
+            core.journal.checkpoint_for(None)?;
             let aside = self.exchange(core, &staging)?;
-            let settled = self.settle(core, aside.as_ref());
+            let finished = self.finish_exchange(core, aside.as_ref());
             // Callers that still use nodes of the former folder get an error that makes them look
             // up the name again; nothing in it can be opened for writing.
             core.nodes.forget_links(folder);
             core.forget_dirs();
             drop((files, step));
             let _others = names.keep_others_out();
-            settled?;
+            finished?;
             wait_for_listings(core);
             return self.tidy(core);
         }

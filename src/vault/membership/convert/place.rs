@@ -180,7 +180,7 @@ impl Place {
     /// Makes the share's new place durable, and gives a folder with a temporary name the name that an
     /// exchange would have given it. The caller has checked that the folder has not changed since it
     /// was compared.
-    pub fn settle(&self, core: &Core, aside: Option<&Aside>) -> Inner<()> {
+    pub fn finish_exchange(&self, core: &Core, aside: Option<&Aside>) -> Inner<()> {
         self.parent.sync()?;
         if let Some(aside) = aside {
             self.move_to(&aside.stored, &self.new_staging(core)?)?;

@@ -103,9 +103,9 @@ impl Core {
             }
             let _paths = self.namespace.paths.write();
             if stat.kind == Kind::Dir {
-                self.journal.settle(None)?
+                self.journal.checkpoint_for(None)?
             } else {
-                self.settle(&stat)?
+                self.checkpoint_file(&stat)?
             }
             dir.rename(stored, dir, new.entry(), RenameMode::NoReplace)?;
             let shown = folder.decode(new.entry()).ok().flatten();
