@@ -17,14 +17,14 @@ use crate::vault::error::{Fault, Inner};
 use crate::vault::types::{NodeId, RenameMode};
 
 /// An entry of a directory, by its stored and its plain name.
-struct Place<'a> {
+struct EntryName<'a> {
     folder: &'a Folder<'a>,
     parent: NodeId,
     stored: &'a [u8],
     name: &'a [u8],
 }
 
-impl Place<'_> {
+impl EntryName<'_> {
     fn link(&self) -> Link {
         self.folder.link(self.stored, self.name)
     }
@@ -84,8 +84,9 @@ impl Core {
             self.prepare(&new_stored)?;
         }
         let there = target.as_ref().map(|(_, there)| there);
-        let source = Place { folder: &from, parent, stored: &stored, name };
-        let place = Place { folder: &to, parent: new_parent, stored: destination, name: new_name };
+        let source = EntryName { folder: &from, parent, stored: &stored, name };
+        let place =
+            EntryName { folder: &to, parent: new_parent, stored: destination, name: new_name };
         let left = self.move_share((&source, &stat), &place, there, mode)?;
         let recorded = stat.kind == Kind::Dir
             && left.is_none()
@@ -176,7 +177,7 @@ impl Core {
     }
 
     /// Tells the journal of the new paths.
-    fn move_paths(&self, from: &Place<'_>, to: &Place<'_>, mode: RenameMode) {
+    fn move_paths(&self, from: &EntryName<'_>, to: &EntryName<'_>, mode: RenameMode) {
         if !self.journal.notes_created() && self.journal.refused.is_empty() {
             return;
         }
@@ -196,8 +197,8 @@ impl Core {
     /// Updates the node table.
     fn move_nodes(
         &self,
-        (from, stat, node): (&Place<'_>, &Stat, Option<NodeId>),
-        to: &Place<'_>,
+        (from, stat, node): (&EntryName<'_>, &Stat, Option<NodeId>),
+        to: &EntryName<'_>,
         target: Option<&(Vec<u8>, Stat)>,
         mode: RenameMode,
     ) {
@@ -234,8 +235,8 @@ impl Core {
     /// Notes for the directories, and for the rollback database, which of the names are in use now.
     fn remember_rename(
         &self,
-        from: &Place<'_>,
-        to: &Place<'_>,
+        from: &EntryName<'_>,
+        to: &EntryName<'_>,
         mode: RenameMode,
         file: Option<([u8; 32], u64)>,
     ) {
@@ -250,7 +251,7 @@ impl Core {
     }
 
     /// Returns the rename of a directory, as the rollback database follows it.
-    fn moved<'a>(from: &Place<'a>, to: &Place<'a>) -> Move<'a> {
+    fn moved<'a>(from: &EntryName<'a>, to: &EntryName<'a>) -> Move<'a> {
         let stored = (from.stored, to.stored);
         Move { from: (from.parent, from.name), to: (to.parent, to.name), stored }
     }
@@ -259,8 +260,8 @@ impl Core {
     /// one. A share cannot be exchanged or replaced, and leaves no whiteout.
     fn move_share(
         &self,
-        (from, stat): (&Place<'_>, &Stat),
-        to: &Place<'_>,
+        (from, stat): (&EntryName<'_>, &Stat),
+        to: &EntryName<'_>,
         target: Option<&Stat>,
         mode: RenameMode,
     ) -> Inner<Option<Vec<u8>>> {
@@ -332,8 +333,8 @@ impl Core {
     /// Renames over a target that may be a directory with control files only.
     fn move_over(
         &self,
-        Place { folder: from, stored, .. }: &Place<'_>,
-        Place { folder: to, stored: destination, .. }: &Place<'_>,
+        EntryName { folder: from, stored, .. }: &EntryName<'_>,
+        EntryName { folder: to, stored: destination, .. }: &EntryName<'_>,
         target: Option<&Stat>,
         mode: RenameMode,
     ) -> Inner<()> {
