@@ -178,7 +178,7 @@ impl Core {
 
     /// Tells the journal of the new paths.
     fn move_paths(&self, from: &EntryName<'_>, to: &EntryName<'_>, mode: RenameMode) {
-        if !self.journal.notes_created() && self.journal.refused.is_empty() {
+        if !self.journal.notes_created() && self.journal.surplus.is_empty() {
             return;
         }
         if let (Some(old), Some(new)) =
@@ -190,7 +190,7 @@ impl Core {
             }
             let moves: Vec<_> = [(old, new)].into_iter().chain(back).collect();
             self.journal.created_has_moved(&moves);
-            self.journal.refused.have_moved(&moves);
+            self.journal.surplus.have_moved(&moves);
         }
     }
 

@@ -400,7 +400,7 @@ impl Core {
         if open.state.try_read().is_none_or(|state| state.tail >= Tail::Surplus)
             && let Some(path) = self.nodes.stored_path(open.node)
         {
-            self.journal.refused.note(open.inode(), path);
+            self.journal.surplus.note(open.inode(), path);
         }
     }
 

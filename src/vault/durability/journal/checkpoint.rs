@@ -288,7 +288,7 @@ impl Journal {
         if let Some(running) = state.running.take() {
             running.dir.unlink(&running.name)?;
         }
-        self.cut_refused();
+        self.cut_surplus();
         drop(state);
         self.write_all_lost()?;
         of_created
@@ -298,8 +298,8 @@ impl Journal {
 impl Journal {
     /// Cuts the bytes beyond the ends of the files. The caller has emptied the journal, and
     /// excludes further commits to them.
-    pub(super) fn cut_refused(&self) {
-        let paths = std::mem::take(&mut *self.refused.paths.lock());
+    pub(super) fn cut_surplus(&self) {
+        let paths = std::mem::take(&mut *self.surplus.paths.lock());
         if !self.may_cut() {
             return;
         }

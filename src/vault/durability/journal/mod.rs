@@ -32,9 +32,9 @@ mod lost;
 mod made;
 mod overlay;
 mod redo;
-mod refused;
 mod replay;
 mod state;
+mod surplus;
 mod turn;
 
 use std::collections::{HashMap, HashSet};
@@ -50,8 +50,8 @@ pub(crate) use self::left::Remains;
 use self::lost::Lost;
 use self::made::Created;
 use self::overlay::OverlayFile;
-use self::refused::Refused;
 use self::state::{Inode, Running, State, Tracked};
+use self::surplus::Surplus;
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
 use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
 use crate::store::{Allocate, Dir, File, Timestamp};
@@ -101,7 +101,7 @@ pub(crate) struct Journal {
     /// What other daemons have left, and the files that were checked because of that.
     left: Mutex<Left>,
     /// Files for which the store has refused a write.
-    pub refused: Refused,
+    pub surplus: Surplus,
     /// The background thread that calls [`Journal::flush_ahead`], if there is one.
     pub flusher: OnceLock<Thread>,
 }
@@ -183,7 +183,7 @@ impl Journal {
             lease: lease.into(),
             others_wait: AtomicBool::new(false),
             left: Mutex::default(),
-            refused: Refused::default(),
+            surplus: Surplus::default(),
             flusher: OnceLock::new(),
         }
     }

@@ -19,12 +19,12 @@ const FILES_MAX: usize = 4096;
 
 /// Stored paths of the files.
 #[derive(Default)]
-pub(crate) struct Refused {
+pub(crate) struct Surplus {
     pub(super) paths: Mutex<HashMap<Inode, Vec<u8>>>,
     any: AtomicBool,
 }
 
-impl Refused {
+impl Surplus {
     pub fn note(&self, inode: Inode, path: Vec<u8>) {
         let mut paths = self.paths.lock();
         if paths.len() < FILES_MAX || paths.contains_key(&inode) {
