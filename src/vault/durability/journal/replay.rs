@@ -59,7 +59,7 @@ pub(super) struct Redone {
     done: usize,
     pub(super) refused: usize,
     /// The ids of the files of refused records.
-    lost: Vec<FileId>,
+    refused_ids: Vec<FileId>,
     /// A file that may match refused records could not be looked at.
     pub(super) unread: bool,
     files: HashMap<Inode, Arc<dyn File>>,
@@ -87,8 +87,8 @@ struct Round {
     /// Journals with refused records, and for how many files records were refused.
     refused: Vec<(Found, usize)>,
     files: HashMap<Inode, Arc<dyn File>>,
-    /// See [`Redone::lost`].
-    lost: Vec<FileId>,
+    /// See [`Redone::refused_ids`].
+    refused_ids: Vec<FileId>,
     /// See [`Redone::unread`].
     unread: bool,
     /// Number of journals of another share, or with a head that cannot be read.
@@ -136,8 +136,8 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// How long the replay waits for readers of a journal, and the poll interval.
-const READERS_TAKE: Duration = Duration::from_secs(10);
-const READERS_ASKED: Duration = Duration::from_millis(10);
+const READER_WAIT: Duration = Duration::from_secs(10);
+const READER_POLL: Duration = Duration::from_millis(10);
 
 impl Journal {
     /// Replays every journal of this identity whose owner process is gone. Returns the number of
@@ -169,12 +169,13 @@ impl Journal {
         // first. So the replay repeats while that reduces the refused records; only they count,
         // because redone records can be redone without end.
         loop {
-            let Round { done, refused, files, lost, unread, .. } = std::mem::take(&mut round);
+            let Round { done, refused, files, refused_ids, unread, .. } =
+                std::mem::take(&mut round);
             count += done;
             round.files = files;
             let refused_now = refused.iter().map(|(_, count)| count).sum();
             if refused_now >= refused_before && self.may_have_moved() && places.is_none() {
-                places = Some(self.search(&lost)?);
+                places = Some(self.search(&refused_ids)?);
             } else if refused_now == 0 || refused_now >= refused_before {
                 // If a file could not be written, another journal may depend on just that file: it
                 // is left for the next replay. So are records whose file may be where this one could
@@ -235,7 +236,7 @@ impl Journal {
             }
         }
         round.files.extend(redone.files);
-        round.lost.extend(redone.lost);
+        round.refused_ids.extend(redone.refused_ids);
         round.unread |= redone.unread;
         if redone.refused > 0 {
             if round.refused.len() == REFUSED_MAX {
@@ -314,11 +315,11 @@ impl Journal {
         if self.overlaid.is_some() {
             return Ok(file.try_lock(Lock::Shared)?);
         }
-        for _ in 0..READERS_TAKE.as_millis() / READERS_ASKED.as_millis() {
+        for _ in 0..READER_WAIT.as_millis() / READER_POLL.as_millis() {
             if file.try_lock(Lock::Exclusive)? {
                 return Ok(true);
             }
-            std::thread::sleep(READERS_ASKED);
+            std::thread::sleep(READER_POLL);
         }
         Err(Fault::Os(libc::EBUSY))
     }
@@ -343,10 +344,10 @@ impl Journal {
             }
             // A journal whose creation was interrupted by a crash has no records yet.
             _ if head[..read].iter().all(|b| *b == 0) => {
-                let is_made = self.writers.hold_journal(file, Lock::Shared)?
+                let may_be_in_creation = self.writers.hold_journal(file, Lock::Shared)?
                     || self.writers.may_create_journal(file)?
                     || Self::may_be_used_elsewhere(found, file)?;
-                if self.overlaid.is_none() && !is_made {
+                if self.overlaid.is_none() && !may_be_in_creation {
                     found.dir.unlink(&found.name)?;
                 }
                 Ok(Owner::Another)
@@ -387,7 +388,7 @@ impl Journal {
                     all.done += redone.done;
                     all.refused += redone.refused;
                     all.unread |= redone.unread;
-                    all.lost.extend(redone.lost);
+                    all.refused_ids.extend(redone.refused_ids);
                     all.files.extend(redone.files);
                     if redone.refused > 0 {
                         refused.push(records);
@@ -536,7 +537,7 @@ impl Journal {
             records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect()
         };
         let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
-        let mut lost = |paths: &[&[u8]], is_refused: bool| -> Inner<()> {
+        let mut redo_elsewhere = |paths: &[&[u8]], is_refused: bool| -> Inner<()> {
             let own = of(paths);
             let mut tried = Tried::default();
             self.redo_copies(paths, &own, when, &mut tried)?;
@@ -549,7 +550,7 @@ impl Journal {
             if is_refused && tried.done.is_none() {
                 redone.refused += 1;
                 redone.unread |= tried.unread;
-                redone.lost.push(records[0].file_id);
+                redone.refused_ids.push(records[0].file_id);
             }
             Ok(())
         };
@@ -558,11 +559,11 @@ impl Journal {
             match self.redo(&**file, &of(paths), when)? {
                 Outcome::Done => done += 1,
                 Outcome::Nothing => {}
-                other => lost(paths, other == Outcome::Refused)?,
+                other => redo_elsewhere(paths, other == Outcome::Refused)?,
             }
         }
         for path in missing {
-            lost(&[path], true)?;
+            redo_elsewhere(&[path], true)?;
         }
         redone.done += done;
         redone.files.extend(inodes.into_iter().map(|(inode, file, _)| (inode, file)));
