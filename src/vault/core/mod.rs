@@ -244,7 +244,7 @@ impl Core {
             cache: &self.cache,
             random: &*self.random,
             caller_caches: self.mode.caller_caches,
-            others_wait: self.journal.others_wait(),
+            foreign_records: self.journal.has_foreign_records(),
         }
     }
 

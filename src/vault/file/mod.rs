@@ -62,7 +62,7 @@ pub(crate) struct Context<'a> {
     pub caller_caches: bool,
     /// Whether another identity's record may rely on places that count as fresh: then they are
     /// written only once a record of this commit is durable.
-    pub others_wait: bool,
+    pub foreign_records: bool,
 }
 
 /// A chunk that has changed since the last commit.
@@ -544,7 +544,7 @@ impl FileState {
 
     /// Returns whether a record may rely on places that count as fresh.
     pub fn is_relied_on(&self, context: &Context) -> bool {
-        self.tail == Tail::ReliedOn || context.others_wait
+        self.tail == Tail::ReliedOn || context.foreign_records
     }
 
     /// Notes whether a refused record of the file may be in the journal all the same.

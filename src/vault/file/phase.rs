@@ -153,7 +153,7 @@ pub(crate) enum Tail {
     /// The store has refused a write: unreferenced bytes may be stored there.
     Surplus,
     /// A record that failed may be in the journal all the same, and rely on places that count as
-    /// fresh, as with [`Context::others_wait`](super::Context::others_wait).
+    /// fresh, as with [`Context::foreign_records`](super::Context::foreign_records).
     ReliedOn,
 }
 

@@ -97,7 +97,7 @@ pub(crate) struct Journal {
     pub lease: Arc<Lease>,
     /// A journal of another identity with records was there when the vault was opened; this
     /// identity cannot read which files it names.
-    others_wait: AtomicBool,
+    foreign_records: AtomicBool,
     /// What other daemons have left, and the files that were checked because of that.
     left: Mutex<Left>,
     /// Files for which the store has refused a write.
@@ -181,7 +181,7 @@ impl Journal {
             overlaid,
             writers,
             lease: lease.into(),
-            others_wait: AtomicBool::new(false),
+            foreign_records: AtomicBool::new(false),
             left: Mutex::default(),
             surplus: Surplus::default(),
             flusher: OnceLock::new(),
@@ -543,13 +543,13 @@ impl Journal {
 
     /// Returns whether a record of another identity, which only that identity replays, may rely on
     /// bytes that a file's header does not count.
-    pub fn others_wait(&self) -> bool {
-        self.others_wait.load(Ordering::Relaxed)
+    pub fn has_foreign_records(&self) -> bool {
+        self.foreign_records.load(Ordering::Relaxed)
     }
 
     /// Returns whether no other opener relies on bytes beyond the end of a file.
     pub fn may_cut(&self) -> bool {
-        self.writers.own_all_bytes() && !self.others_wait()
+        self.writers.own_all_bytes() && !self.has_foreign_records()
     }
 
     /// Returns the number of files that are shown with changes from a journal.

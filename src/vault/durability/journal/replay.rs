@@ -143,7 +143,7 @@ impl Journal {
     /// Replays every journal of this identity whose owner process is gone. Returns the number of
     /// files that were brought up to date; see the module documentation for read-only vaults.
     pub fn replay(&self) -> Inner<usize> {
-        self.others_wait.store(
+        self.foreign_records.store(
             self.writers.leave_journals_only_by_crashes()
                 && self.overlaid.is_none()
                 && self.others_have_records()?,
@@ -424,7 +424,7 @@ impl Journal {
         }
         if Self::may_be_used_elsewhere(found, &*file)? {
             // Its owner relies on it, and its records may be replayed once more.
-            self.others_wait.store(true, Ordering::Relaxed);
+            self.foreign_records.store(true, Ordering::Relaxed);
         } else if all.refused == 0 && self.overlaid.is_none() {
             dir.unlink(name)?;
             dir.sync()?;
