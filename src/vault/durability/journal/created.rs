@@ -77,8 +77,8 @@ impl Journal {
     /// before: the replay would take the new file for the old one.
     pub fn before_name(&self, path: impl FnOnce() -> Option<Vec<u8>>) {
         if !self.created.is_idle()
-            && !self.created.files.lock().stale.is_empty()
-            && path().is_some_and(|path| self.created.files.lock().stale.contains(&path))
+            && !self.created.files.lock().voided_paths.is_empty()
+            && path().is_some_and(|path| self.created.files.lock().voided_paths.contains(&path))
         {
             self.write_created();
         }
@@ -129,7 +129,7 @@ impl Journal {
             if log.running.as_ref().is_some_and(|r| r.sequence > 0) {
                 // All of these files are durable.
                 let emptied = self.begin_anew(&mut log);
-                self.keep_going(&mut log, emptied);
+                self.pause_after_failure(&mut log, emptied);
             }
             return;
         }
@@ -138,12 +138,12 @@ impl Journal {
             return;
         }
         let written = self.write_noted(&mut log);
-        self.keep_going(&mut log, written);
+        self.pause_after_failure(&mut log, written);
         drop(log);
         self.flush_later();
     }
 
-    fn keep_going(&self, log: &mut Log, outcome: Inner<()>) {
+    fn pause_after_failure(&self, log: &mut Log, outcome: Inner<()>) {
         let Err(fault) = outcome else { return };
         tracing::warn!(errno = fault.errno(), "cannot record newly created files");
         if let Some(running) = log.running.take() {
@@ -152,16 +152,16 @@ impl Journal {
         *log = Log { failed: Some(Instant::now()), ..Log::default() };
         self.created.counted(|files| {
             files.void.clear();
-            files.stale.clear();
+            files.voided_paths.clear();
             files.made.values_mut().for_each(|made| made.written = false);
         });
     }
 
     fn write_noted(&self, log: &mut Log) -> Inner<()> {
         let gone = log.running.as_ref().is_some_and(Running::is_removed);
-        let full = self.created.stale.swap(false, Ordering::AcqRel)
+        let anew = self.created.superfluous.swap(false, Ordering::AcqRel)
             || log.running.as_ref().is_some_and(|r| r.tail > LIMIT);
-        if gone || full {
+        if gone || anew {
             // All records that are still valid are written again.
             let mut files = self.created.files.lock();
             files.void.clear();
@@ -169,9 +169,9 @@ impl Journal {
         }
         if gone {
             log.running = None;
-        } else if full {
+        } else if anew {
             self.begin_anew(log)?;
-            self.created.files.lock().stale.clear();
+            self.created.files.lock().voided_paths.clear();
         }
         let files = self.created.files.lock();
         let mut records = files.void.clone();
@@ -206,10 +206,10 @@ impl Journal {
         running.tail += all.len() as u64;
         self.created.counted(|files| {
             for void in files.void.drain(..records.len() - numbers.len()) {
-                files.stale.remove(&void.path);
+                files.voided_paths.remove(&void.path);
             }
             for void in &files.void {
-                files.stale.insert(void.path.clone());
+                files.voided_paths.insert(void.path.clone());
             }
             let written = &records[records.len() - numbers.len()..];
             for ((file_id, number), record) in numbers.iter().zip(written) {
@@ -219,7 +219,7 @@ impl Journal {
                     // The file was removed, synced or renamed while its record was written.
                     None => {
                         let void = voided(record.clone());
-                        files.stale.insert(void.path.clone());
+                        files.voided_paths.insert(void.path.clone());
                         files.void.push(void);
                     }
                 }
@@ -261,7 +261,7 @@ impl Journal {
             match root.sync_store() {
                 Ok(()) => {
                     created.counted(|files| files.drop_until(until));
-                    created.stale.store(true, Ordering::Release);
+                    created.superfluous.store(true, Ordering::Release);
                 }
                 Err(e) => tracing::warn!("the store cannot be flushed: {e}"),
             }

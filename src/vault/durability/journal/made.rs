@@ -29,7 +29,7 @@ pub(super) struct Files {
     /// Files whose record is no longer valid.
     pub(super) void: Vec<JournalRecord<'static>>,
     /// The paths in those records, until it is durable that they are void.
-    pub(super) stale: HashSet<Vec<u8>>,
+    pub(super) voided_paths: HashSet<Vec<u8>>,
     pub(super) noted: u64,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Created {
     pub(super) log: Mutex<Log>,
     pub(super) flushing: AtomicBool,
     /// A flush of the store has made the records superfluous.
-    pub(super) stale: AtomicBool,
+    pub(super) superfluous: AtomicBool,
 }
 
 impl Files {
@@ -65,7 +65,7 @@ impl Files {
         let made = self.made.remove(file_id)?;
         self.by_path.remove(&made.path);
         if made.written {
-            self.stale.insert(made.path.clone());
+            self.voided_paths.insert(made.path.clone());
             self.void.push(made.void());
         }
         Some(made)
