@@ -50,7 +50,7 @@ pub struct Listing<'a> {
     /// Entries have room for nodes and attributes (READDIRPLUS).
     pub plus: bool,
     /// Entries contain nodes and attributes.
-    pub known: bool,
+    pub with_nodes: bool,
     /// The generation of all nodes but the root.
     pub generation: u32,
     /// How long the kernel may keep an entry.
@@ -101,7 +101,7 @@ impl Listing<'_> {
                     return Ok(counted);
                 }
                 at = to_kernel(entry.next);
-                let attr = if self.known {
+                let attr = if self.with_nodes {
                     self.ops.lookup_entry(self.handle, entry).ok().flatten()
                 } else {
                     None

@@ -126,7 +126,7 @@ impl Run {
         run
     }
 
-    fn below(&self, n: usize) -> usize {
+    fn random_below(&self, n: usize) -> usize {
         self.random.below(n as u64) as usize
     }
 
@@ -267,10 +267,10 @@ impl Run {
     /// Lets a call of the next operation fail, in three cases of ten.
     fn arm(&mut self) {
         self.reset();
-        if self.below(100) < 70 {
+        if self.random_below(100) < 70 {
             return;
         }
-        let calls = match self.below(8) {
+        let calls = match self.random_below(8) {
             0 | 1 => Calls::Changes,
             2 => Calls::All,
             3 | 4 => Calls::Of(Call::SyncData),
@@ -278,10 +278,10 @@ impl Run {
             6 => Calls::Of(Call::Write),
             _ => Calls::Of(Call::SetLen),
         };
-        let n = self.below(if matches!(calls, Calls::Of(_)) { 4 } else { 14 }) as u64 + 1;
-        let when = if self.below(5) == 0 { When::From(n) } else { When::Nth(n) };
-        let errno = if self.below(4) == 0 { libc::ENOSPC } else { libc::EIO };
-        let fault = Fault { calls, when, errno, short: self.below(3) == 0 };
+        let n = self.random_below(if matches!(calls, Calls::Of(_)) { 4 } else { 14 }) as u64 + 1;
+        let when = if self.random_below(5) == 0 { When::From(n) } else { When::Nth(n) };
+        let errno = if self.random_below(4) == 0 { libc::ENOSPC } else { libc::EIO };
+        let fault = Fault { calls, when, errno, short: self.random_below(3) == 0 };
         self.log.push(format!("   arm {fault:?}"));
         self.plan.add(fault);
     }
@@ -492,11 +492,11 @@ impl Run {
 
     /// Performs a step; in the middle of some, the power is cut.
     fn step(&mut self) {
-        if self.below(12) > 0 {
+        if self.random_below(12) > 0 {
             return self.step_whole();
         }
         let (moment, seen, taken) =
-            (self.below(25), AtomicUsize::new(0), Arc::new(Mutex::new(None)));
+            (self.random_below(25), AtomicUsize::new(0), Arc::new(Mutex::new(None)));
         let (watched, into) = (self.store.clone(), taken.clone());
         self.store.on_event(Box::new(move |_| {
             if seen.fetch_add(1, Ordering::Relaxed) == moment {
@@ -537,18 +537,18 @@ impl Run {
     }
 
     fn step_whole(&mut self) {
-        let name: Vec<u8> = NAMES[self.below(NAMES.len())].to_vec();
+        let name: Vec<u8> = NAMES[self.random_below(NAMES.len())].to_vec();
         let o = self.names.get(&name).copied();
         let seed = self.random.next();
         let len = {
-            let m = [200, 5000, 14_000, 60_000][self.below(4)];
-            self.below(m) + 1
+            let m = [200, 5000, 14_000, 60_000][self.random_below(4)];
+            self.random_below(m) + 1
         };
-        let choice = self.below(200);
+        let choice = self.random_below(200);
         self.log.push(format!("step {choice} {} obj {o:?} len {len}", name.escape_ascii()));
         let with_handle = o.filter(|o| !self.objs[*o].handles.is_empty());
         let handle = with_handle.map(|o| {
-            let n = self.below(self.objs[o].handles.len());
+            let n = self.random_below(self.objs[o].handles.len());
             self.objs[o].handles[n]
         });
         match (choice, o) {
@@ -623,8 +623,11 @@ impl Run {
             }
             (30..80, Some(o)) if handle.is_some() => {
                 let view = self.objs[o].view.clone();
-                let offset =
-                    if seed.is_multiple_of(3) { view.len() } else { self.below(view.len() + 5000) };
+                let offset = if seed.is_multiple_of(3) {
+                    view.len()
+                } else {
+                    self.random_below(view.len() + 5000)
+                };
                 let data = pattern(seed, len);
                 let mut new = view.clone();
                 new.resize(new.len().max(offset + len), 0);
@@ -652,7 +655,8 @@ impl Run {
             }
             (130..138, Some(o)) => {
                 let mut new = self.objs[o].view.clone();
-                let size = if seed.is_multiple_of(4) { 0 } else { self.below(new.len() + 3000) };
+                let size =
+                    if seed.is_multiple_of(4) { 0 } else { self.random_below(new.len() + 3000) };
                 new.resize(size, 0);
                 if size == 0 {
                     self.objs[o].fragile = true;
@@ -684,7 +688,7 @@ impl Run {
             }
             (144..150, Some(o)) if handle.is_some() && !self.objs[o].view.is_empty() => {
                 let mut new = self.objs[o].view.clone();
-                let offset = self.below(new.len());
+                let offset = self.random_below(new.len());
                 let end = new.len().min(offset + len);
                 new[offset..end].fill(0);
                 self.arm();
@@ -707,12 +711,12 @@ impl Run {
                 if others.is_empty() {
                     return;
                 }
-                let from = others[self.below(others.len())];
+                let from = others[self.random_below(others.len())];
                 let source = self.objs[from].view.clone();
-                let at_from = self.below(source.len() + 1);
+                let at_from = self.random_below(source.len() + 1);
                 let part = &source[at_from..source.len().min(at_from + len)];
                 let mut new = self.objs[o].view.clone();
-                let offset = self.below(new.len() + 1);
+                let offset = self.random_below(new.len() + 1);
                 if !part.is_empty() {
                     new.resize(new.len().max(offset + part.len()), 0);
                     new[offset..offset + part.len()].copy_from_slice(part);
@@ -729,7 +733,7 @@ impl Run {
                 self.change(o, ok, new, "copy");
             }
             (156..162, Some(_)) => {
-                let to: Vec<u8> = NAMES[self.below(NAMES.len())].to_vec();
+                let to: Vec<u8> = NAMES[self.random_below(NAMES.len())].to_vec();
                 let inos = self.inos();
                 self.arm();
                 let (parent, last) = vaults::split(&to);
@@ -752,7 +756,7 @@ impl Run {
                 self.relearn(&inos);
             }
             (168..176, Some(_)) => {
-                let to: Vec<u8> = NAMES[self.below(NAMES.len())].to_vec();
+                let to: Vec<u8> = NAMES[self.random_below(NAMES.len())].to_vec();
                 let inos = self.inos();
                 self.arm();
                 let mode = if seed.is_multiple_of(4) && self.names.contains_key(&to) {
@@ -765,7 +769,7 @@ impl Run {
                 self.relearn(&inos);
             }
             (176..179, _) => {
-                let (from, to) = OTHER[self.below(2)];
+                let (from, to) = OTHER[self.random_below(2)];
                 let inos = self.inos();
                 self.arm();
                 let r = vaults::rename(&self.vault, from, to, RenameMode::Replace);
@@ -785,7 +789,7 @@ impl Run {
                 self.sync_dirs();
             }
             (193..195, _) => {
-                if self.below(2) == 0 {
+                if self.random_below(2) == 0 {
                     for o in 0..self.objs.len() {
                         while !self.objs[o].handles.is_empty() {
                             self.release(o);

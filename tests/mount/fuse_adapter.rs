@@ -288,7 +288,7 @@ fn a_listing_counts_exactly_the_nodes_that_it_hands_out() {
             node: ROOT,
             handle,
             plus: true,
-            known: true,
+            with_nodes: true,
             generation: 0,
             entry_ttl: ttl,
             attr_ttl: ttl,

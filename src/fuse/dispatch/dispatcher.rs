@@ -530,13 +530,13 @@ impl Dispatcher {
             }
             Call::ReadDir { range, plus } => {
                 let ServeOptions { entry_ttl, attr_ttl, .. } = self.options(node, before);
-                let known = plus && self.gate.may_know_entries(by, node);
+                let with_nodes = plus && self.gate.may_know_entries(by, node);
                 let listing = Listing {
                     ops: &*self.ops,
                     node,
                     handle: range.handle,
                     plus,
-                    known,
+                    with_nodes,
                     generation: self.generation,
                     entry_ttl,
                     attr_ttl,

@@ -40,15 +40,16 @@ pub(crate) enum Open {
 }
 
 /// An open file and its number of handles.
-pub(crate) struct Shared {
+pub(crate) struct OpenEntry {
     pub file: Arc<OpenFile>,
     pub handles: usize,
+    /// The number of these that are open for writing.
     pub writers: usize,
 }
 
 /// The files and directories that programs have open in one share.
 pub(crate) struct OpenTable {
-    pub files: Mutex<HashMap<NodeId, Shared>>,
+    pub files: Mutex<HashMap<NodeId, OpenEntry>>,
     pub handles: RwLock<HashMap<Handle, Open>>,
     /// Inodes whose ciphertext is longer than their authenticated size requires: that length, and
     /// the size.

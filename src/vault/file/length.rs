@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
 use super::phase::{Pending, Phase};
-use super::{Context, DirtyChunk, FileState, Longer, resize_zeroizing};
+use super::{BeforeShortening, Context, DirtyChunk, FileState, resize_zeroizing};
 use crate::crypto::Plain;
 use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{HOLE, Segment};
@@ -37,12 +37,17 @@ impl FileState {
 
     /// Shortens the file in memory. The next commit frees the bytes beyond the end; if the store
     /// accepts none of that commit, [`FileState::restore`] reverts this.
-    pub fn shorten(&mut self, file: &dyn File, context: &Context, size: u64) -> Inner<Longer> {
+    pub fn shorten(
+        &mut self,
+        file: &dyn File,
+        context: &Context,
+        size: u64,
+    ) -> Inner<BeforeShortening> {
         debug_assert!(size < self.size);
         // Done now, because the commit must not do it: it would write to places whose contents may
         // have to be restored.
         self.renew_dirty(file, context)?;
-        let mut longer = Longer {
+        let mut former = BeforeShortening {
             size: self.size,
             small: self.small.clone(),
             dirty: BTreeMap::new(),
@@ -57,7 +62,7 @@ impl FileState {
             let mut data = Plain::new(vec![0; size as usize]);
             self.read(file, context, 0, &mut data)?;
             self.small = Some(data);
-            longer.dirty = self.take_dirty_from(0);
+            former.dirty = self.take_dirty_from(0);
         } else {
             let (last, s) = context.keys.layout.locate(size - 1);
             let len = ((size - 1) % SEGMENT as u64 + 1) as usize;
@@ -93,7 +98,7 @@ impl FileState {
                 )?;
                 tail = Some((last, s, plain));
             }
-            (longer.pending.bytes, longer.pending.riding) =
+            (former.pending.bytes, former.pending.riding) =
                 (self.pending.bytes, self.pending.riding);
             let mut chunk = self.dirty.remove(&last).expect("made dirty above");
             if let Some((_, _, plain)) = &tail {
@@ -105,26 +110,26 @@ impl FileState {
             }
             before.table.seals = chunk.table.seals;
             self.dirty.insert(last, chunk);
-            longer.dirty = self.take_dirty_from(last + 1);
-            longer.dirty.insert(last, before);
-            longer.tail = tail;
+            former.dirty = self.take_dirty_from(last + 1);
+            former.dirty.insert(last, before);
+            former.tail = tail;
         }
         self.size = size;
         self.pending.frees = true;
         self.touch();
         self.mark().cut = true;
-        Ok(longer)
+        Ok(former)
     }
 
     /// Reverts a [`FileState::shorten`] of which the store has accepted nothing.
-    pub fn restore(&mut self, file: &dyn File, context: &Context, longer: Longer) {
-        self.size = longer.size;
-        self.small = longer.small;
-        self.dirty.extend(longer.dirty);
+    pub fn restore(&mut self, file: &dyn File, context: &Context, former: BeforeShortening) {
+        self.size = former.size;
+        self.small = former.small;
+        self.dirty.extend(former.dirty);
         let punch = std::mem::take(&mut self.pending.punch);
-        self.pending = Pending { punch, ..longer.pending };
-        (self.changes, self.mtime) = (longer.changes, longer.mtime);
-        if let Some((k, s, plain)) = longer.tail
+        self.pending = Pending { punch, ..former.pending };
+        (self.changes, self.mtime) = (former.changes, former.mtime);
+        if let Some((k, s, plain)) = former.tail
             && self.phase != Phase::Durable
             && let Some(mut chunk) = self.dirty.remove(&k)
         {

@@ -98,8 +98,8 @@ pub(crate) enum Load {
     Truncate,
 }
 
-/// Result of [`FileState::look_at`].
-pub(crate) struct ChunkLook {
+/// Result of [`FileState::summary`].
+pub(crate) struct ChunkSummary {
     /// The next chunk that may hold data.
     pub next: u64,
     /// Bytes in its segments.
@@ -152,7 +152,7 @@ pub(crate) struct FileState {
 }
 
 /// The state before [`FileState::shorten`].
-pub(crate) struct Longer {
+pub(crate) struct BeforeShortening {
     size: u64,
     small: Option<Plain>,
     dirty: BTreeMap<u64, DirtyChunk>,

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
-use super::{ChunkLook, Context, DirtyChunk, FileState, RIDE_MAX, resize_zeroizing};
+use super::{ChunkSummary, Context, DirtyChunk, FileState, RIDE_MAX, resize_zeroizing};
 use crate::crypto::Plain;
 use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
@@ -97,11 +97,11 @@ impl FileState {
     }
 
     /// Returns what chunk `k` holds, without reading its segments.
-    pub fn look_at(&self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkLook> {
+    pub fn summary(&self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkSummary> {
         let current = context.keys.current();
         let of = |table: &Table, older: bool| {
             let bytes = table.segments.iter().map(|s| u64::from(s.len)).sum();
-            ChunkLook { next: k + 1, bytes, older }
+            ChunkSummary { next: k + 1, bytes, older }
         };
         if let Some(dirty) = self.dirty.get(&k) {
             return Ok(of(&dirty.table, !dirty.is_under(current)));
@@ -114,14 +114,16 @@ impl FileState {
                     epoch != current.number || context.keys.numbered(epoch).count() != 1,
                 )
             }
-            None => ChunkLook { next: self.after_hole(file, context, k)?, bytes: 0, older: false },
+            None => {
+                ChunkSummary { next: self.after_hole(file, context, k)?, bytes: 0, older: false }
+            }
         })
     }
 
     /// Seals chunk `k` again if it belongs to another epoch than the current one. Returns what it held
     /// before.
-    pub fn renew(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkLook> {
-        let look = self.look_at(file, context, k)?;
+    pub fn renew(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkSummary> {
+        let look = self.summary(file, context, k)?;
         if look.older {
             self.make_dirty(file, context, k)?;
         }

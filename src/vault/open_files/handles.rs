@@ -316,12 +316,12 @@ impl Core {
         if size == 0 {
             return self.throw_away(open, state);
         }
-        let longer = state.shorten(&*open.file(), &self.context(), size)?;
+        let former = state.shorten(&*open.file(), &self.context(), size)?;
         let committed = self.commit_state(open, state, Durability::Ordered);
         if committed.is_err() && state.latched.is_none() {
             // Otherwise the next write would fill places to which the durable header refers, and
             // growth would restore old bytes.
-            state.restore(&*open.file(), &self.context(), longer);
+            state.restore(&*open.file(), &self.context(), former);
         }
         committed
     }

@@ -24,7 +24,7 @@ use crate::format::signature::Authorship;
 use crate::store::{Access, Dir, File, Kind, Stat};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
-use crate::vault::core::open_table::Shared;
+use crate::vault::core::open_table::OpenEntry;
 use crate::vault::directory::names::Meaning;
 use crate::vault::durability::commit::{Committer, Durability};
 use crate::vault::durability::replacement::Beside;
@@ -207,13 +207,13 @@ impl Core {
     /// Inserts a file that was just opened or created.
     pub fn insert_open(
         &self,
-        files: &mut HashMap<NodeId, Shared>,
+        files: &mut HashMap<NodeId, OpenEntry>,
         node: NodeId,
         file: Arc<OpenFile>,
         flags: OpenFlags,
     ) {
         self.nodes.opened(node);
-        files.insert(node, Shared { file, handles: 1, writers: usize::from(flags.write) });
+        files.insert(node, OpenEntry { file, handles: 1, writers: usize::from(flags.write) });
     }
 
     /// Commits a file.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::nested::Shares;
 use crate::vault::core::Core;
-use crate::vault::core::open_table::Shared;
+use crate::vault::core::open_table::OpenEntry;
 use crate::vault::file::OpenFile;
 use crate::vault::types::{Forget, NodeId, ROOT};
 
@@ -100,7 +100,7 @@ pub(super) fn run(shares: &Shares, stop: &AtomicBool) {
 /// Returns the files that programs have open, and whether only this daemon can write to them.
 fn open_files(core: &Core) -> Vec<(NodeId, Arc<OpenFile>, bool)> {
     let files = core.open.files.lock();
-    let is_ours = |it: &Shared| it.writers > 0 && !it.file.is_on_demand();
+    let is_ours = |it: &OpenEntry| it.writers > 0 && !it.file.is_on_demand();
     files.iter().map(|(node, it)| (*node, it.file.clone(), is_ours(it))).collect()
 }
 

@@ -37,7 +37,7 @@ pub fn open(args: &Open, level: LogLevel) -> Result<Exit, Failure> {
         )));
     }
     let given = given(&own_matches())?;
-    let mount = Mount { foreground: args.foreground, ..settings_of(&named, &given)? };
+    let mount = Mount { foreground: args.foreground, ..mount_arguments(&named, &given)? };
     mount::run(&mount, level)
 }
 
@@ -70,7 +70,7 @@ pub fn vaults(command: &VaultsCommand) -> Result<Exit, Failure> {
                 mountpoint: named::absolute(mountpoint)?,
                 settings: given(&own_matches())?,
             };
-            settings_of(&named, &[])?;
+            mount_arguments(&named, &[])?;
             named::add(&named)?;
             note(format_args!("open it: kithfs open {name}"));
         }
@@ -103,7 +103,7 @@ fn set(args: &SetVault) -> Result<(), Failure> {
         check_stored(&Named { settings: settings.clone(), ..named.clone() })?;
         settings.extend(over);
         named.settings = settings;
-        settings_of(named, &[])?;
+        mount_arguments(named, &[])?;
         Ok(())
     })
 }
@@ -163,7 +163,7 @@ fn options(named: &Named, over: &[Setting]) -> Vec<String> {
 ///
 /// # Errors
 /// One of them is not valid.
-fn settings_of(named: &Named, over: &[Setting]) -> Result<Mount, Failure> {
+fn mount_arguments(named: &Named, over: &[Setting]) -> Result<Mount, Failure> {
     let invalid = |why| Error::Usage(format!("vault {}: {why}", named.name));
     Ok(parsed(named, over).map_err(invalid)?)
 }
@@ -302,8 +302,8 @@ mod tests {
             words(&over),
             "mount --read-only -onoatime -onodev --idle=1h --key-file=/k -- /v /m"
         );
-        assert!(settings_of(&named, &over).is_ok());
-        let failure = settings_of(&named, &[setting("made-up", &["x"])]).err().unwrap();
+        assert!(mount_arguments(&named, &over).is_ok());
+        let failure = mount_arguments(&named, &[setting("made-up", &["x"])]).err().unwrap();
         assert!(failure.message.starts_with("vault photos: unexpected argument"), "{failure:?}");
     }
 }

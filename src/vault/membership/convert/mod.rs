@@ -35,7 +35,7 @@ use crate::format::junction::Junction;
 use crate::roster::{FoundParams, Member, Role};
 use crate::store::{Dir, RenameMode};
 use crate::vault::core::Core;
-use crate::vault::core::open_table::{Open, Shared};
+use crate::vault::core::open_table::{Open, OpenEntry};
 use crate::vault::core::trash::remove_all;
 use crate::vault::directory::junction::holds_share;
 use crate::vault::durability::commit::Durability;
@@ -446,9 +446,9 @@ impl Place {
 
 /// Returns whether a file below the folder is being written. A file that is open for reading stays
 /// usable, as after a rename(2) over it.
-fn is_written_below(core: &Core, files: &HashMap<NodeId, Shared>, folder: NodeId) -> bool {
+fn is_written_below(core: &Core, files: &HashMap<NodeId, OpenEntry>, folder: NodeId) -> bool {
     let is_written =
-        |shared: &Shared| shared.writers > 0 || shared.file.state.read().changes.is_some();
+        |shared: &OpenEntry| shared.writers > 0 || shared.file.state.read().changes.is_some();
     files.values().any(|shared| core.nodes.is_below(shared.file.node, folder) && is_written(shared))
 }
 

@@ -141,7 +141,7 @@ impl Pass<'_> {
             if k >= state.chunks(&context.keys.layout) {
                 return Ok((older, total));
             }
-            let look = state.look_at(&*open.file(), &context, k)?;
+            let look = state.summary(&*open.file(), &context, k)?;
             total += look.bytes;
             older += if look.older { look.bytes } else { 0 };
             k = look.next;
