@@ -102,6 +102,7 @@ impl Committer<'_> {
             return if durability == Durability::Synced { state.check_known() } else { Ok(()) };
         }
         state.check_latched()?;
+        // Becomes true where a failure must latch, whatever its errno.
         let mut latches = false;
         let result = self.commit_unlatched(state, open, path, durability, &mut latches);
         if result.is_err() {
