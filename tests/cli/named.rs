@@ -243,11 +243,11 @@ const WRONG_FILES: &[WrongFile] = &[
 
 /// Lines below a valid vault and mount point, and what `open` prints about them.
 const WRONG_OPTIONS: &[(&str, &[&str])] = &[
-    ("idel = \"5m\"", &["line 4: [a] idel is no option", "kithfs vaults set a --unset idel"]),
+    ("idel = \"5m\"", &["line 4: [a] idel is not an option", "kithfs vaults set a --unset idel"]),
     ("idle = \"soon\"", &["line 4: [a] invalid value 'soon'", "--unset idle"]),
     ("read-only = \"yes\"", &["line 4: [a] unexpected value 'yes'", "--unset read-only"]),
     ("options = \"nonsense\"", &["line 4: [a] unknown mount option", "--unset options"]),
-    ("help = true", &["line 4: [a] help is no option", "--unset help"]),
+    ("help = true", &["line 4: [a] help is not an option", "--unset help"]),
     (
         "key-file = \"k\"\npassphrase-file = \"p\"",
         &["line 5: [a] the argument", "--unset passphrase-file"],

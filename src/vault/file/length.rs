@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
 use super::phase::{Pending, Phase};
-use super::{BeforeShortening, Context, DirtyChunk, FileState, resize_zeroizing};
+use super::{Context, DirtyChunk, FileState, Unshortened, resize_zeroizing};
 use crate::crypto::Plain;
 use crate::format::layout::{DATA_START, Layout, SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{HOLE, Segment};
@@ -37,17 +37,12 @@ impl FileState {
 
     /// Shortens the file in memory. The next commit frees the bytes beyond the end; if the store
     /// accepts none of that commit, [`FileState::restore`] reverts this.
-    pub fn shorten(
-        &mut self,
-        file: &dyn File,
-        context: &Context,
-        size: u64,
-    ) -> Inner<BeforeShortening> {
+    pub fn shorten(&mut self, file: &dyn File, context: &Context, size: u64) -> Inner<Unshortened> {
         debug_assert!(size < self.size);
         // Done now, because the commit must not do it: it would write to places whose contents may
         // have to be restored.
         self.renew_dirty(file, context)?;
-        let mut former = BeforeShortening {
+        let mut former = Unshortened {
             size: self.size,
             small: self.small.clone(),
             dirty: BTreeMap::new(),
@@ -122,7 +117,7 @@ impl FileState {
     }
 
     /// Reverts a [`FileState::shorten`] of which the store has accepted nothing.
-    pub fn restore(&mut self, file: &dyn File, context: &Context, former: BeforeShortening) {
+    pub fn restore(&mut self, file: &dyn File, context: &Context, former: Unshortened) {
         self.size = former.size;
         self.small = former.small;
         self.dirty.extend(former.dirty);

@@ -152,7 +152,7 @@ pub(crate) struct FileState {
 }
 
 /// The state before [`FileState::shorten`].
-pub(crate) struct BeforeShortening {
+pub(crate) struct Unshortened {
     size: u64,
     small: Option<Plain>,
     dirty: BTreeMap<u64, DirtyChunk>,
