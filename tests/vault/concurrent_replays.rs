@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kithfs::roster::Identity;
-use kithfs::store::Call;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
-use kithfs::vault::{LockMode, RenameMode, Vault};
+use kithfs::store::{Call, SetTime};
+use kithfs::vault::{LockMode, RenameMode, SetAttr, Vault};
 
 use super::concurrent_deaths::{
     LEN, has_name, left_record, open, planned, with_left_record, write_and_sync,
 };
 use crate::support::members::{open_as, together, trusting, with_bob};
 use crate::support::raw;
-use crate::support::vaults::{READ_WRITE, get, mkdir, pattern, put, rename};
+use crate::support::vaults::{READ_WRITE, Seeded, at, get, mkdir, pattern, put, rename};
 
 /// Opens the share as `who`; from number `nth` of `calls` on the store fails. Returns whether it has
 /// failed.
@@ -25,6 +25,11 @@ fn mount_ends_at(store: &MemStore, who: &Identity, calls: Calls, nth: u64) -> bo
     let wrapped = FaultStore::wrap(store.root(), plan.clone());
     drop(Vault::open(wrapped, who, trusting(false, LockMode::Shared)));
     plan.failed() > 0
+}
+
+/// Returns whether a part of the file is not there yet.
+fn is_midway(store: &MemStore, who: &Identity) -> bool {
+    get(&together(&store.snapshot(), who).unwrap(), b"file").is_err()
 }
 
 /// Opens and closes the share as `first`, and reads the file after a mount of `owner`.
@@ -55,19 +60,18 @@ fn a_replay_that_ends_midway_is_completed_later() {
         if has_written {
             break;
         }
-        let journals = raw::named(&*start.root(), b"+journal-").len();
         for her_call in 1.. {
             let store = start.snapshot();
             if !mount_ends_at(&store, &ann, Calls::All, her_call) {
                 break;
             }
             let what = format!("his call {his_call}, her call {her_call}");
+            midway += u32::from(is_midway(&store, &bob));
             let bytes = read_after(&store, &bob, &ann, &what);
             assert!(bytes[4096..] == pattern(0, LEN)[4096..], "{what}");
             let is_hers = bytes[..4096] == [1; 4096];
             let is_old = bytes[3..4096] == pattern(0, LEN)[3..4096];
             assert!(is_hers || is_old, "{what}: {:?}", &bytes[..4]);
-            midway += u32::from(is_hers && journals > 1);
         }
     }
     assert!(midway > 0);
@@ -127,7 +131,7 @@ fn a_replay_midway_of_which_another_writes_is_completed() {
 #[test]
 fn a_header_refused_by_a_full_store_hides_no_replay() {
     let (left, ann, bob) = with_left_record(&[]);
-    let mut refused = 0;
+    let (mut refused, mut midway) = (0, 0);
     'his: for his_write in 1.. {
         for her_write in 1.. {
             let store = left.snapshot();
@@ -140,6 +144,7 @@ fn a_header_refused_by_a_full_store_hides_no_replay() {
             let has_failed = plan.failed() > 0;
             plan.reset();
             let has_ended = mount_ends_at(&store, &ann, calls, her_write);
+            midway += u32::from(has_failed && is_midway(&store, &bob));
             vault.commit_due(Duration::ZERO);
             let _ = vault.release(handle);
             let _ = vault.close();
@@ -159,7 +164,7 @@ fn a_header_refused_by_a_full_store_hides_no_replay() {
             }
         }
     }
-    assert!(refused > 0);
+    assert!(refused > 0 && midway > 0, "{refused} {midway}");
 }
 
 /// A replay searches the vault for files that others have renamed. What it could not look at because the
@@ -196,15 +201,18 @@ fn a_search_that_fails_puts_no_records_aside() {
 fn a_journal_that_was_just_replayed_fails_no_mount() {
     let (store, ann, _) = with_left_record(&[]);
     let ann = Arc::new(ann);
-    let mut replayed = 0;
+    let had_records = Arc::new(AtomicU64::new(0));
     for nth in 1..40 {
         let store = store.snapshot();
         let plan = FaultPlan::new();
         let (locks, inside, other) = (AtomicU64::new(0), store.clone(), ann.clone());
+        let count = had_records.clone();
         plan.before(Call::Lock, move || {
             if locks.fetch_add(1, Ordering::AcqRel) + 1 == nth {
-                let vault = together(&inside, &other);
-                vault.map(|vault| vault.close().unwrap()).unwrap();
+                let names = raw::named(&*inside.root(), b"+journal-");
+                together(&inside, &other).unwrap().close().unwrap();
+                let left = raw::named(&*inside.root(), b"+journal-");
+                count.fetch_add((names.len() - left.len()) as u64, Ordering::AcqRel);
             }
         });
         let wrapped = FaultStore::wrap(store.root(), plan);
@@ -212,8 +220,155 @@ fn a_journal_that_was_just_replayed_fails_no_mount() {
         let vault = vault.unwrap_or_else(|error| panic!("lock {nth}: {error}"));
         let bytes = get(&vault, b"file").unwrap();
         assert!(bytes[..4096] == [1; 4096], "lock {nth}");
-        replayed += 1;
         vault.close().unwrap();
     }
-    assert!(replayed > 0);
+    assert!(had_records.load(Ordering::Acquire) > 0);
+}
+
+/// While Ann's replay flushed the header, her machine slept, and Bob's daemon took the lease over. It
+/// emptied the file and wrote it; then she wrote the rest of hers into that.
+#[test]
+fn a_replay_whose_lease_is_lost_writes_no_more() {
+    let (store, ann, bob) = with_left_record(&[]);
+    let bob = together(&store, &bob).unwrap();
+    let handle = open(&bob, b"file", READ_WRITE).unwrap();
+    let (plan, taken) = (FaultPlan::new(), Arc::new(AtomicBool::new(false)));
+    let (inside, his, once) = (store.clone(), bob.clone(), taken.clone());
+    plan.before(Call::SyncData, move || {
+        if !once.swap(true, Ordering::AcqRel) {
+            inside.root().unlink(b"+lease").unwrap(); // as after seven seconds
+            let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+            at(&his, b"file", |node| his.setattr(node, &empty)).unwrap();
+            write_and_sync(&his, handle, 0, &[2; LEN]).unwrap();
+        }
+    });
+    drop(Vault::open(
+        FaultStore::wrap(store.root(), plan),
+        &ann,
+        trusting(false, LockMode::Shared),
+    ));
+    assert!(taken.load(Ordering::Acquire));
+    bob.release(handle).unwrap();
+    bob.close().unwrap();
+    let bytes = get(&together(&store, &ann).unwrap(), b"file").unwrap();
+    assert!(bytes == [2; LEN]);
+}
+
+/// The power is cut while a replay of Ann's writes, beside a daemon of Bob's that has died in the commit
+/// of a new header. His replay then comes first. What she had half written must not be on the disk
+/// under the former header.
+#[test]
+fn a_power_cut_in_a_replay_is_completed_later() {
+    let (left, ann, bob) = with_left_record(&[]);
+    let mut midway = 0;
+    for his_call in 1.. {
+        let start = left.snapshot();
+        let (vault, plan) = planned(&start, &bob);
+        let handle = open(&vault, b"file", READ_WRITE).unwrap();
+        plan.reset();
+        let (calls, when) = (Calls::All, When::From(his_call));
+        plan.add(Fault { calls, when, errno: libc::EIO, short: false });
+        let has_written = vault.write(handle, 8192, b"his", false).is_ok();
+        drop(vault);
+        if has_written {
+            break;
+        }
+        let root = start.root();
+        let journals = raw::named(&*root, b"+journal-");
+        let has_record = |name: &Vec<u8>| raw::read(&*root, name).get(4096..4100) == Some(b"KREC");
+        if journals.iter().filter(|name| has_record(name)).count() < 2 {
+            continue;
+        }
+        root.sync_store().unwrap();
+        let moments: Arc<parking_lot::Mutex<Vec<MemStore>>> = Arc::default();
+        let (watched, seen) = (start.clone(), moments.clone());
+        start.on_event(Box::new(move |_| seen.lock().push(watched.snapshot())));
+        drop(together(&start, &ann).unwrap());
+        start.on_event(Box::new(|_| {}));
+        for (moment, cut) in moments.lock().iter().enumerate() {
+            for seed in 0..16 {
+                let random = Seeded::new(seed);
+                let cut = cut.crash(&mut |n| random.below(n as u64) as usize);
+                let what = format!("his call {his_call}, moment {moment}, seed {seed}");
+                midway += u32::from(is_midway(&cut, &bob));
+                let bytes = read_after(&cut, &bob, &ann, &what);
+                assert!(bytes[4096..] == pattern(0, LEN)[4096..], "{what}");
+            }
+        }
+    }
+    assert!(midway > 0);
+}
+
+/// Bob's daemon had read a half-written file. Ann's next mount completed it without a new header, and
+/// her journal stayed the same, because another file of it could not be written. He got EIO on and on.
+#[test]
+fn a_file_that_was_completed_can_be_changed_again() {
+    let (left, ann, bob) = with_left_record(&[]);
+    let mut tried = 0;
+    for her_call in 1.. {
+        let store = left.snapshot();
+        if !mount_ends_at(&store, &ann, Calls::All, her_call) {
+            break;
+        }
+        if !is_midway(&store, &bob) {
+            continue;
+        }
+        let vault = together(&store, &bob).unwrap();
+        let Ok(handle) = open(&vault, b"file", READ_WRITE) else { continue };
+        assert!(write_and_sync(&vault, handle, 8192, b"his").is_err());
+        let journals = raw::named(&*store.root(), b"+journal-");
+        let kept: Vec<_> =
+            journals.iter().map(|name| (name.clone(), raw::read(&*store.root(), name))).collect();
+        let times: Vec<_> =
+            journals.iter().map(|name| store.root().stat(name).unwrap().mtime).collect();
+        drop(together(&store, &ann).unwrap());
+        for ((name, bytes), time) in kept.into_iter().zip(times) {
+            if raw::named(&*store.root(), b"+journal-").contains(&name) {
+                continue;
+            }
+            let file = store.root().create_file(&name, 0o600).unwrap();
+            file.write_at(&bytes, 0).unwrap();
+            file.set_times(SetTime::Omit, SetTime::At(time)).unwrap();
+        }
+        write_and_sync(&vault, handle, 8192, b"his").unwrap();
+        vault.release(handle).unwrap();
+        tried += 1;
+    }
+    assert!(tried > 0);
+}
+
+/// A replay failed midway in a file that others had renamed. The journal knew it as broken at its former
+/// path alone. So it could be changed, and the chunk that was half written was lost.
+#[test]
+fn a_renamed_file_that_is_half_replayed_is_completed() {
+    let (left, ann, bob) = with_left_record(&[]);
+    let vault = together(&left, &bob).unwrap();
+    mkdir(&vault, b"dir").unwrap();
+    rename(&vault, b"file", b"dir/file", RenameMode::Replace).unwrap();
+    vault.close().unwrap();
+    let mut refused = 0;
+    for nth in 1.. {
+        let store = left.snapshot();
+        let (calls, when) = (Calls::Of(Call::Write), When::From(nth));
+        let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
+        let wrapped = FaultStore::wrap(store.root(), plan.clone());
+        let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared));
+        let has_failed = plan.failed() > 0;
+        plan.reset();
+        let Ok(vault) = vault else { continue };
+        if let Ok(handle) = open(&vault, b"dir/file", READ_WRITE) {
+            let written = write_and_sync(&vault, handle, 8192, b"his");
+            refused += u32::from(has_failed && written.is_err());
+            let _ = vault.release(handle);
+        }
+        let _ = vault.close();
+        drop(vault); // its journal stays locked as long as it is there
+        let vault = together(&store, &ann).unwrap();
+        let bytes = get(&vault, b"dir/file").unwrap_or_else(|error| panic!("{nth}: {error}"));
+        assert!(bytes[..4096] == [1; 4096], "{nth}");
+        if !has_failed {
+            break;
+        }
+    }
+    assert!(refused > 0);
 }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::store::{Access, File, Lock, Seek};
+use crate::store::{Access, File, Lock, Seek, Timestamp};
 use crate::vault::core::Core;
 use crate::vault::durability::commit::Durability;
 use crate::vault::durability::journal::Remains;
@@ -62,7 +62,7 @@ pub(crate) struct Unread {
     /// Hash of its header.
     header: [u8; 32],
     /// See [`Remains::Unknown`].
-    round: u64,
+    seen: (u64, Timestamp),
 }
 
 impl Core {
@@ -179,7 +179,7 @@ impl Core {
         self.freshen_locked(open, state)?;
         let mut reads = 0;
         while let Some(header) = state.committed.as_ref().map(|it| it.header.hash()) {
-            match self.journal.remains(open.inode(), &header)? {
+            match self.journal.remains(&*open.file(), &header)? {
                 Remains::Nothing => break,
                 Remains::Record => {
                     // From this commit on the record does not fit: applied after the first half of a
@@ -193,12 +193,12 @@ impl Core {
                     tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has ended while it changed this file, which can be changed again once the vault is mounted where that daemon ran");
                     return Err(Fault::Corrupt(Corruption::Other("was left half written")));
                 }
-                Remains::Unknown(round) if may_wait && state.size > READ_AT_ONCE => {
-                    return Ok(Some(Unread { header, round }));
+                Remains::Unknown(round, at) if may_wait && state.size > READ_AT_ONCE => {
+                    return Ok(Some(Unread { header, seen: (round, at) }));
                 }
-                Remains::Unknown(_) if reads == READS_MAX => return Err(Fault::Os(libc::EBUSY)),
-                Remains::Unknown(round) => {
-                    self.read_unread(open, &Unread { header, round })?;
+                Remains::Unknown(..) if reads == READS_MAX => return Err(Fault::Os(libc::EBUSY)),
+                Remains::Unknown(round, at) => {
+                    self.read_unread(open, &Unread { header, seen: (round, at) })?;
                     reads += 1;
                 }
             }
@@ -214,7 +214,7 @@ impl Core {
             Err(Fault::Corrupt(_) | Fault::Format(_)) => false,
             read => read.map(|()| true)?,
         };
-        self.journal.note_read(open.inode(), unread.header, is_authentic, unread.round);
+        self.journal.note_read(open.inode(), unread.header, is_authentic, unread.seen);
         Ok(())
     }
 

@@ -276,7 +276,8 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
     }
     drop(core.membership.passing.lock());
     let is_changed = core.open.files.lock().values().any(|it| it.writers > 0);
-    let change = (is_changed || core.journal.has_broken()).then(|| core.lease.change());
+    let writes = is_changed || !core.mode.read_only && core.journal.has_broken();
+    let change = writes.then(|| core.lease.change());
     let mut result = Ok(());
     let mut keep = |outcome: Inner<()>, node: NodeId| {
         if let (Err(fault), true) = (outcome, result.is_ok()) {

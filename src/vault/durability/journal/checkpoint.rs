@@ -126,7 +126,8 @@ impl Journal {
                 Origin::Open(_, file) => self
                     .redo(&**file, &records, Apply::Again)
                     .map(|outcome| outcome == Outcome::Refused),
-                _ => self.redo_anywhere(&records),
+                Origin::Replayed(_) | Origin::Unseen => self.redo_file_again(&records),
+                Origin::Refused => Ok(true),
             };
             let mended =
                 mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
@@ -144,22 +145,16 @@ impl Journal {
         state.broken = kept;
     }
 
-    /// Applies the records of one file id to the files that they match, also if these were renamed.
-    /// Returns whether there is none.
+    /// Applies the records of one file id. Returns whether they match no file.
     ///
     /// # Errors
-    /// `EIO` if such a file may be where the store could not be read; those of the store.
-    fn redo_anywhere(&self, records: &[&JournalRecord<'_>]) -> Inner<bool> {
-        let mut redone = self.redo_file(records, None, Apply::Again)?;
-        let mut unread = redone.unread;
-        if redone.refused > 0 && self.may_have_moved() {
-            let places = self.search(&[records[0].file_id])?;
-            redone = self.redo_file(records, Some(&places), Apply::Again)?;
-            unread |= redone.unread | places.unread;
-        }
-        match redone.refused > 0 {
-            true if unread => Err(Fault::Os(libc::EIO)),
-            refused => Ok(refused),
+    /// `EIO` if their file may have been renamed: the next replay searches for it, before any file is
+    /// open; those of the store.
+    fn redo_file_again(&self, records: &[&JournalRecord<'_>]) -> Inner<bool> {
+        let is_refused = self.redo_file(records, None, Apply::Again)?.refused > 0;
+        match is_refused && self.may_have_moved() {
+            true => Err(Fault::Os(libc::EIO)),
+            false => Ok(is_refused),
         }
     }
 
@@ -251,7 +246,7 @@ impl Journal {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
             Some(inode) => state.broken_at(inode, None).is_some_and(|at| !state.broken[at].doomed),
-            None => !state.broken.is_empty(),
+            None => state.broken.iter().any(|b| !matches!(b.origin, Origin::Refused)),
         };
         let concerned = match inode {
             Some(inode) => state.unflushed.contains_key(&inode) || state.doubtful.contains(&inode),

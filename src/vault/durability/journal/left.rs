@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use super::state::Inode;
 use super::{Found, Journal};
 use crate::format::journal::{JournalHead, RECORD_HEAD, RECORDS_AT, record_head};
-use crate::store::{Access, Timestamp};
+use crate::store::{Access, File, Timestamp};
 use crate::vault::error::Inner;
 
 /// Maximum number of files that are remembered; then it begins anew.
@@ -37,8 +37,10 @@ pub(super) struct Left {
 
 /// What is known of a file.
 enum Checked {
-    /// All of it was read, with this hash of its header, and is authentic or not.
-    Read([u8; 32], bool),
+    /// All of it was read, with this hash of its header, and is authentic.
+    Authentic([u8; 32]),
+    /// It is not, at this time of its last change: a replay completes it without a new header.
+    HalfWritten([u8; 32], Timestamp),
     /// No part is half written, and its header is new since.
     Whole,
 }
@@ -50,8 +52,9 @@ pub(crate) enum Remains {
     Record,
     /// A part that is half written.
     HalfWritten,
-    /// The file has to be read. The number is that of [`Journal::note_read`].
-    Unknown(u64),
+    /// The file has to be read; for [`Journal::note_read`], which journals there are, and the time of
+    /// the file's last change.
+    Unknown(u64, Timestamp),
 }
 
 impl Journal {
@@ -64,7 +67,7 @@ impl Journal {
 
     /// Returns what a daemon that has ended may have left in a file with this hash of its header. The
     /// caller has the lease and the guard.
-    pub fn remains(&self, inode: Inode, header: &[u8; 32]) -> Inner<Remains> {
+    pub fn remains(&self, file: &dyn File, header: &[u8; 32]) -> Inner<Remains> {
         let journals = self.with_records(|name, _| {
             let state = self.state.lock();
             let old = state.old.iter().map(|old| &old.name);
@@ -75,20 +78,36 @@ impl Journal {
             let round = left.round + 1;
             *left = Left { journals, round, ..Left::default() };
         }
-        Ok(match left.checked.get(&inode) {
-            _ if left.journals.is_empty() => Remains::Nothing,
+        if left.journals.is_empty() {
+            return Ok(Remains::Nothing);
+        }
+        let stat = file.stat()?;
+        Ok(match left.checked.get(&(stat.dev, stat.ino)) {
             Some(Checked::Whole) => Remains::Nothing,
-            Some(Checked::Read(with, true)) if with == header => Remains::Record,
-            Some(Checked::Read(with, false)) if with == header => Remains::HalfWritten,
-            _ => Remains::Unknown(left.round),
+            Some(Checked::Authentic(with)) if with == header => Remains::Record,
+            Some(Checked::HalfWritten(with, at)) if with == header && *at == stat.mtime => {
+                Remains::HalfWritten
+            }
+            _ => Remains::Unknown(left.round, stat.mtime),
         })
     }
 
     /// Notes that all of a file was read, with this hash of its header, and is authentic or not.
-    pub fn note_read(&self, inode: Inode, header: [u8; 32], is_authentic: bool, round: u64) {
+    /// `round` and `at` are those of [`Remains::Unknown`].
+    pub fn note_read(
+        &self,
+        inode: Inode,
+        header: [u8; 32],
+        is_authentic: bool,
+        (round, at): (u64, Timestamp),
+    ) {
         let mut left = self.left.lock();
         if left.round == round {
-            left.note(inode, Checked::Read(header, is_authentic));
+            let checked = match is_authentic {
+                true => Checked::Authentic(header),
+                false => Checked::HalfWritten(header, at),
+            };
+            left.note(inode, checked);
         }
     }
 

@@ -322,6 +322,8 @@ impl Journal {
             self.flush_store()?;
             state.owes_names = false;
         }
+        // A checkpoint may complete this file under the feet of the commit.
+        let is_incomplete = state.is_incomplete(&record.file_id);
         let has_many = state.unflushed.len() >= FILES_MAX;
         let is_full = |r: &Running| r.tail + len > LIMIT || has_many;
         if state.running.as_ref().is_some_and(is_full) || !state.old.is_empty() {
@@ -333,7 +335,7 @@ impl Journal {
             tracing::warn!("another program has removed the journal; it is replaced by a new one");
             self.checkpoint_locked(state)?;
         }
-        if state.broken_at(inode, Some(&record.path)).is_some() {
+        if is_incomplete || state.broken_at(inode, Some(&record.path)).is_some() {
             return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
         }
         if state.running.as_ref().is_some_and(|r| r.tail + len > r.capacity) {

@@ -6,8 +6,12 @@
 //! * Applying them again changes nothing. It is reported as no change, except by [`Apply::Again`],
 //!   which writes all bytes again.
 //! * Beside other daemons the new header is written and flushed before the rest. A redo that ends
-//!   midway then leaves a file that only its own records match. Under the former header, another
-//!   daemon's record could match, or another daemon could rely on having read the file as whole.
+//!   midway then leaves a file that only its own records match, and those that continue them. Under the
+//!   former header, another daemon's record could match, or another daemon could rely on having read
+//!   the file as whole.
+//! * A record that continues those of an earlier journal was made for a file that was flushed as a
+//!   whole. So there is never a file with its header, of which the earlier journal has to complete
+//!   something.
 //! * In a read-only vault, a record is not shown if its signer may no longer write: see
 //!   [`Journal::counts`].
 
@@ -19,7 +23,7 @@ use crate::format::header::NONCE_AT;
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
 use crate::store::{File, Timestamp};
-use crate::vault::error::{Inner, is_no_space};
+use crate::vault::error::{Fault, Inner, is_no_space};
 use crate::vault::file::mtime::set_mtime;
 
 /// Length of the parts in which a torn header is compared, from the nonce on. At least 8 bytes of each
@@ -91,6 +95,11 @@ impl Journal {
             changed |= self.write_pieces(file, &header, rewrite)?;
             if !rest.is_empty() {
                 file.sync_data()?;
+                self.lease.show_life();
+                // The flush may have lasted as long as the machine was suspended, and the lease be lost.
+                if self.header_hash(file)? != Some(last.result) {
+                    return Err(Fault::Os(libc::ESTALE));
+                }
             }
             pieces = rest;
         }
@@ -144,6 +153,13 @@ impl Journal {
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
         Ok(bytes)
+    }
+
+    /// Returns the hash of a file's header; `None` if the file is shorter.
+    fn header_hash(&self, file: &dyn File) -> Inner<Option<[u8; 32]>> {
+        let mut header = vec![0; self.keys.layout.header()];
+        let read = file.read_at(&mut header, 0)?;
+        Ok((read == header.len()).then(|| header_hash(&header)))
     }
 
     /// Returns the last record that matches a file with these first bytes. A header that a crash has

@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * Only its owner's identity reads a journal, and only while no living process holds its lock.
-//! * Beside other daemons, records are applied as commits are made: see [`turn`](super::turn).
+//! * Beside other daemons, records are applied in turns: see [`turn`](super::turn).
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over.
@@ -50,7 +50,7 @@ type FileId = [u8; 32];
 pub(super) struct Places {
     paths: HashMap<FileId, Vec<Vec<u8>>>,
     /// Something could not be looked at.
-    pub(super) unread: bool,
+    unread: bool,
 }
 
 /// Result of replaying one journal, or the records of one file.
@@ -61,7 +61,7 @@ pub(super) struct Redone {
     /// The ids of the files of refused records.
     refused_ids: Vec<FileId>,
     /// A file that may match refused records could not be looked at.
-    pub(super) unread: bool,
+    unread: bool,
     files: HashMap<Inode, Arc<dyn File>>,
     /// The name of the journal, if it belongs to another share or its head cannot be read.
     foreign: Option<String>,
@@ -196,7 +196,11 @@ impl Journal {
                         "journal {shown}: {count} files are missing or do not match its records; kept under another name"
                     );
                     let kept = [REFUSED, &name[PREFIX.len()..]].concat();
-                    dir.rename(&name, &*dir, &kept, RenameMode::Replace)?;
+                    match dir.rename(&name, &*dir, &kept, RenameMode::Replace) {
+                        // Another daemon of this identity was faster.
+                        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                        renamed => renamed?,
+                    }
                     dir.sync()?;
                 }
                 // The end of every file is known now. Bytes beyond it are cut only if no concurrent
@@ -348,7 +352,7 @@ impl Journal {
                     || self.writers.may_create_journal(file)?
                     || Self::may_be_used_elsewhere(found, file)?;
                 if self.overlaid.is_none() && !may_be_in_creation {
-                    found.dir.unlink(&found.name)?;
+                    remove(found)?;
                 }
                 Ok(Owner::Another)
             }
@@ -410,6 +414,7 @@ impl Journal {
                 "journal {shown}: {} files could not be written; opening them fails until that succeeds",
                 failed.len()
             );
+            let refused = self.search_for(refused, places)?;
             let mut state = self.state.lock();
             state.broken.extend(failed.into_iter().flat_map(|records| self.broken(records)));
             if self.overlaid.is_none() {
@@ -430,6 +435,26 @@ impl Journal {
             dir.sync()?;
         }
         Ok(all)
+    }
+
+    /// Applies refused records to files that were renamed, if no search was made for these yet. Returns
+    /// what is left.
+    fn search_for(
+        &self,
+        mut refused: Vec<Vec<JournalRecord<'static>>>,
+        places: Option<&Places>,
+    ) -> Inner<Vec<Vec<JournalRecord<'static>>>> {
+        if refused.is_empty() || places.is_some() || !self.may_have_moved() {
+            return Ok(refused);
+        }
+        let ids: Vec<FileId> = refused.iter().map(|records| records[0].file_id).collect();
+        let found = self.search(&ids)?;
+        refused.retain(|records| {
+            let records: Vec<_> = records.iter().collect();
+            let redone = self.redo_file(&records, Some(&found), Apply::Replay);
+            !redone.is_ok_and(|redone| redone.refused == 0)
+        });
+        Ok(refused)
     }
 
     /// Returns broken files, one for each path that `records` (all of one file id) name.
@@ -582,8 +607,10 @@ impl Journal {
         for path in paths {
             let (above, name) = split(path);
             let Some(dir) = seen(self.open_below(above), &mut tried.unread) else { continue };
-            for entry in entries(&*dir)? {
-                let copy = entry?.name;
+            for entry in seen(entries(&*dir), &mut tried.unread).into_iter().flatten() {
+                let Some(DirEntry { name: copy, .. }) = seen(entry, &mut tried.unread) else {
+                    break;
+                };
                 // Every sync tool appends its suffix to the name.
                 if copy.len() > name.len() && copy.starts_with(name) {
                     self.redo_at(&join(above, &copy), records, when, tried)?;
@@ -614,7 +641,7 @@ impl Journal {
     }
 
     /// Searches the vault for files with these ids.
-    pub(super) fn search(&self, ids: &[FileId]) -> Inner<Places> {
+    fn search(&self, ids: &[FileId]) -> Inner<Places> {
         let (mut places, mut left) = (Places::default(), vec![Vec::new()]);
         while let Some(above) = left.pop() {
             // Another daemon may be removing it, and this user may not be allowed to list it.
@@ -672,6 +699,14 @@ impl Journal {
         let mut overlaid = overlaid.lock();
         let there = overlaid.entry((stat.dev, stat.ino));
         Ok(there.or_insert_with(|| Arc::new(OverlayFile::new(file, &stat))).clone())
+    }
+}
+
+/// Removes a journal, unless another daemon of this identity was faster.
+fn remove(Found { dir, name, .. }: &Found) -> Inner<()> {
+    match dir.unlink(name) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        removed => Ok(removed?),
     }
 }
 

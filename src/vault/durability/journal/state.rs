@@ -98,8 +98,8 @@ pub(super) enum Origin {
     Replayed(Inode),
     /// By a replay in which not even a `stat` succeeded.
     Unseen,
-    /// By a replay in which its records matched no file. There is nothing to mend: any file at their
-    /// path is another one.
+    /// By a replay in which its records matched no file. There is nothing to mend, and any file at
+    /// their path is another one: they are to be put aside.
     Refused,
 }
 
@@ -178,6 +178,13 @@ impl State {
                 || matches!(b.origin, Origin::Unseen)
                     && path.is_some_and(|p| b.paths.iter().any(|q| q == p))
         })
+    }
+
+    /// Returns whether a replay could not complete some file with this id. It may be any file with it:
+    /// one that was renamed, or a conflict copy.
+    pub(super) fn is_incomplete(&self, file_id: &[u8; 32]) -> bool {
+        let is_replayed = |b: &Broken| matches!(b.origin, Origin::Replayed(_) | Origin::Unseen);
+        self.broken.iter().any(|b| is_replayed(b) && b.file_id == *file_id)
     }
 
     pub(super) fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
