@@ -214,21 +214,20 @@ impl Hosts {
             }
             // The kernel cannot find a directory in a rename if another program has moved it and the
             // kernel has it at its old place: the call fails then (see docs/conformance.md). As mv(1),
-            // the program looks at the name before the next one. On a busy machine the daemon may tell
-            // the kernel of the move between the two, and then it looks the name up in the rename again.
+            // the program looks at the name before the next one. On a busy machine it takes some time
+            // until the daemon has told the kernel of the move.
             Op::Rename(from, to) => {
                 let is_stale = |done: &io::Result<()>| {
                     done.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE))
                 };
-                let mut done = fs::rename(at(from), at(to));
-                for _ in 0..RENAMES {
-                    if !is_stale(&done) {
-                        break;
+                let begun = Instant::now();
+                loop {
+                    let done = fs::rename(at(from), at(to));
+                    if !is_stale(&done) || begun.elapsed() > RENAMES_TAKE {
+                        return done;
                     }
                     let _ = fs::symlink_metadata(at(from));
-                    done = fs::rename(at(from), at(to));
                 }
-                done
             }
             Op::Exchange(one, other) => {
                 let flags = rustix::fs::RenameFlags::EXCHANGE;
@@ -410,8 +409,8 @@ pub fn play(
     player.outcome
 }
 
-/// How often a program repeats a rename of a directory that has just been moved.
-const RENAMES: usize = 3;
+/// How long a program repeats a rename of a directory that has just been moved.
+const RENAMES_TAKE: Duration = Duration::from_secs(20);
 
 const IO_ERRORS: [i32; 7] = [
     libc::EIO,

@@ -115,6 +115,10 @@ impl Committer<'_> {
         if !has_contents || !is_small || state.is_relied_on(&self.context) {
             return None;
         }
+        // A part of it may be half written, and its records would not fit the new file.
+        if self.journal.is_incomplete(&state.file_id) {
+            return None;
+        }
         // The journal's records of the file fit the old one only.
         self.journal.checkpoint_for(Some(open.inode())).ok()?;
         beside.create(open)

@@ -113,7 +113,7 @@ impl Journal {
     /// changed the file, and the journal cannot know which version is wanted.
     fn mend(&self, state: &mut State) {
         let mut kept = Vec::new();
-        for broken in std::mem::take(&mut state.broken) {
+        for mut broken in std::mem::take(&mut state.broken) {
             let records: Vec<_> = broken.records.iter().flatten().collect();
             if broken.doomed {
                 kept.push(broken);
@@ -126,9 +126,19 @@ impl Journal {
                 Origin::Open(_, file) => self
                     .redo(&**file, &records, Apply::Again)
                     .map(|outcome| outcome == Outcome::Refused),
-                Origin::Replayed(_) | Origin::Unseen => self.redo_file_again(&records),
+                Origin::Replayed(_) | Origin::Unseen | Origin::Elsewhere => {
+                    self.redo_file(&records, None, Apply::Again).map(|redone| redone.refused > 0)
+                }
                 Origin::Refused => Ok(true),
             };
+            let may_be_elsewhere = !matches!(broken.origin, Origin::Open(..) | Origin::Refused)
+                && self.may_have_moved();
+            if may_be_elsewhere && matches!(mended, Ok(true)) {
+                // The next replay searches for it, when no file is open yet.
+                broken.origin = Origin::Elsewhere;
+                kept.push(broken);
+                continue;
+            }
             let mended =
                 mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
             match mended {
@@ -143,19 +153,6 @@ impl Journal {
             }
         }
         state.broken = kept;
-    }
-
-    /// Applies the records of one file id. Returns whether they match no file.
-    ///
-    /// # Errors
-    /// `EIO` if their file may have been renamed: the next replay searches for it, before any file is
-    /// open; those of the store.
-    fn redo_file_again(&self, records: &[&JournalRecord<'_>]) -> Inner<bool> {
-        let is_refused = self.redo_file(records, None, Apply::Again)?.refused > 0;
-        match is_refused && self.may_have_moved() {
-            true => Err(Fault::Os(libc::EIO)),
-            false => Ok(is_refused),
-        }
     }
 
     /// Writes a journal of `records` that no replay reads; `fsck` reports it.
@@ -246,7 +243,9 @@ impl Journal {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
             Some(inode) => state.broken_at(inode, None).is_some_and(|at| !state.broken[at].doomed),
-            None => state.broken.iter().any(|b| !matches!(b.origin, Origin::Refused)),
+            // What is elsewhere is searched for by the next replay in any case.
+            None => (state.broken.iter())
+                .any(|b| !matches!(b.origin, Origin::Elsewhere | Origin::Refused)),
         };
         let concerned = match inode {
             Some(inode) => state.unflushed.contains_key(&inode) || state.doubtful.contains(&inode),

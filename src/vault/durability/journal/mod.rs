@@ -405,6 +405,11 @@ impl Journal {
         self.state.lock().broken_at(inode, None).is_some()
     }
 
+    /// Returns whether a replay could not complete a file with this id.
+    pub fn is_incomplete(&self, file_id: &[u8; 32]) -> bool {
+        self.state.lock().is_incomplete(file_id)
+    }
+
     /// Returns whether any file has records that could not be applied.
     pub fn has_broken(&self) -> bool {
         !self.state.lock().broken.is_empty()

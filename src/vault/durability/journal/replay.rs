@@ -57,7 +57,10 @@ pub(super) struct Places {
 #[derive(Default)]
 pub(super) struct Redone {
     done: usize,
+    /// For how many files records were refused, or could not be written.
     pub(super) refused: usize,
+    /// Some of them could not be written.
+    has_failed: bool,
     /// The ids of the files of refused records.
     refused_ids: Vec<FileId>,
     /// A file that may match refused records could not be looked at.
@@ -80,12 +83,20 @@ enum Owner {
 /// storage host could copy one any number of times.
 const REFUSED_MAX: usize = 1024;
 
+/// A journal with refused records.
+struct Refused {
+    found: Found,
+    /// For how many files records were refused.
+    count: usize,
+    /// See [`Redone::has_failed`].
+    has_failed: bool,
+}
+
 /// What became of all journals.
 #[derive(Default)]
 struct Round {
     done: usize,
-    /// Journals with refused records, and for how many files records were refused.
-    refused: Vec<(Found, usize)>,
+    refused: Vec<Refused>,
     files: HashMap<Inode, Arc<dyn File>>,
     /// See [`Redone::refused_ids`].
     refused_ids: Vec<FileId>,
@@ -173,10 +184,15 @@ impl Journal {
                 std::mem::take(&mut round);
             count += done;
             round.files = files;
-            let refused_now = refused.iter().map(|(_, count)| count).sum();
+            let refused_now = refused.iter().map(|refused| refused.count).sum();
             if refused_now >= refused_before && self.may_have_moved() && places.is_none() {
                 places = Some(self.search(&refused_ids)?);
             } else if refused_now == 0 || refused_now >= refused_before {
+                let (failed, refused): (Vec<_>, Vec<_>) =
+                    refused.into_iter().partition(|refused| refused.has_failed);
+                for Refused { found, .. } in failed {
+                    self.replay_one(&found, places.as_ref(), true)?;
+                }
                 // If a file could not be written, another journal may depend on just that file: it
                 // is left for the next replay. So are records whose file may be where this one could
                 // not look.
@@ -184,7 +200,7 @@ impl Journal {
                     || unread
                     || places.as_ref().is_some_and(|places| places.unread)
                     || !self.state.lock().broken.is_empty();
-                for (Found { dir, name, is_own }, count) in refused {
+                for Refused { found: Found { dir, name, is_own }, count, .. } in refused {
                     let shown = String::from_utf8_lossy(&name).into_owned();
                     if wait || !is_own && self.is_young(&*dir, &name) {
                         tracing::warn!(
@@ -216,7 +232,7 @@ impl Journal {
                 return Ok(count);
             }
             refused_before = refused_now;
-            for (found, _) in refused {
+            for Refused { found, .. } in refused {
                 self.replay_in(&mut round, found, places.as_ref())?;
             }
         }
@@ -228,7 +244,7 @@ impl Journal {
     }
 
     fn replay_in(&self, round: &mut Round, found: Found, places: Option<&Places>) -> Inner<()> {
-        let redone = self.replay_one(&found, places)?;
+        let redone = self.replay_one(&found, places, false)?;
         round.done += redone.done;
         // The storage host could add any number.
         if let Some(shown) = redone.foreign {
@@ -246,7 +262,11 @@ impl Journal {
             if round.refused.len() == REFUSED_MAX {
                 return Err(Fault::Corrupt(Corruption::Other(TOO_MANY_JOURNALS)));
             }
-            round.refused.push((found, redone.refused));
+            round.refused.push(Refused {
+                found,
+                count: redone.refused,
+                has_failed: redone.has_failed,
+            });
         }
         Ok(())
     }
@@ -360,8 +380,9 @@ impl Journal {
         }
     }
 
-    /// Replays one journal, and removes it if nothing in it was refused and nothing failed.
-    fn replay_one(&self, found: &Found, places: Option<&Places>) -> Inner<Redone> {
+    /// Replays one journal, and removes it if nothing in it was refused and nothing failed. If something
+    /// failed at the last attempt, the journal is kept.
+    fn replay_one(&self, found: &Found, places: Option<&Places>, is_last: bool) -> Inner<Redone> {
         let Found { dir, name, .. } = found;
         let access = if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite };
         let file = match dir.open_file(name, access) {
@@ -405,27 +426,20 @@ impl Journal {
                 Err(fault) => {
                     // One file that cannot be written does not stop the replay of the others.
                     tracing::error!("journal {shown}: errno {}", fault.errno());
+                    all.refused += 1;
+                    all.refused_ids.push(records[0].file_id);
                     failed.push(records);
                 }
             }
         }
-        if !failed.is_empty() {
-            tracing::error!(
-                "journal {shown}: {} files could not be written; opening them fails until that succeeds",
-                failed.len()
-            );
-            let refused = self.search_for(refused, places)?;
-            let mut state = self.state.lock();
-            state.broken.extend(failed.into_iter().flat_map(|records| self.broken(records)));
-            if self.overlaid.is_none() {
-                // The first checkpoint puts these aside; it removes the journal.
-                state.broken.extend(refused.into_iter().map(Broken::refused));
-                let (dir, name) = (dir.clone(), name.clone());
-                state.old.push(Old { file, dir, name, head, acknowledged: 0 });
+        all.has_failed = !failed.is_empty();
+        if all.has_failed && is_last {
+            if all.unread || places.is_some_and(|places| places.unread) {
+                failed.append(&mut refused); // their files may be where this could not look
             }
-            // Nothing is reported as refused, so that no further round removes the journal: the
-            // broken files need it.
-            return Ok(Redone { refused: 0, ..all });
+            let (dir, name) = (dir.clone(), name.clone());
+            self.keep(failed, refused, Old { file, dir, name, head, acknowledged: 0 });
+            return Ok(all);
         }
         if Self::may_be_used_elsewhere(found, &*file)? {
             // Its owner relies on it, and its records may be replayed once more.
@@ -437,24 +451,26 @@ impl Journal {
         Ok(all)
     }
 
-    /// Applies refused records to files that were renamed, if no search was made for these yet. Returns
-    /// what is left.
-    fn search_for(
+    /// Keeps a journal with files that could not be written, and refused records. The first checkpoint
+    /// carries over the records of the former, puts the others aside, and removes the journal.
+    fn keep(
         &self,
-        mut refused: Vec<Vec<JournalRecord<'static>>>,
-        places: Option<&Places>,
-    ) -> Inner<Vec<Vec<JournalRecord<'static>>>> {
-        if refused.is_empty() || places.is_some() || !self.may_have_moved() {
-            return Ok(refused);
+        failed: Vec<Vec<JournalRecord<'static>>>,
+        refused: Vec<Vec<JournalRecord<'static>>>,
+        journal: Old,
+    ) {
+        tracing::error!(
+            "journal {}: {} files could not be written; opening them fails until that succeeds",
+            String::from_utf8_lossy(&journal.name),
+            failed.len()
+        );
+        let broken: Vec<_> = failed.into_iter().flat_map(|records| self.broken(records)).collect();
+        let mut state = self.state.lock();
+        state.broken.extend(broken);
+        if self.overlaid.is_none() {
+            state.broken.extend(refused.into_iter().map(Broken::refused));
+            state.old.push(journal);
         }
-        let ids: Vec<FileId> = refused.iter().map(|records| records[0].file_id).collect();
-        let found = self.search(&ids)?;
-        refused.retain(|records| {
-            let records: Vec<_> = records.iter().collect();
-            let redone = self.redo_file(&records, Some(&found), Apply::Replay);
-            !redone.is_ok_and(|redone| redone.refused == 0)
-        });
-        Ok(refused)
     }
 
     /// Returns broken files, one for each path that `records` (all of one file id) name.
@@ -464,8 +480,7 @@ impl Journal {
             match all.iter_mut().find(|b| b.paths[0] == record.path) {
                 Some(broken) => broken.records.get_or_insert_default().push(record),
                 None => {
-                    let origin =
-                        self.inode_of(&record.path).map_or(Origin::Unseen, Origin::Replayed);
+                    let origin = self.origin_of(&record);
                     let (file_id, paths) = (record.file_id, vec![record.path.clone()]);
                     all.push(Broken {
                         origin,
@@ -480,10 +495,19 @@ impl Journal {
         all
     }
 
-    fn inode_of(&self, path: &[u8]) -> Inner<Inode> {
-        let (above, name) = split(path);
-        let stat = self.open_below(above)?.stat(name)?;
-        Ok((stat.dev, stat.ino))
+    /// Returns where the file of a record is that could not be written.
+    fn origin_of(&self, record: &JournalRecord<'_>) -> Origin {
+        let (above, name) = split(&record.path);
+        let looked = self.open_below(above).and_then(|dir| {
+            let stat = dir.stat(name)?;
+            Ok(((stat.dev, stat.ino), self.id_of(&*dir, name)))
+        });
+        match looked {
+            Ok((_, Ok(Some(id)))) if id != record.file_id => Origin::Elsewhere,
+            Ok((inode, _)) => Origin::Replayed(inode),
+            Err(fault) if leads_to_no_file(&fault) => Origin::Elsewhere,
+            Err(_) => Origin::Unseen,
+        }
     }
 
     /// Returns the records of the generation that begins the journal.
@@ -565,7 +589,9 @@ impl Journal {
         let mut redo_elsewhere = |paths: &[&[u8]], is_refused: bool| -> Inner<()> {
             let own = of(paths);
             let mut tried = Tried::default();
-            self.redo_copies(paths, &own, when, &mut tried)?;
+            if when == Apply::Replay {
+                self.redo_copies(paths, &own, when, &mut tried)?; // later one may be open
+            }
             if is_refused && tried.done.is_none() {
                 for path in elsewhere.into_iter().flatten() {
                     self.redo_at(path, &own, when, &mut tried)?;

@@ -98,6 +98,9 @@ pub(super) enum Origin {
     Replayed(Inode),
     /// By a replay in which not even a `stat` succeeded.
     Unseen,
+    /// By a replay, which could not write it at another path than that of its records: it was renamed,
+    /// or it is a conflict copy.
+    Elsewhere,
     /// By a replay in which its records matched no file. There is nothing to mend, and any file at
     /// their path is another one: they are to be put aside.
     Refused,
@@ -129,7 +132,7 @@ impl Broken {
     pub(super) fn inode(&self) -> Option<Inode> {
         match self.origin {
             Origin::Open(inode, _) | Origin::Replayed(inode) => Some(inode),
-            Origin::Unseen | Origin::Refused => None,
+            Origin::Unseen | Origin::Elsewhere | Origin::Refused => None,
         }
     }
 }
@@ -183,8 +186,9 @@ impl State {
     /// Returns whether a replay could not complete some file with this id. It may be any file with it:
     /// one that was renamed, or a conflict copy.
     pub(super) fn is_incomplete(&self, file_id: &[u8; 32]) -> bool {
-        let is_replayed = |b: &Broken| matches!(b.origin, Origin::Replayed(_) | Origin::Unseen);
-        self.broken.iter().any(|b| is_replayed(b) && b.file_id == *file_id)
+        self.broken.iter().any(|b| {
+            b.file_id == *file_id && !matches!(b.origin, Origin::Open(..) | Origin::Refused)
+        })
     }
 
     pub(super) fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
