@@ -8,7 +8,7 @@ use kithfs::roster::Identity;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, SetTime};
-use kithfs::vault::{LockMode, RenameMode, SetAttr, Vault};
+use kithfs::vault::{LockMode, OpenFlags, RenameMode, SetAttr, Vault};
 
 use super::concurrent_deaths::{
     LEN, has_name, left_record, open, planned, with_left_record, write_and_sync,
@@ -371,4 +371,84 @@ fn a_renamed_file_that_is_half_replayed_is_completed() {
         }
     }
     assert!(refused > 0);
+}
+
+/// The same, and another file has the former path. It could not be opened, and emptying it dropped the
+/// records of the first one.
+#[test]
+fn a_new_file_at_the_path_of_a_half_replayed_one_is_free() {
+    let (left, ann, bob) = with_left_record(&[]);
+    let vault = together(&left, &bob).unwrap();
+    mkdir(&vault, b"dir").unwrap();
+    rename(&vault, b"file", b"dir/file", RenameMode::Replace).unwrap();
+    put(&vault, b"file", b"new").unwrap();
+    vault.close().unwrap();
+    let mut kept = 0;
+    for nth in 1.. {
+        let store = left.snapshot();
+        let (calls, when) = (Calls::Of(Call::Write), When::From(nth));
+        let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
+        let wrapped = FaultStore::wrap(store.root(), plan.clone());
+        let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared));
+        let has_failed = plan.failed() > 0;
+        plan.reset();
+        let Ok(vault) = vault else { continue };
+        let handle = open(&vault, b"file", OpenFlags { truncate: true, ..READ_WRITE });
+        vault.release(handle.unwrap_or_else(|error| panic!("{nth}: {error}"))).unwrap();
+        kept += u32::from(has_failed && vault.close().is_err());
+        drop(vault);
+        let vault = together(&store, &ann).unwrap();
+        let bytes = get(&vault, b"dir/file").unwrap_or_else(|error| panic!("{nth}: {error}"));
+        assert!(bytes[..4096] == [1; 4096], "{nth}");
+        if !has_failed {
+            break;
+        }
+    }
+    assert!(kept > 0);
+}
+
+/// A journal had records of two files, one of which was renamed since. A replay could write neither, and
+/// counted the renamed one as missing: its records were put aside for good.
+#[test]
+fn files_that_are_renamed_and_cannot_be_written_are_completed() {
+    let (start, ann, bob) = with_bob();
+    let vault = open_as(&start, &ann).unwrap();
+    for name in [b"a", b"b"] {
+        put(&vault, name, &pattern(0, LEN)).unwrap();
+    }
+    vault.close().unwrap();
+    let vault = open_as(&start, &ann).unwrap();
+    for name in [b"a", b"b"] {
+        let handle = open(&vault, name, READ_WRITE).unwrap();
+        write_and_sync(&vault, handle, 0, &[1; 4096]).unwrap();
+    }
+    let left = start.crash(&mut |_| 0);
+    drop(vault);
+    let vault = together(&left, &bob).unwrap();
+    mkdir(&vault, b"dir").unwrap();
+    rename(&vault, b"b", b"dir/b", RenameMode::Replace).unwrap();
+    vault.close().unwrap();
+    let mut failures = 0;
+    for nth in 1.. {
+        let store = left.snapshot();
+        let (calls, when) = (Calls::Of(Call::Write), When::From(nth));
+        let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
+        let wrapped = FaultStore::wrap(store.root(), plan.clone());
+        let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared));
+        let has_failed = plan.failed() > 0;
+        plan.reset();
+        if let Ok(vault) = vault {
+            failures += u32::from(has_failed);
+            let _ = vault.close();
+        }
+        let vault = together(&store, &ann).unwrap();
+        for path in [&b"a"[..], b"dir/b"] {
+            let bytes = get(&vault, path).unwrap_or_else(|error| panic!("{nth}: {error}"));
+            assert!(bytes[..4096] == [1; 4096], "{nth} {}", path.escape_ascii());
+        }
+        if !has_failed {
+            break;
+        }
+    }
+    assert!(failures > 0);
 }
