@@ -200,25 +200,7 @@ impl Journal {
                     || unread
                     || places.as_ref().is_some_and(|places| places.unread)
                     || !self.state.lock().broken.is_empty();
-                for Refused { found: Found { dir, name, is_own }, count, .. } in refused {
-                    let shown = String::from_utf8_lossy(&name).into_owned();
-                    if wait || !is_own && self.is_young(&*dir, &name) {
-                        tracing::warn!(
-                            "journal {shown}: {count} files are missing or do not match its records"
-                        );
-                        continue;
-                    }
-                    tracing::warn!(
-                        "journal {shown}: {count} files are missing or do not match its records; kept under another name"
-                    );
-                    let kept = [REFUSED, &name[PREFIX.len()..]].concat();
-                    match dir.rename(&name, &*dir, &kept, RenameMode::Replace) {
-                        // Another daemon of this identity was faster.
-                        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                        renamed => renamed?,
-                    }
-                    dir.sync()?;
-                }
+                self.end_refused(refused, wait)?;
                 // The end of every file is known now. Bytes beyond it are cut only if no concurrent
                 // opener has a record of the file or has it open.
                 if self.may_cut() {
@@ -236,6 +218,30 @@ impl Journal {
                 self.replay_in(&mut round, found, places.as_ref())?;
             }
         }
+    }
+
+    /// Renames journals with refused records, which no replay reads any more. `wait`: leaves them.
+    fn end_refused(&self, refused: Vec<Refused>, wait: bool) -> Inner<()> {
+        for Refused { found: Found { dir, name, is_own }, count, .. } in refused {
+            let shown = String::from_utf8_lossy(&name).into_owned();
+            if wait || !is_own && self.is_young(&*dir, &name) {
+                tracing::warn!(
+                    "journal {shown}: {count} files are missing or do not match its records"
+                );
+                continue;
+            }
+            tracing::warn!(
+                "journal {shown}: {count} files are missing or do not match its records; kept under another name"
+            );
+            let kept = [REFUSED, &name[PREFIX.len()..]].concat();
+            match dir.rename(&name, &*dir, &kept, RenameMode::Replace) {
+                // Another daemon of this identity was faster.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                renamed => renamed?,
+            }
+            dir.sync()?;
+        }
+        Ok(())
     }
 
     /// Returns whether another machine or daemon may have renamed files.
