@@ -116,9 +116,7 @@ impl Committer<'_> {
             return None;
         }
         // A part of it may be half written, and its records would not fit the new file.
-        if self.journal.is_incomplete(&state.file_id) {
-            return None;
-        }
+        self.journal.check_complete(&state.file_id).ok()?;
         // The journal's records of the file fit the old one only.
         self.journal.checkpoint_for(Some(open.inode())).ok()?;
         beside.create(open)

@@ -174,10 +174,7 @@ impl Core {
         }
         let file = loaded?;
         if !flags.truncate {
-            // Its last acknowledged state is in the journal, under another path.
-            if self.journal.is_incomplete(&file.state.read().file_id) {
-                return Err(Fault::Os(libc::EIO));
-            }
+            self.journal.check_complete(&file.state.read().file_id)?;
             // Another program has lengthened the ciphertext, or a crash has left a tail.
             let is_new = self.note_size(&file);
             if self.mode.caller_caches {

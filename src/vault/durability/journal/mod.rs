@@ -405,9 +405,10 @@ impl Journal {
         self.state.lock().broken_at(inode, None).is_some()
     }
 
-    /// Returns whether a replay could not complete a file with this id.
-    pub fn is_incomplete(&self, file_id: &[u8; 32]) -> bool {
-        self.state.lock().is_incomplete(file_id)
+    /// Fails with `EIO` if a replay could not complete a file with this id: its last acknowledged state
+    /// is in the journal.
+    pub fn check_complete(&self, file_id: &[u8; 32]) -> Inner<()> {
+        if self.state.lock().is_incomplete(file_id) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
     /// Returns whether any file has records that could not be applied.
