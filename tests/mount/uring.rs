@@ -19,6 +19,7 @@ use kithfs::fuse::{MountOptions, Mounted, ServeOptions, Serving, Transport, moun
 use crate::support::holes;
 use crate::support::memfs::MemFs;
 use crate::support::mounted::{KITHFS, Scratch, can_mount, expect_code, is_mounted};
+use crate::support::people::wait_until;
 use crate::support::turn;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -377,11 +378,8 @@ fn a_daemon_that_is_killed_leaves_nobody_hanging() {
     drop(open);
     drop(mount);
     assert!(!is_mounted(&scratch.point()));
-    // The connection ends before the process, which has the vault locked as long as it is there.
-    // SAFETY: signal 0 only tells whether there is such a process.
-    while unsafe { libc::kill(pid, 0) } == 0 {
-        thread::yield_now();
-    }
+    // The connection ends before the process has closed its other files, and with them the vault's lock.
+    wait_until("the daemon ends", || !Path::new(&format!("/proc/{pid}/fd/0")).exists());
     let mount = scratch.mount(&["--transport", "uring"]);
     fs::write(&file, b"again").unwrap();
     mount.unmount();

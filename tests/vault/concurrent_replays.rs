@@ -7,8 +7,8 @@ use std::time::Duration;
 use kithfs::roster::Identity;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
-use kithfs::store::{Call, SetTime};
-use kithfs::vault::{LockMode, OpenFlags, RenameMode, SetAttr, Vault};
+use kithfs::store::{Access, Call, Lock, SetTime, Span};
+use kithfs::vault::{Error, LockMode, OpenFlags, RenameMode, SetAttr, Vault};
 
 use super::concurrent_deaths::{
     LEN, has_name, left_record, open, planned, with_left_record, write_and_sync,
@@ -17,14 +17,43 @@ use crate::support::members::{open_as, together, trusting, with_bob};
 use crate::support::raw;
 use crate::support::vaults::{READ_WRITE, Seeded, at, get, mkdir, pattern, put, rename};
 
-/// Opens the share as `who`; from number `nth` of `calls` on the store fails. Returns whether it has
-/// failed.
-fn mount_ends_at(store: &MemStore, who: &Identity, calls: Calls, nth: u64) -> bool {
+/// Opens the share as `who`; from number `nth` of `calls` on the store fails.
+fn failing_mount(
+    store: &MemStore,
+    who: &Identity,
+    calls: Calls,
+    nth: u64,
+) -> (Result<Vault, Error>, Arc<FaultPlan>) {
     let when = When::From(nth);
     let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
     let wrapped = FaultStore::wrap(store.root(), plan.clone());
-    drop(Vault::open(wrapped, who, trusting(false, LockMode::Shared)));
+    (Vault::open(wrapped, who, trusting(false, LockMode::Shared)), plan)
+}
+
+/// The same for a mount that ends before the store is well again. Returns whether the store has failed.
+fn mount_ends_at(store: &MemStore, who: &Identity, calls: Calls, nth: u64) -> bool {
+    let (vault, plan) = failing_mount(store, who, calls, nth);
+    drop(vault);
     plan.failed() > 0
+}
+
+/// The same for a mount that goes on when the store is well again.
+fn mount_after(store: &MemStore, who: &Identity, nth: u64) -> (Result<Vault, Error>, bool) {
+    let (vault, plan) = failing_mount(store, who, Calls::Of(Call::Write), nth);
+    let has_failed = plan.failed() > 0;
+    plan.reset();
+    (vault, has_failed)
+}
+
+/// Lets a daemon of `who` die at write number `nth`, while it makes the header anew before its first
+/// change. Returns false if it makes fewer writes for that.
+fn dies_in_a_header(store: &MemStore, who: &Identity, nth: u64) -> bool {
+    let (vault, plan) = planned(store, who);
+    let handle = open(&vault, b"file", READ_WRITE).unwrap();
+    plan.reset();
+    let (calls, when) = (Calls::Of(Call::Write), When::From(nth));
+    plan.add(Fault { calls, when, errno: libc::EIO, short: false });
+    vault.write(handle, 8192, b"his", false).is_err()
 }
 
 /// Returns whether a part of the file is not there yet.
@@ -50,14 +79,7 @@ fn a_replay_that_ends_midway_is_completed_later() {
     let mut midway = 0;
     for his_write in 1.. {
         let start = left.snapshot();
-        let (vault, plan) = planned(&start, &bob);
-        let handle = open(&vault, b"file", READ_WRITE).unwrap();
-        plan.reset();
-        let (calls, when) = (Calls::Of(Call::Write), When::From(his_write));
-        plan.add(Fault { calls, when, errno: libc::EIO, short: false });
-        let has_written = vault.write(handle, 8192, b"his", false).is_ok();
-        drop(vault);
-        if has_written {
+        if !dies_in_a_header(&start, &bob, his_write) {
             break;
         }
         for her_call in 1.. {
@@ -261,14 +283,7 @@ fn a_power_cut_in_a_replay_is_completed_later() {
     let mut midway = 0;
     for his_write in 1.. {
         let start = left.snapshot();
-        let (vault, plan) = planned(&start, &bob);
-        let handle = open(&vault, b"file", READ_WRITE).unwrap();
-        plan.reset();
-        let (calls, when) = (Calls::Of(Call::Write), When::From(his_write));
-        plan.add(Fault { calls, when, errno: libc::EIO, short: false });
-        let has_written = vault.write(handle, 8192, b"his", false).is_ok();
-        drop(vault);
-        if has_written {
+        if !dies_in_a_header(&start, &bob, his_write) {
             break;
         }
         let root = start.root();
@@ -320,6 +335,7 @@ fn a_file_that_was_completed_can_be_changed_again() {
         let times: Vec<_> =
             journals.iter().map(|name| store.root().stat(name).unwrap().mtime).collect();
         drop(together(&store, &ann).unwrap());
+        // As if another file of them could not have been written.
         for ((name, bytes), time) in kept.into_iter().zip(times) {
             if raw::named(&*store.root(), b"+journal-").contains(&name) {
                 continue;
@@ -347,12 +363,7 @@ fn a_renamed_file_that_is_half_replayed_is_completed() {
     let mut refused = 0;
     for nth in 1.. {
         let store = left.snapshot();
-        let (calls, when) = (Calls::Of(Call::Write), When::From(nth));
-        let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
-        let wrapped = FaultStore::wrap(store.root(), plan.clone());
-        let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared));
-        let has_failed = plan.failed() > 0;
-        plan.reset();
+        let (vault, has_failed) = mount_after(&store, &ann, nth);
         let Ok(vault) = vault else { continue };
         let written = open(&vault, b"dir/file", READ_WRITE).and_then(|handle| {
             let written = write_and_sync(&vault, handle, 8192, b"his");
@@ -384,12 +395,7 @@ fn a_new_file_at_the_path_of_a_half_replayed_one_is_free() {
     let mut kept = 0;
     for nth in 1.. {
         let store = left.snapshot();
-        let (calls, when) = (Calls::Of(Call::Write), When::From(nth));
-        let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
-        let wrapped = FaultStore::wrap(store.root(), plan.clone());
-        let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared));
-        let has_failed = plan.failed() > 0;
-        plan.reset();
+        let (vault, has_failed) = mount_after(&store, &ann, nth);
         let Ok(vault) = vault else { continue };
         let handle = open(&vault, b"file", OpenFlags { truncate: true, ..READ_WRITE });
         vault.release(handle.unwrap_or_else(|error| panic!("{nth}: {error}"))).unwrap();
@@ -429,12 +435,7 @@ fn files_that_are_renamed_and_cannot_be_written_are_completed() {
     let mut failures = 0;
     for nth in 1.. {
         let store = left.snapshot();
-        let (calls, when) = (Calls::Of(Call::Write), When::From(nth));
-        let plan = FaultPlan::failing(Fault { calls, when, errno: libc::EIO, short: false });
-        let wrapped = FaultStore::wrap(store.root(), plan.clone());
-        let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared));
-        let has_failed = plan.failed() > 0;
-        plan.reset();
+        let (vault, has_failed) = mount_after(&store, &ann, nth);
         if let Ok(vault) = vault {
             failures += u32::from(has_failed);
             let _ = vault.close();
@@ -449,4 +450,22 @@ fn files_that_are_renamed_and_cannot_be_written_are_completed() {
         }
     }
     assert!(failures > 0);
+}
+
+/// A mount that has records to apply fails if another daemon keeps the lease and shows that it is alive.
+#[test]
+fn a_mount_with_records_waits_ten_seconds_for_the_lease() {
+    let (store, ann, _) = with_left_record(&[]);
+    let lease = store.root().open_file(b"+lease", Access::ReadWrite).unwrap();
+    let all = Span { first: 0, last: Span::END };
+    assert!(lease.try_lock_span(Some(Lock::Exclusive), all).unwrap());
+    let plan = FaultPlan::new();
+    let shown = lease.clone();
+    plan.before(Call::Lock, move || shown.set_times(SetTime::Omit, SetTime::Now).unwrap());
+    let wrapped = FaultStore::wrap(store.root(), plan);
+    let error = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared)).err().unwrap();
+    assert_eq!(error.errno(), libc::EBUSY);
+    drop(lease);
+    let bytes = get(&together(&store, &ann).unwrap(), b"file").unwrap();
+    assert!(bytes[..4096] == [1; 4096]);
 }

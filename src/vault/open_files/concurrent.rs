@@ -55,7 +55,7 @@ const READ_AT_ONCE: u64 = 4 << 20;
 
 /// Maximum number of reads of a file under the lease. One is enough, unless somebody without the lease
 /// changes the journals.
-const READS_MAX: usize = 3;
+const LEASED_READS_MAX: usize = 3;
 
 /// A file that has to be read as a whole.
 pub(crate) struct Unread {
@@ -196,7 +196,9 @@ impl Core {
                 Remains::Unknown(round, at) if may_wait && state.size > READ_AT_ONCE => {
                     return Ok(Some(Unread { header, seen: (round, at) }));
                 }
-                Remains::Unknown(..) if reads == READS_MAX => return Err(Fault::Os(libc::EBUSY)),
+                Remains::Unknown(..) if reads == LEASED_READS_MAX => {
+                    return Err(Fault::Os(libc::EBUSY));
+                }
                 Remains::Unknown(round, at) => {
                     self.read_unread(open, &Unread { header, seen: (round, at) })?;
                     reads += 1;

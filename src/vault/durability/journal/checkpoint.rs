@@ -139,10 +139,15 @@ impl Journal {
                 kept.push(broken);
                 continue;
             }
-            let mended =
-                mended.and_then(|refused| if refused { self.put_aside(&records) } else { Ok(()) });
+            let mended = match mended {
+                Ok(true) => self.put_aside(&records).map(|()| true),
+                other => other,
+            };
             match mended {
-                Ok(()) => tracing::info!("a file that could not be written earlier is up to date"),
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::info!("a file that could not be written earlier is up to date");
+                }
                 Err(fault) => {
                     tracing::error!(
                         errno = fault.errno(),

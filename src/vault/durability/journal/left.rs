@@ -8,7 +8,8 @@
 //!   may go on with its commit as long as it has the guard of its file.
 //! * A file is checked once as long as these journals stay the same: a daemon that ends in a commit
 //!   later leaves another journal, or another time of one.
-//! * What was read of a file counts for the header that it was read with.
+//! * What was read of a file counts for the header that it was read with. That it was half written
+//!   counts until its next change: a replay completes it without a new header.
 
 use std::collections::HashMap;
 
@@ -39,7 +40,7 @@ pub(super) struct Left {
 enum Checked {
     /// All of it was read, with this hash of its header, and is authentic.
     Authentic([u8; 32]),
-    /// It is not, at this time of its last change: a replay completes it without a new header.
+    /// It is not, at this time of its last change.
     HalfWritten([u8; 32], Timestamp),
     /// No part is half written, and its header is new since.
     Whole,

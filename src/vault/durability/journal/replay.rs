@@ -15,7 +15,8 @@
 //!   as a conflict copy, the records are applied to that.
 //! * Another machine may have renamed a file or a directory above it since, and a sync tool may have
 //!   done the same here; so may another daemon of the same store. So a vault that is synced, or that
-//!   several daemons have open, is searched for files that refused records match.
+//!   several daemons have open, is searched for files that refused records match, before any file is
+//!   open.
 //! * In a read-only vault the records are applied to files in memory, and no journal is touched.
 
 use std::collections::HashMap;
@@ -431,7 +432,9 @@ impl Journal {
                 }
                 Err(fault) => {
                     // One file that cannot be written does not stop the replay of the others.
-                    tracing::error!("journal {shown}: errno {}", fault.errno());
+                    if is_last {
+                        tracing::error!("journal {shown}: errno {}", fault.errno());
+                    }
                     all.refused += 1;
                     all.refused_ids.push(records[0].file_id);
                     failed.push(records);
