@@ -1,4 +1,4 @@
-//! The labelled hash that names public things: shares, manifests, slot blocks, fingerprints.
+//! The labelled hash of public data: share ids, hashes of manifests and slot blocks, fingerprints.
 //!
 //! Rule: no two uses share a label, and parts are length-prefixed, so hashes of different things
 //! never coincide.
@@ -22,8 +22,9 @@ pub fn digest(label: &Label, parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Computes the [`digest`] of one part of `len` bytes that `read` returns piece by piece, from the
-/// offset that it is passed. Returns `None` if the part ends early.
+/// Computes the [`digest`] of one part of `len` bytes. `read` is passed an offset and a buffer,
+/// fills the buffer from its start and returns the number of bytes. Returns `None` if the part ends
+/// early.
 ///
 /// # Errors
 /// Those of `read`.

@@ -12,8 +12,8 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 #[error("public key yields a shared secret of zero")]
 pub struct ZeroShared;
 
-/// The secret shared with the holder of one public key. Do not use it as a key: derive one, and bind
-/// both public keys into the derivation.
+/// The secret shared with the holder of one public key, or [`ZeroShared`]. Do not use the secret as
+/// a key: derive one, and bind both public keys into the derivation.
 pub type Shared = Result<Zeroizing<[u8; 32]>, ZeroShared>;
 
 /// An X25519 secret, long-lived or ephemeral; wiped on drop.

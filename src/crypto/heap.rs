@@ -15,7 +15,7 @@ const LIMIT: usize = 64 << 10;
 /// The system's allocator, which overwrites a block of up to 64 KiB when it is freed.
 pub struct Wiping;
 
-/// Overwrites a block of `len` bytes that is about to be freed, if it has up to `LIMIT`.
+/// Overwrites a block of `len` bytes that is about to be freed, if `len` is at most `LIMIT`.
 ///
 /// # Safety
 /// `block` is valid for writes of `len` bytes, and nothing reads them any more.
@@ -23,7 +23,7 @@ unsafe fn wipe(block: *mut u8, len: usize) {
     if len <= LIMIT {
         // SAFETY: the caller promises that the bytes can be written.
         unsafe { block.write_bytes(0, len) };
-        // As the block is used after that, it is written to.
+        // The compiler cannot omit the write, because `black_box` uses the block.
         black_box(block);
     }
 }

@@ -49,27 +49,26 @@ macro_rules! keys {
 keys! {
     /// The random key of a share in one epoch, from which all the others of that epoch are derived.
     FolderKey;
-    /// Encrypts names (as an HCTR2-AES-256 key) and hashes long ones.
+    /// Encrypts names (as an HCTR2-AES-256 key); hashes places and the names of rename evidence.
     NamesKey;
     /// File keys are derived from it.
     ContentKey;
     /// Seals file headers.
     HeaderKey;
-    /// Seals symlink targets, xattrs, junctions and rename evidence.
+    /// Seals symlink targets, xattrs, junctions and rename evidence. The keys of member lists are
+    /// derived from it.
     RecordsKey;
-    /// Encrypts the folder key of the previous epoch, so a holder of this epoch can read older
-    /// data.
+    /// Seals earlier folder keys, so a member who has the key of this epoch can read older data.
     HistoryKey;
-    /// Derives directory ids. It comes from the first epoch of a share and never changes.
+    /// Derives the tags of directories. It comes from the first epoch of a share and never changes.
     DirectoryKey;
     /// Key of one file in one epoch; sub-keys of its chunks come from it.
     FileKey;
-    /// Seals journal records of one mounting identity.
+    /// Seals the journal records of one identity in one share.
     JournalKey;
     /// The secret of an identity, from which its signing and exchange keys are derived.
     IdentitySeed;
-    /// A key-encryption key: of a slot of an identity (passphrase, recovery code, key file) or of a
-    /// roster.
+    /// Key of a slot: seals the seed in an identity file, or the folder key in a slot block.
     SlotKey;
 }
 

@@ -5,8 +5,7 @@
 //! prefix of another, and an input that begins with a label can be parsed in one way only. A label
 //! never changes its meaning; a new purpose gets a new label.
 
-/// A label: the first bytes of the `info` of a derivation, or of what is hashed, MACed, signed or
-/// bound as associated data.
+/// A label: it enters a derivation, hash, MAC, signature or associated data, and names its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(&'static [u8]);
 
@@ -38,11 +37,11 @@ labels! {
     HEADERS = "headers";
     /// Key that seals records: symlink targets, xattrs, junctions, rename evidence.
     RECORDS = "records";
-    /// Key that encrypts the folder key of the epoch before.
+    /// Key that seals earlier folder keys; also part of their associated data.
     HISTORY = "history";
     /// What a manifest shows of a folder key, to prove that a slot held the right one.
     COMMITMENT = "commitment";
-    /// Key that seals the member list of a slot block.
+    /// Key that seals the member list of a slot block, from the records key.
     MEMBERS = "members";
 
     // From the folder key of the first epoch, for all epochs.
@@ -131,7 +130,7 @@ labels! {
     SYMLINK_SIGNATURE = "symlink signature";
     /// Signature of a record of rename evidence.
     MOVED_SIGNATURE = "moved signature";
-    /// Signature of a junction: the share whose root is a directory of its parent share.
+    /// Signature of a junction.
     JUNCTION_SIGNATURE = "junction signature";
     /// Leaf of an inventory's tree.
     INVENTORY_PAGE = "inventory page";

@@ -12,7 +12,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 pub struct Plain(Vec<u8>);
 
 impl Plain {
-    /// Takes `bytes`, which are overwritten with the rest of their allocation.
+    /// Takes `bytes`; their whole allocation is overwritten on drop.
     pub fn new(bytes: Vec<u8>) -> Self {
         Plain(bytes)
     }
@@ -22,7 +22,7 @@ impl Plain {
 fn overwrite(bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.resize(bytes.capacity(), 0);
-    // As the bytes are used after that, they are written.
+    // The compiler cannot omit the write, because `black_box` uses the bytes.
     black_box(&mut **bytes);
 }
 

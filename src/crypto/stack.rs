@@ -1,13 +1,13 @@
 //! Dead copies of keys on the stack. Compilers copy values that are moved, and ciphers spill round
 //! keys; no `drop` reaches these copies.
 //!
-//! Rule: each thread that computes with a key overwrites its stack when it ends. The primitives
-//! see to that, so no thread can be forgotten.
+//! Rule: each thread that computes with a key overwrites its stack when it ends. The types of keys
+//! and most ciphers call `wipe_at_end`.
 
 use std::hint::black_box;
 
 /// Bytes of the stack that are overwritten at the end: several times what the deepest calls with
-/// keys take, and an eighth of a thread's stack.
+/// keys take, and an eighth of the default stack of a thread.
 pub const DEPTH: usize = 256 << 10;
 
 /// Overwrites the stack when it is dropped.
@@ -25,13 +25,14 @@ thread_local! {
 
 /// Has this thread overwrite its stack when it ends.
 pub(super) fn wipe_at_end() {
-    // While the thread ends, it is about to happen anyway.
+    // This fails only once the thread is ending and `Wipes` is being dropped.
     let _ = AT_END.try_with(|_| ());
 }
 
-/// Overwrites `LEN` bytes of the stack below the caller: what calls that have returned left there.
+/// Overwrites `LEN` bytes of the stack below the caller, where calls that have returned left
+/// values.
 #[inline(never)]
 pub fn wipe<const LEN: usize>() {
-    // As its address is used, it is written to.
+    // The compiler cannot omit the array, because `black_box` uses its address.
     black_box(&mut [0u8; LEN]);
 }

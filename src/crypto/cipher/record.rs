@@ -1,8 +1,9 @@
-//! Records: data that is sealed once and as a whole (identities, rosters, journal records, sidecars
-//! of names, symlink targets, xattrs), with random 24-byte nonces. XAES-256-GCM (C2SP) or
-//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha).
+//! Records: data that is sealed as a whole, such as file headers, journal records, member lists and
+//! symlink targets. XAES-256-GCM (C2SP) or XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha), with
+//! nonces of 24 bytes.
 //!
-//! A sealed record is `nonce(24) ‖ ciphertext ‖ tag(16)`.
+//! [`RecordCipher::seal_record`] draws a random nonce. Its result is
+//! `nonce(24) ‖ ciphertext ‖ tag(16)`.
 
 use super::aead::{Active, Aead, NONCE_LEN as GCM_NONCE_LEN, TAG_LEN};
 use super::xaes::{SALT_LEN, Xaes};

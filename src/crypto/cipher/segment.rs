@@ -1,7 +1,7 @@
-//! Segments of a chunk: AES-256-GCM or ChaCha20-Poly1305 with 12-byte nonces, under a sub-key that
-//! is fresh for the chunk.
+//! Segments of a chunk: AES-256-GCM or ChaCha20-Poly1305 with 12-byte nonces, under the sub-key of
+//! the chunk's salt.
 //!
-//! Nothing is sealed under a file key directly; only [`ChunkKeys::derive`] reads it.
+//! Nothing is sealed under a file key directly; [`ChunkKeys`] derives sub-keys from it.
 
 use super::aead::{Active, Aead, NONCE_LEN, TAG_LEN};
 use super::xaes::{SALT_LEN as XAES_SALT_LEN, Xaes};
@@ -28,7 +28,8 @@ impl ChunkKeys {
     #[must_use]
     pub fn new(suite: Suite, key: &FileKey) -> Self {
         let keys = ChunkKeys::expanded(suite, key);
-        // The expanded key was moved. Its dead copy would get into the padding of other values.
+        // The move of the expanded key left a copy on the stack, which would get into the padding
+        // of other values.
         stack::wipe::<{ 8 << 10 }>();
         keys
     }

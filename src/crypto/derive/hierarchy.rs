@@ -23,7 +23,7 @@ pub struct EpochKeys {
     pub headers: HeaderKey,
     /// For records.
     pub records: RecordsKey,
-    /// For the folder key of the previous epoch.
+    /// For earlier folder keys.
     pub history: HistoryKey,
     /// Public commitment to the folder key: it reveals nothing about the key, and no other key has
     /// the same commitment.
@@ -104,7 +104,7 @@ pub fn place_hash(names: &NamesKey, directory: &Tag, name: &[u8]) -> [u8; 32] {
     *expand(names.expose(), &labels::PLACE, &[directory, name])
 }
 
-/// Returns the value under which the evidence of renames to the directory with the tag `to` is
+/// Returns the name under which the evidence of renames to the directory with the tag `to` is
 /// found.
 #[must_use]
 pub fn moved_place(names: &NamesKey, to: &Tag) -> [u8; 32] {

@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::{Zeroize, Zeroizing};
 
-/// More than 255 · 32 bytes were asked of one expansion.
+/// More than 255 · 32 bytes were requested from one expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more output than one expansion can produce")]
 pub struct TooMuchOutput;

@@ -95,7 +95,7 @@ pub fn stretch(
         return Err(PasswordError::Salt(salt.len()));
     }
     let cost = Params::new(params.memory_kib, params.passes, params.lanes, Some(32))
-        .expect("these bounds lie within those of Argon2");
+        .expect("these bounds are within those of Argon2");
     let mut key = Zeroizing::new([0; 32]);
     Argon2::new(Algorithm::Argon2id, Version::V0x13, cost)
         .hash_password_into(passphrase, salt, &mut *key)

@@ -13,8 +13,8 @@
 //!
 //! It is deterministic and authenticates nothing: equal inputs under equal tweaks have equal
 //! outputs. To detect tampering, put redundancy into the input. [`Hctr2::new`] computes everything
-//! that depends on the key alone, and [`Hctr2::tweak`] everything that depends on the tweak (a
-//! directory's id), so the cost of a name depends on its own bytes only.
+//! that depends on the key alone, and [`Hctr2::tweak`] everything that depends on the tweak, so the
+//! cost of a name depends on its own bytes only.
 //!
 //! There are two implementations, which the vectors and the fuzzer compare: `portable`, and `wide`
 //! for x86-64 processors with VAES, VPCLMULQDQ and AVX-512. `wide` is used on every processor that
@@ -67,21 +67,23 @@ impl Path {
 /// The hash of a tweak under one key, to be used with an [`Hctr2`] of that key and no other.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Tweak {
-    /// The accumulator where whole blocks follow.
+    /// The accumulator if only whole blocks follow.
     whole: u128,
-    /// The accumulator where the last block is a partial one.
+    /// The accumulator if the last block that follows is partial.
     partial: u128,
 }
 
 impl Tweak {
-    /// The accumulator for `len` bytes behind the first block, and whether a byte 1 follows them.
+    /// Returns the accumulator for `len` bytes behind the first block, and whether a byte 1 follows
+    /// them.
     #[cfg(target_arch = "x86_64")]
     fn start(&self, len: usize) -> (u128, bool) {
         if len.is_multiple_of(16) { (self.whole, false) } else { (self.partial, true) }
     }
 }
 
-/// What is hashed before a tweak: where whole blocks follow, and where the last one is partial.
+/// Returns the blocks that are hashed before a tweak: one for inputs of whole blocks, and one for
+/// inputs whose last block is partial.
 fn tweak_length_blocks(tweak: &[u8]) -> [u128; 2] {
     let twice_bits = 16 * tweak.len() as u128;
     [twice_bits + 2, twice_bits + 3]
@@ -100,7 +102,7 @@ impl Hctr2 {
         Self::by(Path::Portable(Box::new(Portable::new(key))))
     }
 
-    /// Expands `key` for the wide path; `None` where the processor lacks something for it.
+    /// Expands `key` for the wide path; `None` if the processor lacks a feature that it needs.
     #[must_use]
     pub fn wide(key: &NamesKey) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -194,7 +196,7 @@ mod tests {
         (0..len).map(|i| (i * 31 + len) as u8).collect()
     }
 
-    /// The paths that this processor has.
+    /// Returns a cipher for each path that this processor has.
     fn paths(key: [u8; 32]) -> Vec<Hctr2> {
         let key = NamesKey::from_bytes(key);
         [Some(Hctr2::portable(&key)), Hctr2::wide(&key)].into_iter().flatten().collect()

@@ -1,6 +1,6 @@
 //! POLYVAL (RFC 8452) that can continue from an earlier accumulator, as HCTR2 needs it.
 //!
-//! POLYVAL is linear: to continue from an accumulator, it is added to the next block.
+//! POLYVAL is linear: a hash continues from an accumulator when that is added to the next block.
 
 use polyval::universal_hash::UniversalHash;
 use polyval::{Block, Polyval};

@@ -7,7 +7,7 @@ use super::{Direction, TooShort, Tweak, tweak_length_blocks};
 use crate::crypto::keys::NamesKey;
 use zeroize::Zeroize;
 
-/// Names whose first blocks go through AES together.
+/// Number of names whose first blocks go through AES together.
 const GROUP: usize = 32;
 
 /// AES schedule, POLYVAL powers, and the mask L.
@@ -40,7 +40,7 @@ impl Portable {
         Tweak { whole, partial }
     }
 
-    /// H(T, X).
+    /// Computes H(T, X).
     fn hash(&self, tweak: &Tweak, rest: &[u8]) -> u128 {
         if rest.len().is_multiple_of(16) {
             self.poly.hash(tweak.whole, rest, None)

@@ -21,7 +21,7 @@ use crate::crypto::keys::NamesKey;
 
 /// Length of a vector in bytes.
 const VECTOR: usize = 64;
-/// Vectors that are processed at a time: two for each of the registers that an AES unit keeps busy.
+/// Vectors that are processed at a time: enough to keep the AES units busy.
 const STRIDE: usize = 8;
 /// Stored powers of h: as many as blocks are processed at a time.
 const POWERS: usize = 4 * STRIDE;
@@ -58,7 +58,7 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    /// Expands `key`, if the processor has the features.
+    /// Expands `key`; `None` if the processor lacks a feature.
     pub fn new(key: &NamesKey) -> Option<Box<Self>> {
         if !available() {
             return None;
@@ -173,7 +173,7 @@ impl Wide {
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn tweak_inner(&self, tweak: &[u8]) -> Tweak {
         if let Ok(tweak) = <&[u8; 32]>::try_from(tweak) {
-            // A directory's id, the usual case: one vector, in which the length comes first.
+            // With its length block in front, such a tweak fits into one vector.
             let vector =
                 _mm512_maskz_expand_epi64(0b0011_1100, _mm512_zextsi256_si512(load_half(tweak)));
             let [length, _] = tweak_length_blocks(tweak);
@@ -187,7 +187,7 @@ impl Wide {
         Tweak { whole, partial }
     }
 
-    /// AES of one block.
+    /// Encrypts or decrypts one block.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn block(&self, input: __m128i, direction: Direction) -> __m128i {
@@ -209,7 +209,7 @@ impl Wide {
         }
     }
 
-    /// AES of 4 N blocks, round by round, so that N vectors are in flight at a time.
+    /// Encrypts or decrypts 4 N blocks, round by round, so that N vectors are in flight at a time.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn blocks<const N: usize>(
@@ -237,7 +237,7 @@ impl Wide {
         }
     }
 
-    /// XCTR key stream of N vectors, the first of which begins with block `first` (counted from 0).
+    /// Returns N vectors of XCTR key stream; the first begins with block `first` (counted from 0).
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn stream<const N: usize>(&self, nonce: __m128i, first: usize) -> [__m512i; N] {
@@ -246,8 +246,8 @@ impl Wide {
         self.blocks(counters.map(|c| _mm512_xor_si512(c, nonce)), Direction::Encrypt)
     }
 
-    /// POLYVAL of the first `count` blocks of N vectors, continuing from `start`. The bytes after
-    /// them must be zero.
+    /// Computes POLYVAL of the first `count` blocks of N vectors, continuing from `start`. The
+    /// bytes after them must be zero.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn hash<const N: usize>(
@@ -265,8 +265,8 @@ impl Wide {
         sum.reduce()
     }
 
-    /// POLYVAL of `bytes`, with the byte 1 after them if `marked`, padded with zeros, continuing
-    /// from `start`. Marked bytes end within a block.
+    /// Computes POLYVAL of `bytes`, with the byte 1 after them if `marked`, padded with zeros,
+    /// continuing from `start`. Marked bytes must end within a block.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn hash_bytes(&self, start: __m128i, bytes: &[u8], marked: bool) -> __m128i {
@@ -303,7 +303,8 @@ impl Wide {
         *head = number(_mm_xor_si128(after, hash)).to_le_bytes();
     }
 
-    /// A name whose rest fills N vectors, the last one perhaps in part. Nothing is loaded twice.
+    /// Processes a name whose rest takes N vectors, the last one perhaps in part. Nothing is loaded
+    /// twice.
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn one_short<const N: usize>(
         &self,
@@ -315,7 +316,7 @@ impl Wide {
         let (start, marked) = tweak.start(rest.len());
         let (start, count) = (block(start), rest.len().div_ceil(16));
         let (vectors, tail) = rest.as_chunks_mut::<VECTOR>();
-        // Where the last vector is full, it is the tail too.
+        // If the last vector is full, it is the tail.
         let (vectors, tail) = if tail.is_empty() {
             let (last, vectors) = vectors.split_last_mut().expect("at least one vector");
             (vectors, last.as_mut_slice())
@@ -370,8 +371,8 @@ impl Wide {
         *head = number(_mm_xor_si128(after, hash)).to_le_bytes();
     }
 
-    /// At most [`GROUP`] names of at most [`SHORT`] vectors behind the first block: each step for
-    /// all of them before the next, so that no unit waits for the result of one name.
+    /// Processes at most [`GROUP`] names of at most [`SHORT`] vectors behind the first block. Each
+    /// step is done for all of them before the next, so that no unit waits for a single name.
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn group(
         &self,
@@ -448,7 +449,7 @@ struct Product {
 }
 
 impl Product {
-    #[allow(non_snake_case, reason = "a constant, but for the features that its making asks for")]
+    #[allow(non_snake_case, reason = "a constant, except that creating it needs a feature")]
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn ZERO() -> Self {
@@ -475,7 +476,7 @@ impl Product {
         self.middle = _mm512_ternarylogic_epi64::<0x96>(self.middle, cross.0, cross.1);
     }
 
-    /// The sum of the four lanes, divided by x^128, modulo the polynomial of POLYVAL.
+    /// Returns the sum of the four lanes, divided by x^128, modulo the polynomial of POLYVAL.
     #[inline]
     #[target_feature(enable = "aes,pclmulqdq,avx512f,avx512bw,avx512vl,vaes,vpclmulqdq")]
     fn reduce(self) -> __m128i {
@@ -497,7 +498,7 @@ impl Product {
     }
 }
 
-/// The sum of the four lanes.
+/// Returns the sum of the four lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 fn lanes(vector: __m512i) -> __m128i {
@@ -506,7 +507,7 @@ fn lanes(vector: __m512i) -> __m128i {
     _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half))
 }
 
-/// Each 32-bit word with the sum of those below it, as the key schedule of AES has it.
+/// Adds to each 32-bit word those below it, as the key schedule of AES does.
 #[inline]
 #[target_feature(enable = "sse2")]
 fn spread(key: __m128i) -> __m128i {
@@ -514,7 +515,7 @@ fn spread(key: __m128i) -> __m128i {
     _mm_xor_si128(key, _mm_slli_si128::<8>(key))
 }
 
-/// XCTR's counters of four blocks from number `first` (which the cipher counts from 1).
+/// Returns XCTR's counters of four blocks from block `first`, counted from 0; XCTR counts from 1.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn counter(first: usize) -> __m512i {
@@ -522,7 +523,7 @@ fn counter(first: usize) -> __m512i {
     _mm512_set_epi64(0, first + 4, 0, first + 3, 0, first + 2, 0, first + 1)
 }
 
-/// The byte 1 behind the first `len` bytes of a vector, if `marked`; there is room for it.
+/// Sets the byte behind the first `len` bytes of a vector to 1 if `marked`; `len` is then below 64.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn mark(vector: __m512i, len: usize, marked: bool) -> __m512i {
@@ -530,7 +531,7 @@ fn mark(vector: __m512i, len: usize, marked: bool) -> __m512i {
     _mm512_mask_mov_epi8(vector, place, _mm512_set1_epi8(1))
 }
 
-/// The mask of the first `len` bytes of a vector, 64 at most.
+/// Returns the mask of the first `len` bytes of a vector, 64 at most.
 #[inline]
 fn first(len: usize) -> u64 {
     if len >= VECTOR { u64::MAX } else { (1 << len) - 1 }
@@ -582,7 +583,7 @@ fn store(bytes: &mut [u8; VECTOR], vector: __m512i) {
     unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
 }
 
-/// At most 64 bytes, and zeros behind them.
+/// Loads at most 64 bytes, with zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_some(bytes: &[u8]) -> __m512i {
@@ -590,7 +591,7 @@ fn load_some(bytes: &[u8]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
 }
 
-/// As many bytes of the vector as `bytes` takes, at most 64.
+/// Stores as many bytes of the vector as `bytes` has, at most 64.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn store_some(bytes: &mut [u8], vector: __m512i) {
@@ -598,7 +599,7 @@ fn store_some(bytes: &mut [u8], vector: __m512i) {
     unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), first(bytes.len()), vector) }
 }
 
-/// The first four of `powers`.
+/// Loads the first four of `powers`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load_powers(powers: &[u128]) -> __m512i {

@@ -23,7 +23,7 @@ impl Xctr {
         Xctr(Aes256::new(key.into()))
     }
 
-    /// AES of one block, blocks being little-endian numbers.
+    /// Encrypts one block. Blocks are little-endian numbers.
     #[must_use]
     pub fn encrypt_block(&self, block: u128) -> u128 {
         let mut block = aes::Block::from(block.to_le_bytes());
@@ -31,7 +31,7 @@ impl Xctr {
         u128::from_le_bytes(block.0)
     }
 
-    /// The inverse of [`Xctr::encrypt_block`].
+    /// Inverts [`Xctr::encrypt_block`].
     #[must_use]
     pub fn decrypt_block(&self, block: u128) -> u128 {
         let mut block = aes::Block::from(block.to_le_bytes());
@@ -55,7 +55,7 @@ impl Xctr {
         }
     }
 
-    /// AES of many blocks, which is faster than one by one.
+    /// Encrypts or decrypts many blocks, faster than one by one.
     pub(super) fn blocks(&self, blocks: &mut [aes::Block], direction: Direction) {
         match direction {
             Direction::Encrypt => self.0.encrypt_blocks(blocks),
@@ -64,7 +64,7 @@ impl Xctr {
     }
 }
 
-/// Which way a permutation is taken.
+/// The direction of a permutation.
 #[derive(Clone, Copy)]
 pub(super) enum Direction {
     /// Plain to cipher.

@@ -1,17 +1,17 @@
 //! [`Aead`] on the libraries that provide it: `ring`, and `aws-lc-rs`, which has the same interface.
 //!
-//! Neither documents what it leaves in the buffer of data that is not authentic: it may be plaintext.
-//! `aws-lc-rs` wipes every key when it frees it. `ring` does not wipe an expanded key; long-lived keys
-//! are therefore kept in the types of [`crate::crypto::keys`], and expanded only while a chunk or a
-//! record is processed.
+//! Neither documents what it leaves in the buffer if the data is not authentic: it may be
+//! plaintext. `aws-lc-rs` wipes every key when it frees it. `ring` does not wipe an expanded key.
+//! Only sub-keys of chunks and records are expanded here; the keys that they come from are in types
+//! that are wiped.
 
 use zeroize::Zeroize;
 
 use super::{Aead, NONCE_LEN, TAG_LEN};
 use crate::crypto::suite::{Suite, Unauthentic};
 
-/// Implements [`Aead`] on a library. `$open` opens with a key, a nonce, the additional data, a tag and
-/// the buffer.
+/// Implements [`Aead`] on a library. `$open` opens the buffer with a key, a nonce, the associated
+/// data and a tag, and returns whether the data is authentic.
 macro_rules! provider {
     ($name:ident, $library:ident, $open:expr) => {
         #[doc = concat!("[`Aead`] on `", stringify!($library), "`.")]
