@@ -1,4 +1,4 @@
-//! A bounded little-endian reader and writer: the only way in which this room parses bytes.
+//! A bounded little-endian reader and writer, with which the modules of `format` parse and build.
 //!
 //! Rules: no read goes past the end, no length is used before it has been compared with the bytes
 //! that are left, and a parser ends with [`Reader::finish`], so bytes that it did not read are an
@@ -61,8 +61,8 @@ impl<'a> Reader<'a> {
 
     read_integer! { u16 u32 u64 }
 
-    /// Requires the next bytes to be `magic`. A structure shorter than its magic also fails with
-    /// `Magic`, unless its bytes are a true prefix of the magic.
+    /// Requires the next bytes to be `magic`. A structure shorter than its magic fails with
+    /// `Truncated` if the magic begins with its bytes, otherwise with `Magic`.
     pub fn magic(&mut self, magic: &[u8]) -> Result<(), FormatError> {
         let there = &self.rest[..self.rest.len().min(magic.len())];
         if there != &magic[..there.len()] {
@@ -134,7 +134,7 @@ impl Writer {
 
     write_integer! { u8 u16 u32 u64 }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn len(&self) -> usize {
         self.out.len()
     }

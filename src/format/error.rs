@@ -19,7 +19,8 @@ pub enum FormatErrorKind {
     Version(u16),
     /// A cipher suite that this program does not know.
     Suite(u8),
-    /// A flag bit that this program does not know, or a combination that is not allowed.
+    /// An unknown flag, kind or role, flags that are not allowed together, or a reserved byte that
+    /// is not zero.
     Flags(u32),
     /// A number or length outside its allowed range.
     Range,

@@ -91,7 +91,7 @@ pub enum SlotKind {
     RecoveryCode,
     /// The content of a key file.
     KeyFile,
-    /// An age identity: a native key, an SSH key, or one behind a plugin.
+    /// The secret in an age file, whose recipients are native keys, SSH keys or keys of plugins.
     Age,
 }
 
@@ -154,7 +154,7 @@ impl SlotRecord {
     }
 
     /// Returns the associated data of this slot: the label of slots; magic, version, suite and
-    /// public half of the file; id, kind, parameters, salt, time, label and age file of the slot.
+    /// public half of the file; and everything of the slot except the sealed seed.
     /// The number of slots is not included, so adding one leaves the others valid.
     pub fn associated_data(&self, suite: Suite, public: &PublicIdentity) -> Vec<u8> {
         let mut w = Writer::with_capacity(HEADER_LEN + SLOT_LEN + MAX_LABEL + self.age_file.len());

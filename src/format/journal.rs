@@ -4,7 +4,7 @@
 //! Rules that hold here
 //! * A record is a set of byte patches for one ciphertext file. Applying it again changes nothing.
 //! * It contains the file's path and id, and the hashes of the header before and after it. It
-//!   applies only to a file with that id and one of these headers.
+//!   applies only to a file that has one of these headers, or one that was torn by this record.
 //! * It begins with its kind. A reader refuses an unknown kind and leaves the journal unchanged: an
 //!   authentic record does not mark the end of the journal.
 //! * It is sealed under the journal key of the mounting identity, bound to journal, generation and
@@ -141,7 +141,7 @@ fn aad(head: &JournalHead, generation: u64, sequence: u64) -> [u8; 68] {
 }
 
 impl JournalRecord<'_> {
-    /// Returns an upper bound of the bytes that the record takes in the journal.
+    /// Returns the number of bytes that the record takes in the journal.
     pub fn encoded_len(&self) -> usize {
         let body = 1
             + 2
@@ -228,8 +228,8 @@ impl JournalRecord<'_> {
     }
 }
 
-/// Parses generation, sequence number and length of the sealed part from the [`RECORD_HEAD`] bytes
-/// before it; `None` if they are not such a head.
+/// Parses generation, sequence number and length of the sealed part from the bytes before it;
+/// `None` if they are not the head of a record.
 pub fn record_head(bytes: &[u8; RECORD_HEAD]) -> Option<(u64, u64, usize)> {
     let mut r = Reader::named(WHAT_RECORD, bytes);
     r.magic(RECORD_MAGIC).ok()?;

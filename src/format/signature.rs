@@ -1,5 +1,4 @@
-//! The authorship of sealed data in a signed share: author, signer and signature, sealed together
-//! with the data.
+//! The authorship of signed data: author, signer and signature, sealed together with the data.
 //!
 //! Rules: the contents are the *author's*. The *signer* sealed them: the author, or a member who
 //! resealed them for the author. The signature is the signer's, over a labelled message that names
@@ -13,8 +12,8 @@ use crate::crypto::{Label, verify};
 /// Length of author, signer and signature.
 pub const TRAILER_LEN: usize = 32 + 32 + 64;
 
-/// Author and signer, by public signing keys. It is made by verification or by the signer;
-/// otherwise it is the content of a [`Claim`].
+/// Author and signer, by public signing keys. Except inside a [`Claim`], it comes from verification
+/// or from the signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authorship {
     /// The author of the contents.
@@ -33,7 +32,7 @@ pub struct Sign<'a> {
 }
 
 impl Sign<'_> {
-    /// Returns the [`TRAILER_LEN`] bytes.
+    /// Signs `message` under `label` and returns the trailer.
     pub fn trailer(&self, label: &Label, message: &[u8]) -> [u8; TRAILER_LEN] {
         let mut bytes = [0; TRAILER_LEN];
         bytes[..32].copy_from_slice(&self.by.author);
@@ -48,14 +47,13 @@ impl Sign<'_> {
 pub struct Claim {
     what: &'static str,
     by: Authorship,
-    /// With its label.
+    /// The signed message, behind its label.
     message: Vec<u8>,
     signature: [u8; 64],
 }
 
 impl Claim {
-    /// Parses a trailer whose signature is to be over the message that `message` returns for its
-    /// author.
+    /// Parses a trailer that claims to sign the message that `message` returns for its author.
     ///
     /// # Errors
     /// The trailer has another length.
@@ -96,7 +94,7 @@ impl Claim {
         hash.finalize().into()
     }
 
-    /// Returns the claimed authorship, for a caller that already knows that it is valid.
+    /// Returns the claimed authorship, which is not verified.
     #[must_use]
     pub fn said(&self) -> &Authorship {
         &self.by

@@ -1,6 +1,6 @@
-//! A junction (`+junction-<43 characters>`): names the share whose root is a directory of its
-//! parent share. It is a sealed record of the parent, always signed, and bound to the directory's
-//! tag and the hash of the place.
+//! A junction (`+junction-<43 letters>`): names the share whose root is at a place in its parent
+//! share. It is a sealed record of the parent, always signed, and bound to the hash of the place
+//! and to the tag of the directory that contains it.
 //!
 //! Rule: the sealed part contains the name too, so a junction whose directory entry was lost still
 //! identifies its share's place.
@@ -24,8 +24,8 @@ pub struct Junction {
     pub share: [u8; 32],
     /// The share keeps its parent's admins out.
     pub isolated: bool,
-    /// The share is being made from a folder: until the folder contains a share descriptor, it is
-    /// an ordinary folder of the parent.
+    /// The share is being made of a directory: until the directory contains a share descriptor, it
+    /// is an ordinary directory of the parent.
     pub coming: bool,
     /// Plain name of the directory.
     pub name: Vec<u8>,
@@ -72,7 +72,7 @@ pub fn file_name(hash: &[u8; 32]) -> Vec<u8> {
     [PREFIX, &text::encode(hash)].concat()
 }
 
-/// Returns the hash in the name of such a control file.
+/// Returns the hash in the name of a junction's control file; `None` if `file` is no such name.
 pub fn hash_of(file: &[u8]) -> Option<[u8; 32]> {
     text::decode_hash(file.strip_prefix(PREFIX)?)
 }

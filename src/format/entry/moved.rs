@@ -16,9 +16,9 @@ pub const DIRECTORY: &[u8] = b"+moved";
 /// The contents of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// The tag of a directory before it was renamed.
+    /// The tag of a directory under its old stored name.
     pub from: Tag,
-    /// The tag of the directory at its new place.
+    /// The tag of the directory under its new stored name.
     pub to: Tag,
 }
 

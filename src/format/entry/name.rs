@@ -113,7 +113,7 @@ pub fn parse(stored: &[u8], longest: usize) -> Parts<'_> {
     }
 }
 
-/// Splits a stored name into its text, with a leading `=`, and the suffix.
+/// Splits a stored name into its text, with a leading `=` if there is one, and the suffix.
 fn split(stored: &[u8]) -> (&[u8], &[u8]) {
     let is_text = |(at, b): (usize, &u8)| is_letter(*b) || (at == 0 && *b == LONG);
     let end = stored.iter().enumerate().position(|part| !is_text(part));
@@ -224,8 +224,8 @@ pub fn is_control(stored: &[u8]) -> bool {
         || OF_OTHERS.iter().any(|name| stored.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// Returns whether a stored name belongs to no vault: sync tools and file managers leave such files
-/// (`.stfolder`, `.DS_Store`, `@eaDir`).
+/// Returns whether a stored name is a control file whose name does not begin with `+`: sync tools
+/// and file managers leave such files (`.stfolder`, `.DS_Store`, `@eaDir`).
 pub fn is_of_others(stored: &[u8]) -> bool {
     is_control(stored) && !stored.starts_with(b"+")
 }

@@ -5,13 +5,12 @@
 //! * Each record begins with version, suite, flags (1: signed), epoch and 16 random bytes, its id,
 //!   in the clear. These bytes, the share, the kind and the object that the record is bound to are
 //!   associated data.
-//! * Symbolic links and attributes are bound to their own id, not to a directory, so link and
-//!   rename leave them unchanged.
+//! * Symbolic links and attributes are bound to no place, so link and rename leave them unchanged.
 //! * Junctions are bound to their place. Rename evidence is bound to nothing: it is named by the
 //!   hash of its bytes. Its id and nonce are derived, not random, so that the same rename leaves
 //!   the same bytes.
-//! * The signed message of a target and that of a reference to a target are never the same: see
-//!   [`reads_as_reference`].
+//! * The signed message of a target can be the same as that of a reference. A reader refuses such a
+//!   target: see [`reads_as_reference`].
 //! * In a signed share, every record that determines a name or a destination is signed: all kinds
 //!   except attributes. A junction is signed in any share.
 
@@ -55,9 +54,9 @@ pub enum RecordKind {
     LongSymlink,
     /// Extended attributes of an inode.
     Xattrs,
-    /// The share that a directory is the root of.
+    /// The share whose root is at a place.
     Junction,
-    /// A directory that was renamed.
+    /// Rename evidence.
     Moved,
 }
 
@@ -94,7 +93,7 @@ impl RecordKind {
         }
     }
 
-    /// Returns whether a record of this kind is signed in a share that is, or is not, signed.
+    /// Returns whether a record of this kind is signed, given whether its share is.
     pub fn is_signed(self, share_is_signed: bool) -> bool {
         self == RecordKind::Junction || share_is_signed && self.label().is_some()
     }
@@ -104,7 +103,7 @@ impl RecordKind {
 pub struct RecordContext<'a> {
     /// Share id.
     pub share: &'a [u8; 32],
-    /// Suite under which new records are sealed.
+    /// Suite of the share.
     pub suite: Suite,
     /// Whether the share is signed.
     pub signed: bool,
@@ -142,8 +141,8 @@ fn message(aad: &[u8], author: &[u8; 32], plain: &[u8]) -> Vec<u8> {
     [aad, author, plain].concat()
 }
 
-/// Returns a reference to a control file: the bytes that a link or a blob of attributes holds if
-/// the record itself does not fit.
+/// Length of a reference to a control file: the bytes that a record holds in place of a target or a
+/// list of attributes that does not fit.
 pub const REFERENCE_LEN: usize = 16;
 
 /// Returns whether the message to sign for a link's target could also be parsed as the message for
@@ -161,7 +160,7 @@ pub fn reads_as_reference(kind: RecordKind, bound: &[u8], by: &Authorship, plain
 
 impl RecordContext<'_> {
     /// Seals `plain` as a record of `kind`, bound to `bound`, under an id and a nonce from `random`.
-    /// `sign` is required if [`RecordKind::is_signed`], and only then.
+    /// `sign` must be given exactly if [`RecordKind::is_signed`].
     pub fn seal(
         &self,
         kind: RecordKind,
@@ -240,8 +239,8 @@ pub fn link_record(text: &[u8]) -> Result<Vec<u8>, FormatError> {
     URL_SAFE_NO_PAD.decode(text).map_err(|_| fail)
 }
 
-/// Returns the length of the target whose link text is `len` bytes long. Only for a text that is
-/// not an overflow reference.
+/// Returns the length of the target whose link text is `len` bytes long. The text must not begin
+/// with [`OVERFLOW`].
 pub fn link_target_len(len: u64, signed: bool) -> u64 {
     (len * 3 / 4).saturating_sub((OVERHEAD + if signed { TRAILER_LEN } else { 0 }) as u64)
 }
@@ -251,7 +250,8 @@ pub fn link_target_len(len: u64, signed: bool) -> u64 {
 pub struct Xattrs(pub std::collections::BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl Xattrs {
-    /// u16 length of the name, u32 length of the value, name, value; for each.
+    /// Returns the bytes of the list: for each attribute u16 length of the name, u32 length of the
+    /// value, name, value.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         for (name, value) in &self.0 {

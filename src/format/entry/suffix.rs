@@ -1,10 +1,10 @@
 //! What sync tools append to a name, and how it is shown; and the mark of an entry that does not
-//! have its plain name alone.
+//! own its plain name.
 //!
 //! Rules that hold here
 //! * A suffix is everything behind the text of a stored name. It is in clear and not authenticated.
-//! * A suffix in one of the known forms is shown as it is; any other in parentheses, so that a
-//!   shown name can be taken apart again.
+//! * A suffix S in one of the known forms is shown as it is; any other as ` (conflict copy S)`, so
+//!   that a shown name can be taken apart again.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ const MARK: (&[u8], &[u8]) = (b" (moved ", b")");
 /// Longest name of a machine that OneDrive appends.
 const MACHINE_MAX: usize = 15;
 
-/// The known forms:
+/// Returns whether a suffix has one of the known forms:
 /// * Syncthing: `.sync-conflict-20260131-101010-ABCDEFG`;
 /// * Dropbox, Nextcloud, Seafile and others: ` (Ann's conflicted copy 2026-01-31)`;
 /// * Google Drive, iCloud and file managers: ` (2)`;
@@ -87,7 +87,7 @@ pub fn marked(name: &[u8], mark: &Mark) -> Vec<u8> {
     [name, MARK.0, hex.as_bytes(), MARK.1].concat()
 }
 
-/// Splits a name that ends with a mark.
+/// Splits a name that ends with a mark; `None` if it does not.
 pub fn split_mark(name: &[u8]) -> Option<(&[u8], Mark)> {
     let (rest, hex) = name.strip_suffix(MARK.1)?.split_last_chunk::<8>()?;
     let plain = rest.strip_suffix(MARK.0).filter(|plain| !plain.is_empty())?;

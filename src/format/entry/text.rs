@@ -8,13 +8,14 @@ use base64::alphabet::Alphabet;
 use base64::engine::GeneralPurpose;
 use base64::engine::general_purpose::NO_PAD;
 
-/// The letters of base64url, with `,` for `-` and `@` for `_`.
+/// The letters of base64, with `,` for `+` and `@` for `/`.
 const LETTERS: Alphabet =
     match Alphabet::new("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789,@") {
         Ok(letters) => letters,
         Err(_) => panic!("64 different letters"),
     };
-/// Refuses bits that no bytes have. Uses tables: the sealed bytes are public.
+/// Refuses texts whose unused last bits are not zero. Table lookups are safe: sealed bytes are
+/// public.
 const TEXT: GeneralPurpose = GeneralPurpose::new(&LETTERS, NO_PAD);
 /// Number of letters of 32 bytes, such as a hash.
 pub const HASH_LETTERS: usize = 43;
@@ -24,7 +25,7 @@ pub fn letters(len: usize) -> usize {
     (len * 4).div_ceil(3)
 }
 
-/// Which bytes are letters. A table, because listings ask for each byte of each name.
+/// Which bytes are letters. A table, because listings check each byte of each name.
 const IS_LETTER: [bool; 256] = {
     let (mut is_letter, mut at) = ([false; 256], 0);
     while at < 256 {

@@ -6,7 +6,7 @@
 //!   is sealed as one record.
 //! * In a signed share author, signer and signature are sealed before the body. The signature is
 //!   over the file's attributes (ids, size, version, author, root), not over the bytes of the
-//!   header, and is verified before anything of the header is returned. A caller of
+//!   header. [`Header::open`] verifies it before it returns anything of the header. A caller of
 //!   [`Header::unseal`] gets the header with an unverified [`Claim`], and must verify that itself.
 //! * A small file (at most one segment) is sealed *with* its header: one read opens it, one write
 //!   creates it.
@@ -45,11 +45,11 @@ pub const MAGIC: &[u8; 8] = b"kithfile";
 pub const VERSION: u16 = 1;
 /// Length of the part in the clear.
 pub const PUBLIC: usize = 96;
-/// Offset of the nonce, with which the bytes begin that differ in any two headers.
+/// Offset of the nonce. From here on, each piece of 16 bytes differs in any two headers.
 pub const NONCE_AT: usize = 60;
 /// Offset of the tag.
 pub const TAG_AT: usize = PUBLIC;
-/// Offset of the sealed part in an unsigned share.
+/// Offset of the sealed part, which is the body, in a signed share behind the trailer.
 pub const BODY_AT: usize = TAG_AT + 16;
 /// Bytes of the body.
 pub const BODY: usize = 400;
@@ -104,7 +104,7 @@ pub struct Header {
     pub root: Hash,
     /// Oldest epoch under which a chunk of the file may still be sealed.
     pub oldest_epoch: u32,
-    /// The place of the file.
+    /// The file's name at its last commit.
     pub hint: Hint,
 }
 

@@ -1,7 +1,7 @@
 //! Offsets in a ciphertext file: range arithmetic, and nothing else.
 //!
 //! Rules that hold here
-//! * Every constant is derived from the one before it; SPEC.md prints them and a test compares.
+//! * SPEC.md prints every constant, and a test compares.
 //! * Plain size and ciphertext length determine each other, so that `stat` needs no key and no
 //!   open.
 //! * Growth never moves a byte: an index block is placed directly before the first chunk that needs
@@ -40,12 +40,12 @@ pub const SIZE_MAX: u64 = 1 << 62;
 
 /// Bytes before the entries of a table: salt, epoch, seal count, reserved.
 pub const TABLE_HEAD: usize = 64;
-/// Bytes of a table entry: nonce, tag, sealed length.
+/// Bytes of a table entry in a share that is not signed: nonce, tag, sealed length.
 pub const ENTRY: usize = 12 + 16 + 2;
 /// Bytes of a table entry in a signed share: as [`ENTRY`] and the hash of the segment's ciphertext.
 pub const ENTRY_SIGNED: usize = ENTRY + HASH;
 
-/// Bytes of a file header.
+/// Bytes of a file header in a share that is not signed.
 pub const HEADER: usize = 512;
 /// Bytes of a file header in a signed share: as [`HEADER`] and author, signer, signature.
 pub const HEADER_SIGNED: usize = HEADER + 32 + 32 + 64;
@@ -66,7 +66,7 @@ impl Layout {
             .then_some(Layout { chunk_log2, signed })
     }
 
-    /// `log2` of the chunk size.
+    /// Returns `log2` of the chunk size.
     pub fn chunk_log2(&self) -> u8 {
         self.chunk_log2
     }
@@ -81,17 +81,17 @@ impl Layout {
         1 << self.chunk_log2
     }
 
-    /// Segments in a chunk.
+    /// Returns the number of segments in a chunk.
     pub fn segments(&self) -> usize {
         1 << (self.chunk_log2 - SEGMENT.trailing_zeros() as u8)
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the header in bytes.
     pub fn header(&self) -> usize {
         if self.signed { HEADER_SIGNED } else { HEADER }
     }
 
-    /// Bytes of one table entry.
+    /// Returns the length of one table entry in bytes.
     pub fn entry(&self) -> usize {
         if self.signed { ENTRY_SIGNED } else { ENTRY }
     }
@@ -113,7 +113,7 @@ impl Layout {
         self.table() + self.chunk()
     }
 
-    /// Returns the number of index blocks directly before the table of chunk `k`.
+    /// Returns the number of index blocks in the whole file before the table of chunk `k`.
     fn index_blocks_before(k: u64) -> u64 {
         let mut blocks = 0;
         let mut first = 1; // the chunk before which level l begins: 128^(l-1)
@@ -154,13 +154,13 @@ impl Layout {
         self.table_offset(first) - level as u64 * INDEX_BLOCK as u64
     }
 
-    /// Chunks of a large file of `size` bytes.
+    /// Returns the number of chunks of a large file of `size` bytes.
     pub fn chunks(&self, size: u64) -> u64 {
         size.div_ceil(self.chunk())
     }
 
-    /// Levels of index blocks above the tables of `chunks` chunks: 0 for one chunk, 1 up to 128, 2
-    /// up to 16,384.
+    /// Returns the number of levels of index blocks above the tables of `chunks` chunks: 0 for one
+    /// chunk, 1 up to 128, 2 up to 16,384.
     pub fn levels(chunks: u64) -> u8 {
         let mut levels = 0;
         let mut reach = 1u64;
@@ -196,7 +196,7 @@ impl Layout {
         if len < self.cipher_len(SMALL_MAX + 1) {
             return (len - header).min(SMALL_MAX);
         }
-        // The first `k` is the last chunk of a file without index blocks. Each round subtracts the
+        // The first estimate of the last chunk `k` ignores index blocks. Each round subtracts the
         // index blocks before chunk `k`, and reduces the error by a factor of more than 128. After
         // eight rounds the error is a few chunks, even for the largest length.
         let mut k = (len - DATA_START) / self.stride();

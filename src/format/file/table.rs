@@ -23,8 +23,7 @@ pub type Hash = [u8; HASH];
 pub const HOLE: Hash = [0; HASH];
 
 const WHAT: &str = "chunk table";
-/// Seals after which a chunk must be given a new salt (SPEC: advisory, far below what AES-GCM
-/// allows for one key).
+/// Seals after which a writer gives a chunk a new salt: far below what AES-GCM allows for one key.
 pub const SEALS_MAX: u32 = 1 << 20;
 
 /// The entry of one segment.
@@ -50,7 +49,7 @@ pub struct Table {
     pub salt: [u8; 16],
     /// Epoch of the folder key under which the chunk is sealed.
     pub epoch: u32,
-    /// Segments sealed under this salt so far (advisory).
+    /// Segments sealed under this salt so far; readers do not rely on it.
     pub seals: u32,
     /// One for each segment of the chunk.
     pub segments: Box<[Segment]>,
@@ -176,7 +175,7 @@ fn tree_hash(level: u8, block: &[u8]) -> Hash {
         piece[WORD.len()] = level;
         return *blake3::hash(&piece[..end]).as_bytes();
     }
-    // Tables of chunks of a megabyte and more.
+    // A table of more than 4096 bytes: of a chunk of 1 MiB or more, in a signed share of 512 KiB.
     let mut hasher = blake3::Hasher::new();
     hasher.update(WORD).update(&[level]).update(block);
     *hasher.finalize().as_bytes()
@@ -210,7 +209,8 @@ impl IndexBlock {
     }
 }
 
-/// AAD of a segment: share, file, chunk, segment, sealed length, epoch, suite.
+/// Returns the associated data of a segment: share, file, chunk, segment, sealed length, epoch,
+/// suite.
 pub fn segment_aad(
     share: &[u8; 32],
     file: &[u8; 32],

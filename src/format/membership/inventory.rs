@@ -1,5 +1,5 @@
-//! An inventory (`+inventory-<32 hex>`): the things that a member signed before losing the right to
-//! write, and that stay valid.
+//! An inventory (`+inventory-<32 hex>`): the objects that a member signed before losing the right
+//! to write, and that stay valid.
 //!
 //! It lists the BLAKE3 hashes of file headers and of sealed records, in ascending order without
 //! duplicates. The manifest that withdraws the right commits to the root of a tree over pages of
@@ -91,8 +91,8 @@ pub fn file_hash(bytes: &[u8]) -> [u8; 32] {
     digest(&labels::INVENTORY_HASH, &[bytes])
 }
 
-/// Computes the [`file_hash`] of a file of `len` bytes that `read` returns piece by piece; `None`
-/// if the file ends early.
+/// Computes the [`file_hash`] of a file of `len` bytes, read piece by piece as by
+/// [`digest_stream`]; `None` if the file ends early.
 ///
 /// # Errors
 /// Those of `read`.

@@ -48,8 +48,8 @@ pub const MAX_LEN: usize = FIXED_LEN
 pub struct HistoryEntry {
     /// The earlier key's epoch.
     pub epoch: u32,
-    /// The earlier key's commitment, which with the number identifies the epoch (two admins can
-    /// start the same number independently).
+    /// The earlier key's commitment. With the number it identifies the epoch: two admins can start
+    /// epochs of the same number independently.
     pub commitment: [u8; 32],
     /// The earlier folder key as a record.
     pub sealed: [u8; SEALED_KEY_LEN],
@@ -84,8 +84,8 @@ pub struct Manifest {
     pub second_parent: [u8; 32],
     /// Commitment to the epoch's folder key.
     pub commitment: [u8; 32],
-    /// Merkle root of the inventory of file headers that stay valid although their signer lost the
-    /// right to write; zero if there is none.
+    /// Merkle root of the inventory of objects that stay valid although their signer lost the right
+    /// to write; zero if there is none.
     pub inventory_root: [u8; 32],
     /// Hash of the inventory's file; zero if there is none.
     pub inventory_file: [u8; 32],
@@ -94,7 +94,7 @@ pub struct Manifest {
     /// Signing keys of the admins from this manifest on, ascending. They are not encrypted, because
     /// a manifest must be verified before any key that it leads to is used.
     pub admins: Vec<[u8; 32]>,
-    /// The slot blocks, largest first or in any order: a member has a slot in exactly one.
+    /// The slot blocks, in any order. A member has a slot in exactly one.
     pub blocks: Vec<BlockRef>,
     /// Earlier folder keys, ascending by (epoch, commitment); empty unless the manifest starts an
     /// epoch after the first.
@@ -229,7 +229,7 @@ impl Manifest {
     }
 
     /// Returns the name of the manifest's control file: `+manifest-<n>-` and 32 hexadecimal digits
-    /// of its hash. If two admins sign the same number, there are two files.
+    /// of its hash. If two admins sign manifests of one number, there are two files.
     pub fn file_name(&self) -> String {
         format!("+manifest-{}-{}", self.sequence, hex::encode(&self.hash()[..16]))
     }

@@ -28,9 +28,9 @@ const RANDOM_AT: usize = FOUNDER_AT + PUBLIC_LEN;
 /// Length of a descriptor in bytes: 112.
 pub const DESCRIPTOR_LEN: usize = RANDOM_AT + 32;
 
-/// File headers carry signatures, several members and the reader role are possible.
+/// Files carry signatures; the share can have several members.
 pub const FLAG_SIGNED: u8 = 1;
-/// A nested share that its parent's admins have no slot in.
+/// A nested share of which its parent's admins are not made members.
 pub const FLAG_ISOLATED: u8 = 2;
 
 /// Smallest chunk: 2^12 = 4 KiB.
@@ -53,7 +53,7 @@ pub struct ShareDescriptor {
     pub suite: Suite,
     /// Whether files are signed by their writers; without it there is exactly one owner.
     pub signed: bool,
-    /// Whether the parent's admins are kept out.
+    /// Whether the parent's admins are not made members.
     pub isolated: bool,
     /// Base-two logarithm of the chunk size, [`CHUNK_LOG2_MIN`]..=[`CHUNK_LOG2_MAX`].
     pub chunk_log2: u8,

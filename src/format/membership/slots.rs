@@ -28,7 +28,7 @@ pub const VERSION: u16 = 1;
 
 /// Prefix of the names of files with blocks.
 const PREFIX: &str = "+slots-";
-/// Letters of the hash in such a name.
+/// Hexadecimal digits of the root in such a name.
 const HASH_LETTERS: usize = 32;
 
 const SUITE_AT: usize = MAGIC.len() + 2;
@@ -164,13 +164,13 @@ impl SlotHeader {
         Ok(header)
     }
 
-    /// Returns the block's root, which names the block and which manifests sign.
+    /// Returns the block's root, which identifies the block in manifests and in its file name.
     pub fn root(&self) -> [u8; 32] {
         digest(&labels::SLOT_BLOCK, &[&self.encode()])
     }
 
-    /// Returns the associated data of the member list: the header up to the fields that depend on
-    /// the sealed list.
+    /// Returns the associated data of the member list: the header before the first field that
+    /// depends on the sealed list.
     pub fn associated_data(&self) -> Vec<u8> {
         self.encode()[..MEMBERS_LEN_AT].to_vec()
     }
@@ -199,8 +199,7 @@ impl SlotHeader {
     /// Reads and checks the header of the block with this root.
     ///
     /// # Errors
-    /// `Unauthentic` where the header is not the one that the root commits to; parse and read
-    /// errors.
+    /// `Unauthentic` if the header is not the one that the root commits to; parse and read errors.
     pub fn read(root: &[u8; 32], read: &mut ReadAt<'_>) -> Result<Self, BlockError> {
         let mut bytes = [0; HEADER_LEN];
         fetch(read, 0, &mut bytes)?;
@@ -215,8 +214,8 @@ impl SlotHeader {
     /// the page's path in the tree. `self` must come from [`SlotHeader::read`]. Reads under 2 KiB
     /// whatever the number of slots, in addition to the header.
     ///
-    /// A slot that is returned is proven. "None" is not: the storage host can mislead the search,
-    /// and so hide a slot.
+    /// A slot that is returned is proven. `None` proves nothing: the storage host can mislead the
+    /// search, and so hide a slot.
     ///
     /// # Errors
     /// `Unauthentic` if the page is not the one that was signed; `Order` if it is not sorted; read
@@ -266,7 +265,7 @@ impl SlotHeader {
     /// [`SlotHeader::read`].
     ///
     /// # Errors
-    /// `Unauthentic` where it is not the list that was signed; read errors.
+    /// `Unauthentic` if it is not the list that was signed; read errors.
     pub fn read_members(&self, read: &mut ReadAt<'_>) -> Result<Vec<u8>, BlockError> {
         let mut sealed = vec![0; self.members_len as usize];
         fetch(read, self.members_at(), &mut sealed)?;
