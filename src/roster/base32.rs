@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const GROUP: usize = 4;
 
-/// Writes the first `symbols` groups of five bits of `bytes`, most significant first; bits that are
-/// missing at the end are zero.
+/// Returns the symbols of the first `symbols` groups of five bits of `bytes`, most significant
+/// first. Bits that are missing at the end are zero.
 pub fn encode(bytes: &[u8], symbols: usize) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(symbols + symbols / GROUP));
     for i in 0..symbols {

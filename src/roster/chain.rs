@@ -1,5 +1,5 @@
-//! The chain of manifests: when it is valid, which of several heads counts, and the pin of the last
-//! head that was seen.
+//! The chain of manifests: when it is valid, which heads count, and the pin of the highest head
+//! that was seen.
 //!
 //! A manifest is valid after another one if all of this holds:
 //!
@@ -29,11 +29,11 @@ use crate::format::share::ShareDescriptor;
 
 /// Most manifests of a roster.
 pub const MAX_CHAIN: usize = 1 << 16;
-/// Most heads that are told apart; only current and former admins can make one. A share with more
-/// is rejected: ignoring a head could readmit a member whom it has removed.
+/// Most heads of a roster; only current and former admins can make one. A share with more is
+/// rejected: ignoring a head could readmit a member whom it has removed.
 const MAX_HEADS: usize = 64;
-/// Bytes of all manifests that are kept while heads are searched, 256 MiB: the longest possible
-/// roster has a tenth of that.
+/// Most bytes of manifests that are kept while heads are searched, 256 MiB: [`MAX_CHAIN`] manifests
+/// with one admin each have a tenth of that.
 const MAX_BYTES: usize = 256 << 20;
 
 /// A head that was seen: a client stores it to detect a rollback of the share.
@@ -65,7 +65,7 @@ pub struct VerifiedRoster {
 /// The start of verification.
 pub struct Roster;
 
-/// Checks one manifest against the previous one. No other code decides what is valid.
+/// Checks one manifest against the previous one. [`sound`] checks what depends on a second parent.
 fn check_step(
     descriptor: &ShareDescriptor,
     share: &[u8; 32],
@@ -124,8 +124,8 @@ fn epoch_follows(before: Option<&Manifest>, manifest: &Manifest) -> bool {
         .iter()
         .any(|entry| entry.epoch == before.epoch && entry.commitment == before.commitment);
     let earlier = manifest.history.iter().all(|entry| (1..manifest.epoch).contains(&entry.epoch));
-    // The losing branch of a fork can have more manifests, so the settling manifest may skip
-    // numbers and contain more than one key.
+    // The losing branch of a fork can have more epochs, so the settling manifest may skip numbers
+    // of epochs and contain more than one key.
     let count = if settles {
         manifest.epoch > before.epoch
     } else {
@@ -161,7 +161,7 @@ impl Roster {
 }
 
 /// Finds the heads of a roster among manifests that are read one by one, in order of their numbers.
-/// It keeps only those that count: only admins can make more of them.
+/// It keeps only valid ones: only current and former admins can make them.
 pub struct Assembly {
     descriptor: ShareDescriptor,
     share: [u8; 32],
@@ -213,8 +213,9 @@ impl Assembly {
     /// manifests were read.
     ///
     /// # Errors
-    /// [`Empty`](RosterError::Empty) if none is valid; [`RolledBack`](RosterError::RolledBack) or
-    /// [`NotDescended`](RosterError::NotDescended) if the pinned one is missing.
+    /// [`Empty`](RosterError::Empty) if none counts; [`RolledBack`](RosterError::RolledBack) or
+    /// [`NotDescended`](RosterError::NotDescended) if the pinned one is missing;
+    /// [`TooMany`](RosterError::TooMany) heads.
     pub fn finish(self, pin: Option<&Pin>) -> Result<Standing, RosterError> {
         let Assembly { descriptor, share, mut valid, .. } = self;
         let sound = sound(&valid);
@@ -311,13 +312,13 @@ fn settled_by(valid: &Valid, link: &Link) -> Option<[u8; 32]> {
     lost.manifest.admins.binary_search(&link.manifest.signer).is_ok().then_some(lost.hash)
 }
 
-/// Returns the pinned manifest and all manifests that count beside it: those that continue or
-/// settle one of its descendants, and the branches that left its history earlier without it.
+/// Returns the manifests that count with a pin: the pinned one and its descendants, by first
+/// parents and by settling, and the branches that leave its history.
 ///
 /// The history is the pinned manifest and its ancestors, by first parents and by settling. A branch
-/// counts as far as no former admin has signed it: somebody who was an admin in the history and is
-/// none at the pin. Otherwise a removed admin could bring back a list of members from before the
-/// removal, as a fork that makes the share read-only.
+/// counts up to the first manifest that a former admin has signed: an admin of a manifest in the
+/// history who is not an admin at the pin. Otherwise a removed admin could bring back a list of
+/// members from before the removal, as a fork that makes the share read-only.
 fn counted(valid: &Valid, pin: &Pin) -> Result<HashSet<[u8; 32]>, RosterError> {
     let pinned = valid.get(&pin.hash).filter(|link| link.manifest.sequence == pin.sequence);
     let Some(pinned) = pinned else {
@@ -391,13 +392,14 @@ fn chain_to(
     VerifiedRoster { descriptor: *descriptor, share, chain }
 }
 
-/// The result of sorting manifests.
+/// The result of [`Assembly::finish`].
 #[derive(Debug)]
 pub struct Standing {
-    /// The heads that count, longest first; more than one is a fork.
+    /// The heads that count, the highest sequence first; more than one is a fork.
     pub heads: Vec<VerifiedRoster>,
-    /// Why each manifest that does not count is ignored, although it is valid by itself: the pin
-    /// excludes it, or it settles a branch that it must not.
+    /// Why each manifest that does not count is ignored, although it is valid after its predecessor:
+    /// the pin excludes it, or it or an ancestor settles a branch that is missing, or has an epoch
+    /// that does not follow from both parents.
     pub ignored: Vec<RosterError>,
     /// The pinned manifest. It need not be in the chain of a head: its branch may have lost a fork.
     pub pinned: Option<Arc<Manifest>>,

@@ -72,11 +72,11 @@ pub struct Change {
     pub manifest: Vec<u8>,
 }
 
-/// The headers that stay valid although their signer may no longer write, as the admin verified
-/// them just before.
+/// A commitment to the objects that stay valid although their signer may no longer write. The admin
+/// has just verified them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inventory {
-    /// Merkle root of the headers.
+    /// Merkle root of the hashes of the objects.
     pub root: [u8; 32],
     /// Hash of the inventory's file.
     pub file: [u8; 32],
@@ -317,7 +317,8 @@ impl VerifiedRoster {
         })
     }
 
-    /// Adds members in the current epoch: one slot gives them the whole history.
+    /// Adds members in the current epoch. Their slot leads to the folder keys of all earlier
+    /// epochs.
     ///
     /// # Errors
     /// [`OwnerOnly`](RosterError::OwnerOnly) in a share that is not signed,
@@ -342,7 +343,7 @@ impl VerifiedRoster {
     }
 
     /// Removes members: starts a new epoch with a new folder key, for which they get no slot.
-    /// `inventory` commits to the things that they signed before.
+    /// `inventory` commits to the objects that they signed before.
     ///
     /// # Errors
     /// [`NoSuchMember`](RosterError::NoSuchMember), [`NoAdmin`](RosterError::NoAdmin),
@@ -366,7 +367,7 @@ impl VerifiedRoster {
     }
 
     /// Changes a member's role, in the same epoch: they can still read what they could read before.
-    /// If they lose the right to write, `inventory` commits to the things that they signed before.
+    /// If they lose the right to write, `inventory` commits to the objects that they signed before.
     ///
     /// # Errors
     /// As [`VerifiedRoster::remove_members`].
@@ -399,16 +400,15 @@ impl VerifiedRoster {
         self.finish(self.new_epoch(keys, &folder, &members.list)?, acting)
     }
 
-    /// Settles a fork in favour of this head. It starts a new epoch above those of both branches,
-    /// with `members` minus `gone`, that names the losing head as second parent and includes the
-    /// keys of its epochs. Members that only the losing branch added or removed must be added or
-    /// removed again. The signer must be an admin on both branches; otherwise an admin removed on
-    /// one branch could undo the removal by settling. `inventory` commits to the things signed by
-    /// members who lose the right to write.
+    /// Settles a fork in favour of this head. The new manifest starts an epoch above those of both
+    /// branches, with the members of `acting` minus `gone`. It names the losing head as second
+    /// parent and contains the keys of that branch. Members that only the losing branch added or
+    /// removed must be added or removed again. The signer must be an admin on both branches;
+    /// otherwise an admin removed on one branch could undo the removal by settling. `inventory`
+    /// commits to the objects signed by members who lose the right to write.
     ///
-    /// # Errors
-    /// [`NoFork`](RosterError::NoFork) if the other is not a branch of the same share that excludes
-    /// this one; otherwise as [`VerifiedRoster::remove_members`].
+    /// # Errors [`NoFork`](RosterError::NoFork) if `losing` is of another share, or one of the two
+    /// heads is in the chain of the other; otherwise as [`VerifiedRoster::remove_members`].
     pub fn settle(
         &self,
         acting: &Acting<'_>,

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! kithfs contacts 1
-//! new kith1... - Bob               the key came by some way, nobody has compared it
+//! new kith1... - Bob               nobody has compared the key's fingerprint with its owner
 //! verified kith1... - Cem          its fingerprint was compared with its owner
-//! verified kith1... kith1... Dan   CHANGED: another key was offered under the name; neither is used until somebody decides
+//! verified kith1... kith1... Dan   CHANGED: another key was offered under the name; neither is used until the user decides
 //! ```
 //!
 //! Rules: a key that is offered under a known name never replaces the known key by itself; no key,
@@ -282,7 +282,7 @@ impl Contacts {
                     _ => {}
                 }
             }
-            // A second spelling of a key.
+            // For example a second spelling of a key.
             if line_of(&contact) != line {
                 return Err(failed("it is not spelled as kithfs writes it"));
             }

@@ -1,5 +1,4 @@
-//! Errors of identity files and rosters. They are typed, so that the room that talks to people can
-//! add advice.
+//! Errors of identity files and rosters. They are typed, so that `cli` can add hints.
 
 use crate::crypto::exchange::ZeroShared;
 use crate::crypto::password::PasswordError;
@@ -54,7 +53,7 @@ pub enum IdentityError {
         "age file of {len} bytes cannot be a slot: it must be in the binary form and have at most {max} bytes"
     )]
     BadAgeFile {
-        /// Its bytes.
+        /// Bytes in the file.
         len: usize,
         /// Most bytes that an age file may have.
         max: usize,
@@ -67,7 +66,8 @@ pub enum IdentityError {
     OtherIdentity,
 }
 
-/// What can be wrong with a roster, or with a change of it. Numbers are those of manifests.
+/// What can be wrong with a roster, or with a change of it. Numbers are those of manifests, except
+/// in [`RosterError::Forked`] and [`RosterError::WrongFolderKey`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RosterError {
@@ -120,7 +120,7 @@ pub enum RosterError {
     /// The roster does not descend from the head that was seen before.
     #[error("roster does not descend from manifest {0}, which was seen before")]
     NotDescended(u32),
-    /// Two or more heads descend from what was seen before.
+    /// Two or more heads count.
     #[error("roster has {0} conflicting heads")]
     Forked(usize),
     /// This identity has no slot.
@@ -130,7 +130,7 @@ pub enum RosterError {
     /// to.
     #[error("folder key of epoch {0} is not the one that its manifest commits to")]
     WrongFolderKey(u32),
-    /// The sealed member list does not open, or does not agree with the manifest.
+    /// A slot block or its member list does not agree with the manifest, or the list does not open.
     #[error("member list does not agree with its manifest")]
     BadMembers,
     /// Another change was made at the same time, excludes this one, and takes precedence.
@@ -162,7 +162,7 @@ pub enum RosterError {
     /// A public key whose shared secret is known to everyone.
     #[error("public key is weak: {0}")]
     WeakKey(#[from] ZeroShared),
-    /// The branch to settle is not one.
+    /// The head to settle is of another share, or on one branch with this one.
     #[error("this branch is not part of a fork")]
     NoFork,
     /// A head that counts cannot be opened, and so cannot be settled.
@@ -174,7 +174,7 @@ pub enum RosterError {
 }
 
 impl RosterError {
-    /// Returns the number of the manifest that is wrong, if it is one.
+    /// Returns the number of the manifest that is wrong; `None` if the error is not about one.
     pub fn manifest(&self) -> Option<u32> {
         match *self {
             RosterError::OtherShare(number)

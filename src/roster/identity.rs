@@ -1,7 +1,7 @@
 //! An identity: one 32-byte seed, and the keys that are derived from it.
 //!
 //! Rules: the seed is the only secret that is stored; everything that is signed begins with a
-//! label; no key leaves this type except the journal key of a share.
+//! label; no key leaves `roster` except the journal keys of shares and the key files of links.
 
 use zeroize::Zeroizing;
 

@@ -32,7 +32,7 @@ pub enum Secret {
     RecoveryCode(RecoveryCode),
     /// The whole content of a key file.
     KeyFile(Zeroizing<Vec<u8>>),
-    /// The secret in one age file. This room does not know age: the caller encrypts and decrypts.
+    /// The secret in one age file. The caller encrypts and decrypts the age file.
     Age {
         /// The age file, which the slot stores.
         file: Vec<u8>,
@@ -52,8 +52,7 @@ impl Secret {
         }
     }
 
-    /// Derives the key of a slot; `None` if this secret is of another kind, or that of another age
-    /// file.
+    /// Derives the key of a slot; `None` if the slot is of another kind, or has another age file.
     fn slot_key(&self, slot: &SlotRecord) -> Result<Option<SlotKey>, IdentityError> {
         let salt = &slot.salt;
         let direct = |label: &Label, secret: &[u8]| {
@@ -63,8 +62,8 @@ impl Secret {
             (Self::Passphrase(bytes), SlotKind::Passphrase(params)) => {
                 Some(stretch(&params, salt, bytes)?)
             }
-            // All of these are random already, or as random as their owner chose: stretching would
-            // not add to it.
+            // None of the following secrets is stretched: they are random, and a key file is meant
+            // to be.
             (Self::RecoveryCode(code), SlotKind::RecoveryCode) => {
                 Some(direct(&labels::RECOVERY_CODE, code.expose()))
             }

@@ -69,7 +69,7 @@ impl Invitation {
     /// Parses an invitation for `me` and verifies its signature.
     ///
     /// # Errors
-    /// All of [`InvitationError`] except the last.
+    /// All of [`InvitationError`] except [`OwnerOnly`](InvitationError::OwnerOnly).
     pub fn verify(bytes: &[u8], me: &PublicIdentity) -> Result<Self, InvitationError> {
         let record = InvitationRecord::decode(bytes)?;
         let signed = record.admin.verify(

@@ -2,7 +2,8 @@
 //! list of members.
 //!
 //! Rules: no key is returned before it was compared with the commitment in a verified manifest.
-//! Both values store the head at which they were read, and operations reject those of another head.
+//! [`FolderKeys`] and [`Members`] store the head at which they were read, and changes of the roster
+//! reject those of another head.
 
 use std::io;
 
@@ -73,7 +74,7 @@ impl FolderKeys {
         &self.epochs[self.current]
     }
 
-    /// Returns the key of the share's first epoch, from which directory ids are derived.
+    /// Returns the key of the share's first epoch, from which the tags of directories are derived.
     pub fn first(&self) -> &EpochKey {
         &self.epochs[self.first]
     }
@@ -145,7 +146,7 @@ impl VerifiedRoster {
         // it), so this terminates.
         while let Some(epoch) = found.pop() {
             let keys = self.check_commitment(&epoch.key, epoch.epoch, &epoch.commitment)?;
-            let known = |entry: &&HistoryEntry| {
+            let is_new = |entry: &&HistoryEntry| {
                 let same =
                     |key: &EpochKey| key.epoch == entry.epoch && key.commitment == entry.commitment;
                 !epochs.iter().chain(&found).any(same)
@@ -155,7 +156,7 @@ impl VerifiedRoster {
                 .map_or(&[][..], |manifest| &manifest.history);
             let cipher = RecordCipher::new(self.descriptor().suite, keys.history.expose());
             let mut handed_on = Vec::with_capacity(entries.len());
-            for entry in entries.iter().filter(known) {
+            for entry in entries.iter().filter(is_new) {
                 let context = history_context(
                     self.share_id(),
                     epoch.epoch,
@@ -252,7 +253,7 @@ impl VerifiedRoster {
     }
 }
 
-/// The members at a head, as its admins signed them.
+/// The members at a manifest, as an admin signed them.
 #[derive(Debug, Clone)]
 pub struct Members {
     pub(super) head: [u8; 32],

@@ -1,5 +1,5 @@
-//! The pin of a share, which a client stores locally: why the share is the intended one, and the
-//! highest head that was seen. Text, one small file for each share.
+//! The memory of a share, which a client stores locally: why the share is the intended one, and the
+//! pin, the highest head that was seen. Text, one small file for each share.
 //!
 //! Rules: one spelling for each value; the number of the head never decreases; the file is written
 //! only by this user's clients.
@@ -23,7 +23,7 @@ pub enum Proof {
     Visit,
 }
 
-/// The pin of one share.
+/// The memory of one share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedShare {
     /// The share's id.
@@ -34,10 +34,10 @@ pub struct PinnedShare {
     pub head: Pin,
 }
 
-/// Why a text is not the pin of a share.
+/// Why a text is not the memory of a share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PinnedShareError {
-    /// It does not begin as one does.
+    /// The first line is another one.
     #[error("is not a record of a share")]
     NotOne,
     /// A newer program wrote it.

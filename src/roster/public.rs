@@ -19,10 +19,10 @@ use crate::format::identity::{PUBLIC_LEN, PublicIdentity};
 
 const PREFIX: Hrp = Hrp::parse_unchecked("kith");
 const TEXT_VERSION: u8 = 1;
-/// `kith1`, 65 bytes in groups of five bits (exactly 104, so that no bit is unused), six symbols of
-/// checksum.
+/// Length of a line: `kith1`, 65 bytes in groups of five bits (exactly 104, so that no bit is
+/// unused), six symbols of checksum.
 const TEXT_LEN: usize = 4 + 1 + ((1 + PUBLIC_LEN) * 8).div_ceil(5) + 6;
-/// 100 bits.
+/// Symbols of a fingerprint: 100 bits.
 const FINGERPRINT_SYMBOLS: usize = 20;
 
 /// Why a line is not a public key.
@@ -78,7 +78,7 @@ pub fn verify_labelled(
 }
 
 impl fmt::Display for PublicIdentity {
-    /// Returns the `kith1...` line.
+    /// Writes the `kith1...` line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = [TEXT_VERSION; 1 + PUBLIC_LEN];
         bytes[1..].copy_from_slice(&self.to_bytes());

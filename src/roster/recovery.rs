@@ -14,8 +14,9 @@ use crate::crypto::random::Random;
 /// Bytes of the code itself.
 pub const CODE_LEN: usize = 20;
 const CODE_SYMBOLS: usize = CODE_LEN * 8 / 5;
-const CHECK_SYMBOLS: usize = 4;
 /// Symbols of the checksum, five bits each: 20 bits.
+const CHECK_SYMBOLS: usize = 4;
+/// Bytes that hold the checksum.
 const CHECK_LEN: usize = 3;
 
 /// Why a text is not a recovery code.

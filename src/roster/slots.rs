@@ -33,7 +33,7 @@ use crate::format::slots::{self, ReadAt, Slot, SlotHeader, TAG_LEN};
 /// Nonce of the one message under a slot key.
 const NONCE: [u8; 24] = [0; 24];
 
-/// The parameters of a block: everything except the recipients.
+/// The share, suite and epoch of a block.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub share: &'a [u8; 32],
@@ -118,8 +118,8 @@ pub(super) fn seal_block(
     Ok(slots::build(header, sealed_slots, &sealed_list)?)
 }
 
-/// Reads the header of the block with this root and checks that it belongs to this share, epoch and
-/// suite.
+/// Reads the header of the block with this root and checks that it is of this share, epoch and
+/// suite and has `count` slots.
 pub(super) fn read_header(
     place: Place<'_>,
     root: &[u8; 32],
