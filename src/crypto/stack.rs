@@ -25,7 +25,7 @@ thread_local! {
 
 /// Has this thread overwrite its stack when it ends.
 pub(super) fn wipe_at_end() {
-    // This fails only once the thread is ending and `Wipes` is being dropped.
+    // This fails only while the thread is ending, when the stack is being overwritten or was.
     let _ = AT_END.try_with(|_| ());
 }
 

@@ -316,7 +316,7 @@ fn settled_by(valid: &Valid, link: &Link) -> Option<[u8; 32]> {
 /// parents and by settling, and the branches that leave its history.
 ///
 /// The history is the pinned manifest and its ancestors, by first parents and by settling. A branch
-/// counts up to the first manifest that a former admin has signed: an admin of a manifest in the
+/// counts before the first manifest that a former admin has signed: an admin of a manifest in the
 /// history who is not an admin at the pin. Otherwise a removed admin could bring back a list of
 /// members from before the removal, as a fork that makes the share read-only.
 fn counted(valid: &Valid, pin: &Pin) -> Result<HashSet<[u8; 32]>, RosterError> {

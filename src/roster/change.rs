@@ -407,8 +407,9 @@ impl VerifiedRoster {
     /// otherwise an admin removed on one branch could undo the removal by settling. `inventory`
     /// commits to the objects signed by members who lose the right to write.
     ///
-    /// # Errors [`NoFork`](RosterError::NoFork) if `losing` is of another share, or one of the two
-    /// heads is in the chain of the other; otherwise as [`VerifiedRoster::remove_members`].
+    /// # Errors
+    /// [`NoFork`](RosterError::NoFork) if `losing` is of another share, or one of the two heads is
+    /// in the chain of the other; otherwise as [`VerifiedRoster::remove_members`].
     pub fn settle(
         &self,
         acting: &Acting<'_>,
