@@ -1,8 +1,8 @@
 //! Sealing and opening of segments and chunks, and the cost of a fresh sub-key and of a record.
 //!
 //!     cargo bench --bench aead                     the figures of criterion
-//!     cargo bench --bench aead -- --buffers [MIB]  buffers from 32 KiB to 1 GiB (or MIB), and files of those sizes, as a table; it is
-//!                                                  the output that scripts/bench-aead.sh compares with Python libraries
+//!     cargo bench --bench aead -- --buffers [MIB]  buffers from 32 KiB to 1 GiB (or MIB), and files from 1 MiB on, as a table: the
+//!                                                  output that scripts/bench-aead.sh compares with Python libraries
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use kithfs::crypto::{ChunkKeys, FileKey, RecordCipher, SegmentKey, Suite};
@@ -92,8 +92,8 @@ fn open_chunks(keys: &ChunkKeys, buf: &mut [u8], tags: &[[u8; 16]]) {
     }
 }
 
-/// Returns the best and the median time of several calls, in seconds: few calls of slow work, at
-/// least five of the rest.
+/// Returns the best and the median time of 3 to 2,000 calls, in seconds; the larger the size, the
+/// fewer calls.
 fn times(size: usize, mut work: impl FnMut()) -> (f64, f64) {
     timed(size, || {
         let start = Instant::now();

@@ -43,7 +43,7 @@ def rencrypt_buffers(size, directory):
     sealed = buf.copy()
     length = cipher.seal_in_place(sealed, size, 0, b"context")
 
-    # As with ours, putting the ciphertext where it is opened is not counted.
+    # As for kithfs, copying the ciphertext to the place where it is opened is not timed.
     opening = times(size, lambda: cipher.open_in_place(buf, length, 0, b"context"), lambda: numpy.copyto(buf, sealed))
     show("rencrypt", "open", size, opening)
     if size < 1 << 20:

@@ -104,7 +104,7 @@ fn main() {
     let seconds = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10.0);
     let length = Duration::from_secs_f64(seconds);
     let drawn = |i: usize| *blake3::hash(&[b's', i as u8]).as_bytes();
-    // Clamped, the first has a single bit and the second has all of them.
+    // After clamping, zeros have a single bit set, and 0xff bytes have all bits that can be set.
     let secrets: [(&str, [Vec<[u8; 32]>; 2]); 3] = [
         ("few bits / drawn", [vec![[0; 32]; POOL], (0..POOL).map(drawn).collect()]),
         ("all bits / drawn", [vec![[0xff; 32]; POOL], (0..POOL).map(drawn).collect()]),

@@ -1,5 +1,5 @@
-//! HCTR2 of names: the portable and the wide path, with a fresh tweak, with a cached directory
-//! tweak, and with a whole directory at once; compared with the crate `hctr2-rs`.
+//! HCTR2 of names: the portable and the wide path, with a fresh tweak, with a cached tweak, and
+//! with many names at once; compared with the crate `hctr2-rs`.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kithfs::crypto::{Hctr2, NamesKey};
@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 /// Lengths of sealed names in bytes, and a large block.
 const SIZES: [usize; 6] = [16, 32, 64, 128, 255, 8192];
-/// Names of a directory that are sealed at once.
+/// Names that are opened at once.
 const NAMES: usize = 1000;
 
 fn paths(c: &mut Criterion, path: &str, cipher: &Hctr2) {
@@ -26,7 +26,7 @@ fn paths(c: &mut Criterion, path: &str, cipher: &Hctr2) {
             b.iter(|| cipher.decrypt(&tweak, black_box(&mut buf)));
         });
     }
-    // Divide by 1,000 for a name.
+    // The time of one name is a thousandth of this.
     for size in &SIZES[..5] {
         group.throughput(Throughput::Elements(NAMES as u64));
         let mut names = vec![vec![0; *size]; NAMES];

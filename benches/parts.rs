@@ -1,5 +1,5 @@
-//! The parts of every file and folder: a chunk, a name, an index block, a roster. To compare two
-//! commits, see `scripts/bench-commits.sh`.
+//! The parts of files and shares: a chunk, a name, an index block, a roster, a signed header. To
+//! compare two commits, see `scripts/bench-commits.sh`.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ impl Random for Seeded {
     }
 }
 
-/// Seals a whole chunk, and its table.
+/// Seals a whole chunk with its table, and parses a table.
 fn chunk(c: &mut Criterion) {
     let layout = Layout::new(CHUNK_LOG2_DEFAULT, false).expect("the default");
     let mut group = c.benchmark_group("chunk");
@@ -60,7 +60,7 @@ fn chunk(c: &mut Criterion) {
     group.finish();
 }
 
-/// Names in a directory: to their text and back, one by one, and a listing.
+/// Seals and opens names one by one, and opens those of a listing.
 fn name(c: &mut Criterion) {
     let hctr2 = Hctr2::new(&NamesKey::from_bytes([1; 32]));
     let (tag, longest) = ([2; TAG_LEN], usize::from(LONGEST_NAME_DEFAULT));

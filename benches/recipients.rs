@@ -1,6 +1,6 @@
 //! A folder key for thousands of people: founding the share, opening one's own slot, adding one
-//! member, removing one. Compared with the crate `rgp`, which encrypts a content to as many, and
-//! the crate `ecies`, which encrypts to one.
+//! member, removing one. Compared with the crate `rgp`, which encrypts content to as many people,
+//! and the crate `ecies`, which encrypts to one.
 //!
 //!     cargo bench --bench recipients [-- PEOPLE [RUNS]]            20,000 people and 5 runs, unless told otherwise
 //!

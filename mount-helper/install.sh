@@ -3,9 +3,9 @@
 #
 #     install.sh [--prefix DIR] [--program FILE] [--uninstall]
 #
-#   --program FILE   the program, where PREFIX/sbin/mount.kithfs points; default: kithfs in the PATH
+#   --program FILE   the program to which PREFIX/sbin/mount.kithfs links; default: kithfs in the PATH
 #
-# mount(8) searches only /sbin for helpers, so the default prefix is empty: PREFIX/sbin/mount.kithfs.
+# mount(8) searches only /sbin for helpers, so the default prefix is empty.
 # DESTDIR, if set, is prepended, for packaging.
 set -eu
 
