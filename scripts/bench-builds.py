@@ -70,7 +70,7 @@ class Mount:
         shutil.rmtree(self.top)
 
     def cpu(self):
-        """Seconds that the daemon has computed."""
+        """Returns the processor time of the daemon in seconds."""
         total = 0
         for task in os.listdir(f"/proc/{self.daemon.pid}/task"):
             try:
@@ -145,7 +145,7 @@ class Mount:
         os.pread(self.file, 4096, self.random.randrange(256 * MIB // 4096) * 4096)
 
 
-# Name, operation, number of operations, whether the vault is mounted anew before, file to open and how.
+# Name, operation, number of operations, whether the vault is mounted anew before, and the file to open with its flags.
 CREATE = os.O_CREAT | os.O_WRONLY
 LINES = [
     ("create 4 KiB", Mount.create, FILES, False, None),

@@ -9,7 +9,7 @@
 #   --with LIST  filesystems, separated by commas: native, gocryptfs, securefs, kithfs (default: all that are installed)
 #   --out FILE   write the table to FILE as well
 #
-# Three loads, each on files that were synced before:
+# Three loads; the first two are on a file that was synced before:
 #   overwrite    4 KiB at random places of a file, fsync after each (fio, fsync=1): operations a second, and the median time of one fsync
 #   sequential   a file overwritten from its beginning to its end in 1 MiB, one fsync at the end: MB/s
 #   create       files of 4 KiB created, written and synced one after the other: files a second

@@ -53,7 +53,8 @@ lint() {
     renice -n 10 -p "$BASHPID" >/dev/null
     step cargo clippy --locked --all-targets -- -D warnings
     step cargo test --locked --doc
-    # There are no examples. With them cargo enables what dev-dependencies enable; without that it would check nearly all dependencies anew.
+    # There are no examples, but with --examples cargo enables the features of dev-dependencies. Without it, cargo would check nearly all
+    # dependencies anew.
     RUSTDOCFLAGS="-D warnings" step cargo doc --locked --no-deps --lib --bins --examples
 }
 for name in "${names[@]}"; do

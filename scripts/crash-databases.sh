@@ -5,10 +5,10 @@
 #     scripts/crash-databases.sh [--rounds N] [--seconds N]
 #
 #   --rounds N    kills (default 5)
-#   --seconds N   maximum time for which pgbench works before the kill (default 5)
+#   --seconds N   longest time between the first acknowledged commits and the kill (default 5)
 #
 # Needs PostgreSQL (initdb, postgres, pgbench, psql, the amcheck extension) and, run by root, a user `postgres` or `nobody` for the server.
-# Each client writes into a table of its own. Outside of the mount it records each commit that the server has acknowledged.
+# Beside pgbench, three clients insert rows into one table. Each records outside of the mount the commits that the server has acknowledged.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

@@ -14,7 +14,8 @@ die() { say "$*"; exit 1; }
 # All but kithfs-uring are measured over /dev/fuse.
 export KITHFS_TRANSPORT=dev
 
-# Returns whether FUSE over io_uring can be used. Root sets the switch of the fuse module for that, and it is set back at the end.
+# available FILESYSTEM: returns whether it can be measured here. For kithfs-uring, start_mount sets the switch of the fuse module as root, and
+# end_peers sets it back.
 switch=/sys/module/fuse/parameters/enable_uring switched=''
 available() {
     case $1 in

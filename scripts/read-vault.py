@@ -842,7 +842,8 @@ def tree_levels(leaves: list[bytes], purpose: str) -> list[list[bytes]]:
 
 
 def parse_slot_block(data: bytes, in_parts: bool = False) -> SlotBlock:
-    """10.2, read as a whole: the tree is recomputed from the slots and compared. A reader of single pages sees nothing after its end."""
+    """10.2, read as a whole: the tree is recomputed from the slots and compared. With `in_parts` bytes behind the block are ignored, because a
+    reader of single pages does not see them."""
     at = Bytes(data, "a slot block")
     at.begin(b"kithslot")
     suite = at.suite()
@@ -1015,7 +1016,7 @@ def ancestry(head: Manifest, valid: dict[bytes, Manifest]) -> list[Manifest]:
 
 
 def count_with_pin(pin: Manifest, valid: dict[bytes, Manifest]) -> set[bytes]:
-    """10.4: what continues or settles a descendant of the pin, and what left its history earlier, as far as no former admin has signed it."""
+    """10.4: the pinned manifest and its descendants, and the branches that leave its history, before the first manifest of a former admin."""
     history = {manifest.hash for manifest in ancestry(pin, valid)}
     former = {admin for manifest in history for admin in valid[manifest].admins} - set(pin.admins)
     below = {m.hash for m in valid.values() if pin in ancestry(m, valid)}
@@ -1160,8 +1161,8 @@ class Share:
             self.open_head(head)
         if not self.rights:
             raise NoAccess("this identity is no member of the share")
-        # The order in which a name is looked up: first the current epoch, which is that of the longest chain; then older epochs, the highest
-        # number first, and of equal numbers the lower commitment first.
+        # The order in which a name is looked up: first the current epoch, which is that of the head with the highest sequence; then older
+        # epochs, the highest number first, and of equal numbers the lower commitment first.
         self.epochs[1:] = sorted(self.epochs[1:], key=lambda epoch: (-epoch.number, epoch.commitment))
         first = [epoch for epoch in self.epochs if epoch.number == 1]
         if len(first) != 1:
@@ -1174,7 +1175,7 @@ class Share:
     def read_manifests(self) -> list[Manifest]:
         manifests = []
         for name in sorted(os.fsencode(n) for n in os.listdir(self.fd)):
-            # Names that are no longer valid too: the user must be told of them.
+            # Includes names that no manifest can have: the user must be told about such files.
             if not re.match(rb"\+manifest-[0-9]{1,10}-", name):
                 continue
             try:
@@ -1251,7 +1252,7 @@ class Share:
         return epoch
 
     def epochs_of(self, number: int) -> list[Epoch]:
-        """Two branches of a fork can count alike, so there may be several."""
+        """Two branches of a fork can have epochs of one number, so there may be several."""
         found = [epoch for epoch in self.epochs if epoch.number == number]
         if not found:
             raise Fault("unauthentic", f"epoch {number} is not one of the share")
@@ -1276,7 +1277,7 @@ class Share:
         return hmac(self.directory_key, label("long tag"), name_hash)[:8]
 
     def explained(self, own: bytes) -> list[bytes]:
-        """6, Evidence: the tags of entries that belong into the directory with the tag `own`, beside its own."""
+        """6, Evidence: the explained tags of the directory with the tag `own`."""
         if own not in self.closures:
             found: set[bytes] = set()
             waiting = [own]
@@ -1919,7 +1920,7 @@ def replay(share: Share, journals: list[tuple[bytes, list[JournalRecord]]]) -> N
 
 
 def replay_records(share: Share, path: bytes, inode: tuple[int, int], records: list[JournalRecord]) -> bool:
-    """False if no record names the file."""
+    """False if the records are refused: the path leads to another file or to none, or no record matches the file."""
     found = resolve(share, path)
     if found is None or found[0] != inode:
         return False
@@ -2027,8 +2028,8 @@ class Directory:
 
 @dataclasses.dataclass(frozen=True)
 class SealedName:
-    """What a stored name says: the plain name and the tag with which it is sealed, None where they are lost; the suffix, the rank of the
-    epoch."""
+    """The contents of a stored name: the plain name and the tag that are sealed in it, None if they are lost; the suffix; the place of the
+    epoch in the order of the epochs."""
     plain: bytes | None
     tag: bytes | None
     suffix: bytes
@@ -2127,7 +2128,7 @@ class Vault:
         return Share(fd, descriptor, self.identity, self.memories.get(descriptor.id), self.report, path)
 
     def entries(self, directory: Directory) -> list[Entry]:
-        """All entries of a directory under the names that they show (5)."""
+        """All entries of a directory under the names with which they are shown (5)."""
         names = sorted(os.fsencode(n) for n in os.listdir(directory.fd))
         for name in names:
             if name.startswith(b"+") and not CONTROL_FILE.match(name):
@@ -2240,7 +2241,7 @@ class Vault:
         return directory.share.overlays.get((entry.status.st_dev, entry.status.st_ino))
 
     def attributes(self, directory: Directory, stored: bytes, kind: int) -> list[tuple[bytes, bytes]]:
-        """Of the entry `stored`, or, if that is empty, of the directory itself."""
+        """The attributes of the entry `stored`, or, if that is empty, of the directory itself."""
         path = entry_path(directory.fd, stored) if stored else f"/proc/self/fd/{directory.fd}"
         name = "user.kithfs" if kind in (stat.S_IFREG, stat.S_IFDIR) else "trusted.kithfs"
         try:
@@ -2424,7 +2425,7 @@ class Export:
             level.out.give_up()
 
     def entry(self, level: Level, entry: Entry) -> Level | None:
-        """Copies an entry; the entries of a directory are queued."""
+        """Copies an entry. For a directory, returns the level whose entries are still to be copied."""
         directory, kind = level.directory, stat.S_IFMT(entry.status.st_mode)
         out = entry_path(level.out.fd, entry.name) if level.out else None
         if kind == stat.S_IFDIR:

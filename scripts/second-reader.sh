@@ -188,12 +188,12 @@ done
 into=$vault/$(as ann "$kithfs" map "$vault" "projects/d$(printf 'l%.0s' {1..200})")
 for at in "$vault/${older[file short]}" "$vault/${older[dshort]}"; do cp -a "$at" "$into"; done
 agree "a member has left" ann "$vault"
-agree "a member who stays, by what he remembers" bob "$shared" --memory "$(ls "$work"/bob/state/kithfs/shares/????????????????????????????????????????????????????????????????)"
+agree "a member who stays, by their memory of the share" bob "$shared" --memory "$(ls "$work"/bob/state/kithfs/shares/????????????????????????????????????????????????????????????????)"
 fingerprint=$(as ann "$kithfs" identity show | grep -oE '([0-9A-Z]{4}-){4}[0-9A-Z]{4}')
-agree "the same by his invitation" bob "$shared" --invitation "$work/bob/invitation" --fingerprint "$fingerprint"
+agree "the same by their invitation" bob "$shared" --invitation "$work/bob/invitation" --fingerprint "$fingerprint"
 status=0
 reader eve --invitation "$work/eve/invitation" --fingerprint "$fingerprint" "$shared" check 2>/dev/null || status=$?
-[ "$status" = 3 ] || die "the reader lets in who has left: exit status $status"
+[ "$status" = 3 ] || die "the reader lets in a member who has left: exit status $status"
 as ann "$kithfs" share rekey --eager "$vault/projects"
 agree "all sealed anew" ann "$vault"
 
@@ -279,7 +279,7 @@ done
 tampering=()
 cat "$work"/flips-*/said
 if grep -q '^differ: ' "$work"/flips-*/said; then
-    echo "second-reader: neither reads anything wrong; what one of them alone has noticed stands above"
+    echo "second-reader: neither returns wrong data; the changes that only one of them has noticed are listed above"
 else
     echo "second-reader: the two agree"
 fi

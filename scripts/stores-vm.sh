@@ -69,7 +69,8 @@ release=${kernel##*/vmlinuz-}
 # Emulation by software works everywhere; /dev/kvm could not start this kernel on a test machine. KITHFS_VM_ACCEL='-accel kvm -cpu host' uses
 # the hardware. A complete run with it was not tested.
 accelerator=${KITHFS_VM_ACCEL:--accel tcg,thread=multi,tb-size=512 -cpu Nehalem,+aes,+pclmulqdq}
-# The virtual machine boots from busybox and the modules that give it access to this machine's files. It takes everything else from these.
+# The virtual machine boots from busybox and the modules that give it access to this machine's files. It takes everything else from these
+# files.
 root=$work/root
 mkdir -p "$root"/{bin,dev,proc,sys,modules,lower,memory,root}
 cp "$(command -v busybox)" "$root/bin/busybox"

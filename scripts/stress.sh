@@ -7,16 +7,16 @@
 #
 # Stressors that cannot run in a mount are left out; scripts/stress-excluded.txt lists them with their reasons.
 #
-# --random does random work in rounds of 20 to 60 seconds, compares it with a model (scripts/stress/model.py), and needs root. It goes over
-# io_uring where the kernel offers that. A PRESSURE is
+# --random does random work in rounds of 20 to 60 seconds, compares it with a model (scripts/stress/model.py), and needs root. It uses
+# io_uring if the kernel offers it. A PRESSURE is
 #
 #   memory    most rounds run in a control group whose limit on memory is little more than what the daemon needs
 #   kill      some rounds end with kill -9 of the daemon
-#   unmount   some rounds end with an unmount, which fails, and a lazy one, while the clients go on
+#   unmount   some rounds end with an unmount that is refused, and a lazy one, while the clients go on
 #   clients   some rounds have 64 clients instead of 6
 #   hotplug   in some rounds a processor goes offline for a fifth of a second, again and again
 #
-# The default is all of them. The same seed chooses the same rounds and the same work; where a kill meets it differs.
+# The default is all of them. The same seed chooses the same rounds and the same work, but a kill comes at another point of it.
 set -euo pipefail
 . "$(dirname -- "$0")/scratch.sh"
 

@@ -75,8 +75,8 @@ stores_are_equal() {
 entries_are_equal() { diff -rq --no-dereference -x '+*' -x '.syncthing.*.tmp' "$(store one)" "$(store two)" >/dev/null 2>&1; }
 
 unison_start() { need unison; mkdir -p "$work/unison-one" "$work/unison-two"; }
-# Has Unison compare contents, because by times it misses a second change of a file within one second. Runs it twice: it sees the conflict
-# copies that it makes only in the next run.
+# Has Unison compare contents: by times it would miss a second change of a file within one second. Runs it twice, because it finds the conflict
+# copies that it has made only in the next run.
 unison_sync() {
     local time
     for time in 1 2; do
@@ -126,7 +126,7 @@ CONFIG
         synced+=($!)
     done
 }
-# Has Syncthing look, and waits until both machines have all.
+# Has Syncthing scan, and waits until both machines have everything.
 syncthing_sync() {
     local machine end=$((SECONDS + 90))
     while [ "$SECONDS" -lt "$end" ]; do
@@ -172,7 +172,7 @@ nextcloud_apart() { :; }
 # lines MACHINE LINE: prints the line, and on the second machine another one too: Nextcloud treats two new versions with the same size and the
 # same second as equal.
 lines() { [ "$1" = one ] && printf '%s\n' "$2" || printf '%s\nlonger\n' "$2"; }
-# Both machines are mounted and written to all the time, and the tool works in between.
+# Both machines have the vault mounted and write to it all the time, and the tool syncs in between.
 together() {
     local machine n ended whole=true
     # Syncthing names a conflict copy after the second of its creation, and another copy of the file in that second replaces the first one. So
@@ -207,7 +207,7 @@ together() {
     cp -a "$work/out-one" "$work/expected"
     say "$sync: two machines that are mounted all the time have everything of each other"
 }
-# shows MACHINE LINE: within two seconds the mount shows the line in each of the files that should have it, or in a conflict copy.
+# shows MACHINE LINE: within three seconds the mount shows the line in each of the files that should have it, or in a conflict copy.
 shows() {
     local at end=$((SECONDS + 3)) n=${2%% *} from=${2##* } file
     at=$(point "$1")

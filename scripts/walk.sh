@@ -68,7 +68,7 @@ step() {
 said() { cat "$root/log"; }
 
 api() { curl -sf --max-time 30 -H 'X-API-Key: key' "http://127.0.0.1:$1" "${@:2}"; }
-syncthing_of() { # USER FOLDER PORT
+syncthing_of() { # USER
     local config=/home/$1/.config/syncthing
     chroot --userspec="$1:$1" "$root" env -i PATH=/usr/bin:/bin "HOME=/home/$1" STNOUPGRADE=1 syncthing serve --home="$config" --no-browser --no-restart \
         >"$root/tmp/syncthing-$1.log" 2>&1 &

@@ -49,7 +49,7 @@ def lookups(root, count):
 
 
 def fill(path, size):
-    """Writes a file of random bytes, in MiB, and makes it durable."""
+    """Writes a file of `size` MiB, the same random MiB again and again, and makes it durable."""
     block = random.Random(1).randbytes(1 << 20)
     begun = time.perf_counter()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)

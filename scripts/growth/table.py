@@ -1,4 +1,4 @@
-"""Makes the tables of scripts/growth.sh, and the figures for its picture.
+"""Makes the tables of scripts/growth.sh.
 
 Standard input has a line for each figure: part, size, filesystem, name of the figure, value, separated by tabs. Prints a table for
 each part: a row for each figure and size, a column for each filesystem.

@@ -96,7 +96,8 @@ bsdtar -tf "$pkg" usr | grep '[^/]$' | sort >"$arch/of-arch"
     printf 'usr/share/licenses/kithfs/LICENSE-%s\n' APACHE MIT
 } | sort | diff -u - "$arch/of-arch"
 
-# It copies all mounts into a mount namespace of its own. Here unmounts elsewhere still reach the copies, and its mounts reach nothing else.
+# mmdebstrap copies all mounts into its own mount namespace. With --propagation slave, unmounts elsewhere still reach the copies, and the
+# mounts of mmdebstrap reach nothing else.
 unshare --mount --propagation slave mmdebstrap --quiet --variant=minbase --include=ca-certificates bookworm "$root" "${MIRROR:-http://deb.debian.org/debian}"
 # A /dev of its own, because that of a container may give /dev/fuse to root alone.
 mount --bind /proc "$root/proc"

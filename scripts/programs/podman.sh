@@ -14,7 +14,7 @@ pod() {
         --cgroup-manager cgroupfs --events-backend none "$@"
 }
 inside() { pod run --network none --log-driver none "$@"; }
-# The overlay driver mounts its directory on itself, which keeps the vault busy until somebody takes that away.
+# The overlay driver mounts its directory on itself, which keeps the vault busy until that mount is unmounted.
 leave_storage() { ! mountpoint -q "$plain/$driver/overlay" || umount "$plain/$driver/overlay"; }
 before_cleanup() { [ -z "$driver" ] || leave_storage; }
 
@@ -73,7 +73,7 @@ for driver in overlay vfs; do
     inside --rm localhost/changed sh -c "$(cat "$work/verify")" || die "$driver: after a remount a container sees other files"
     inside --rm localhost/built sh -c 'test ! -e /data/old && test ! -e /data/moved && test "$(stat -c %s /data/renamed/file-200)" -eq 70600' ||
         die "$driver: the image that was built holds other files"
-    # As the image leaves the storage again.
+    # Exports the files of the image from the storage.
     id=$(pod create localhost/changed sh)
     mkdir "$work/out-$driver"
     pod export "$id" | tar -C "$work/out-$driver" --numeric-owner --xattrs --xattrs-include='security.*' -xf -

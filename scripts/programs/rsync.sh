@@ -34,7 +34,7 @@ diff <(metadata "$src") <(metadata "$work/back") || die "metadata of what came b
 acls() { (cd "$1" && find . ! -type l -print0 | LC_ALL=C sort -z | xargs -0 getfacl -n 2>/dev/null); }
 diff <(acls "$src") <(acls "$plain/copy") || die "ACLs differ"
 [ "$(du -k "$plain/copy/sparse" | cut -f1)" -lt 200 ] || die "the sparse file has no holes any more"
-# In place, over what is there.
+# Updates the copy in place.
 echo changed >>"$src/dir/file 10" && head -c 1000 /dev/urandom | dd of="$src/big" bs=1000 seek=100 conv=notrunc status=none
 rsync -aHAX --inplace --no-whole-file "$src/" "$plain/copy/"
 [ -z "$(differences "$src" "$plain/copy")" ] || die "the copy differs after an update in place"

@@ -82,7 +82,7 @@ client "geteas large; allinfo large" && grep -q value "$work/said" && grep -q 'a
 client "rm large; rm dir/moved; rmdir dir; deltree tree"
 [ -z "$(ls -A "$plain/share")" ] || die "files are left after they were removed"
 
-# Samba's own tests, which pass or fail on a share for reasons of its own; so the same is done beside the vault.
+# Some of Samba's own tests fail on any filesystem. So their results are compared with those on a share beside the vault.
 results() { # SHARE TEST
     # Its exit status is not 0 if one of a suite's tests fails.
     { timeout 120 smbtorture "//127.0.0.1/$1" "${as_user[@]}" "$2" 2>&1 </dev/null || :; } |

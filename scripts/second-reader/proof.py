@@ -544,7 +544,7 @@ def flipped(data: bytes, random: Random, text: bool) -> bytes:
 
 @contextlib.contextmanager
 def tampered(kind: str, path: bytes, random: Random):
-    """A vault with one change in it, and without it afterwards."""
+    """Makes one change in a vault, and undoes it afterwards."""
     above, status = os.path.dirname(path), os.lstat(path)
     above_status = os.lstat(above)
     moved = path

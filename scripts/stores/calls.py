@@ -1,7 +1,7 @@
-"""What a program may do in a mount, done and verified: `calls.py do DIR`, and after a remount `calls.py verify DIR`.
+"""Makes the calls that a program may make in a mount, and verifies them: `calls.py do DIR`, and after a remount `calls.py verify DIR`.
 
-Prints one word for each thing that does not hold, with the error or what was found instead, and nothing where all does. What must hold on
-every store (contents, names, an error rather than other bytes) is an assertion: it ends the run.
+Prints one word for each thing that does not hold, with the error or what was found instead, and nothing if all of them hold. What must hold
+on every store (contents, names, an error rather than other bytes) is an assertion: it ends the run.
 """
 import ctypes, errno, fcntl, mmap, os, stat, sys
 
@@ -60,7 +60,7 @@ def fsync_dir(name="."):
 
 
 def others(call):
-    """Returns the result of `call` in another process."""
+    """Makes `call` in another process, and returns 0 or the number of the error."""
     pid = os.fork()
     if pid == 0:
         try:

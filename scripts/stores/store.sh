@@ -422,8 +422,8 @@ coherent() {
     rm -r "$store/plain"
 }
 
-# Runs random work in several mounts through two clients of the cluster, daemons being killed and stopped, and counters under locks. Only by
-# request, as it takes minutes. KITHFS_SEED and KITHFS_RUNS choose the sessions, and an argument one of the tests.
+# Runs random work in several mounts through two clients of the cluster, with daemons that are killed and stopped, and counters under locks.
+# Only by request, because it takes minutes. KITHFS_SEED and KITHFS_RUNS choose the sessions, and an argument one of the tests.
 random() {
     local second=''
     second_machine
@@ -437,8 +437,8 @@ random_work() {
         { cat "$work/random" >&2; return 1; }
 }
 
-# disk [TEST]: the same without the counters, and one disk of the cluster is killed in the middle of it. Nothing may fail but with EBUSY, after
-# which the programs try again (the counters do not), and all that was acknowledged must be there.
+# disk [TEST]: runs the random work without the counters, which do not retry, and kills one disk of the cluster in the middle of it. Calls may
+# fail only with EBUSY, after which the programs retry, and all that was acknowledged must be there.
 disk() {
     export KITHFS_SEED=${KITHFS_SEED:-100} KITHFS_SECONDS=${KITHFS_SECONDS:-60}
     if [ ! -e "$work/killed" ]; then
@@ -454,7 +454,7 @@ disk() {
     writer=''
     [ -e "$work/killed" ] || die "no disk was killed"
 }
-# The operations of fsx in all mounts at the same time. The programs sync each turn, because an unlock does not return the error of a commit.
+# Runs the operations of fsx in all mounts at the same time. The programs sync each turn, because an unlock does not return the error of a commit.
 fsx() { KITHFS_SYNCED=1 disk fsx_in_several_mounts_agrees_with_models; }
 
 # Kills the daemon while programs write.

@@ -30,7 +30,7 @@ class Wrong(Exception):
 
 
 class Contents:
-    """Bytes of a file, in one piece of memory that is taken once."""
+    """Bytes of a file, in one piece of memory that is allocated once."""
 
     def __init__(self, limit):
         self.room, self.size = bytearray(b"\1" * limit), 0
@@ -130,7 +130,7 @@ class Names:
 
     def __init__(self, client):
         self.all = [f"{client}-{n}" for n in range(NAMES)]
-        # By name: (contents, durable), or None without a file. The last one is the present one.
+        # By name: its states since the last fsync of the directory, each (contents, durable), or None without a file. The last is the present one.
         self.states = {name: [None] for name in self.all}
 
     def present(self):
@@ -309,7 +309,8 @@ def seek(file, at):
 
 
 def mount_is_dead(place):
-    """Returns whether the daemon is gone. Requests that its death meets are aborted, or cancelled over io_uring; then all fail."""
+    """Returns whether the daemon is gone. Calls in progress then fail with ECONNABORTED, or over io_uring with ECANCELED, and all later ones
+    with ENOTCONN."""
     while True:
         try:
             os.statvfs(place)
