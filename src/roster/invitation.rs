@@ -39,7 +39,8 @@ pub struct Invitation {
 
 impl Invitation {
     /// Signs an invitation for `invited` to the share of `descriptor`, whose head is `head`, and
-    /// returns its bytes. `by` must be an admin at that head; otherwise accepting it fails.
+    /// returns its bytes. `by` must be an admin at that head; otherwise the share is not entered
+    /// with the invitation.
     ///
     /// # Errors
     /// [`OwnerOnly`](InvitationError::OwnerOnly).

@@ -90,8 +90,8 @@ pub fn long_directory_tag(key: &DirectoryKey, hash: &[u8; 32]) -> Tag {
     tag(key, &[labels::LONG_TAG.as_bytes(), hash])
 }
 
-/// Derives the keys of the local rollback database of a share: one for hashes, one for sealed
-/// names.
+/// Derives the keys of the local rollback database of a share: one for hashes, and one that seals
+/// its contents.
 #[must_use]
 pub fn rollback_keys(key: &DirectoryKey) -> [zeroize::Zeroizing<[u8; 32]>; 2] {
     [b"hashes", b"sealed"].map(|purpose| expand(key.expose(), &labels::ROLLBACK_MEMORY, &[purpose]))

@@ -282,7 +282,7 @@ mod tests {
     fn many_at_once_are_the_same_as_one_by_one() {
         for cipher in paths([0x22; 32]) {
             let tweak = cipher.tweak(b"a directory");
-            // The last is longer than what a batch takes together.
+            // With 101 and 300 names, some are longer than those that `wide` processes together.
             for (count, step) in [
                 (0, 3),
                 (1, 3),

@@ -62,7 +62,7 @@ impl Portable {
         Ok(())
     }
 
-    /// As [`Portable::one`] for each of `bufs`, all of them long enough.
+    /// Does [`Portable::one`] for each of `bufs`, which must all be long enough.
     pub fn many(
         &self,
         tweak: &Tweak,

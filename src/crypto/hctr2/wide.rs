@@ -96,7 +96,7 @@ impl Wide {
         Ok(())
     }
 
-    /// As [`Wide::one`] for each of `bufs`, all of them long enough.
+    /// Does [`Wide::one`] for each of `bufs`, which must all be long enough.
     pub fn many(
         &self,
         tweak: &Tweak,

@@ -33,7 +33,7 @@ impl Moved {
     /// Reads what [`Moved::encode`] writes.
     ///
     /// # Errors
-    /// Another length.
+    /// `Truncated` or `Trailing` if `bytes` has another length.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::named("rename evidence", bytes);
         let moved = Moved { from: r.array()?, to: r.array()? };

@@ -146,7 +146,7 @@ fn message(aad: &[u8], author: &[u8; 32], plain: &[u8]) -> Vec<u8> {
 pub const REFERENCE_LEN: usize = 16;
 
 /// Returns whether the message to sign for a link's target could also be parsed as the message for
-/// a reference: `+`, its author, 16 bytes. Anyone with the folder key could then present somebody's
+/// a reference: `+`, its author, 16 bytes. Anyone with the folder key could then present a member's
 /// signed reference as such a target. If the author is the signer it cannot be a reference: the
 /// author's key would have to consist of `+` bytes only.
 #[must_use]

@@ -130,7 +130,7 @@ impl SlotHeader {
         w.into_vec()
     }
 
-    /// Parses a header and checks that its lengths go together.
+    /// Parses a header and checks that the length of the list fits the number of slots.
     ///
     /// # Errors
     /// Every deviation from the one encoding.
