@@ -1854,8 +1854,8 @@ def read_journals(share: Share) -> None:
                 raise Fault("unauthentic", "the journal is of another share")
             if hmac(key, label("journal owner"), journal_id)[:16] != owner:
                 if data[4096:4100] == b"KREC" and not any(data[4112:4120]):
-                    share.report.fault(share.path, f"{show(name)} has changes that were not written to their files yet, and is somebody "
-                                                   "else's: files can be older than they should be, or unreadable")
+                    share.report.fault(share.path, f"{show(name)} has changes of another identity that were not written to their files "
+                                                   "yet: files can be older than they should be, or unreadable")
                 continue
             records = journal_records(data, share, journal_id, key)
         except Fault as fault:
