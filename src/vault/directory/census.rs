@@ -1,11 +1,11 @@
-//! The census of a directory: what one listing shows of its junctions and of its entries with other
-//! tags than its own. It is cached, because lookups of many names need it.
+//! The census of a directory: its junctions, its lost long names, and its entries with other tags
+//! than its own, as one listing shows them. It is cached, because lookups of many names need it.
 //!
 //! Rules that hold here
 //! * A census is valid as long as the directory's times show no change. One that took long to take
 //!   is used a while longer: the storage host can change the times at any moment.
 //! * Entries with the directory's own tag are not in it, because a directory may be larger than
-//!   memory. They are found by trying that tag.
+//!   memory. A lookup finds them by trying that tag.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,15 +20,15 @@ use crate::vault::directory::names::{Meaning, Sealed};
 use crate::vault::error::Inner;
 use crate::vault::share::control_files::LISTED;
 
-/// A census as it is used.
+/// A census, and whether it is still exact.
 pub(in crate::vault) struct Counted {
     pub census: Arc<Census>,
-    /// Whether the directory cannot have changed since.
+    /// Whether the directory's times prove that it has not changed since the census was taken.
     pub is_certain: bool,
 }
 
 impl Folder<'_> {
-    /// Returns the cached census of the directory. If the directory has changed, takes a new one.
+    /// Returns the cached census of the directory, or takes a new one if that is no longer valid.
     pub(in crate::vault) fn census(&self) -> Inner<Counted> {
         let Core { namespace, mode, keys, .. } = self.core;
         let stat = self.dir.stat_self()?;

@@ -1,4 +1,4 @@
-//! Rename evidence: which directories an entry may be in beside the one in which its name was
+//! Rename evidence: which directories an entry may be in, apart from the one in which its name was
 //! created.
 //!
 //! Rules that hold here
@@ -8,9 +8,9 @@
 //! * A record that this process may not read counts as withheld: entries that need it are marked.
 //!   After any other error of the store it is unknown what belongs to the directory, and the
 //!   operation fails.
-//! * Evidence is read only if a listing or lookup meets an entry with another tag, or if a name is
-//!   not found. It counts as current for [`TRUSTED`], or for longer if reading it took long. After
-//!   that it is read again if the times of its directories have changed.
+//! * Evidence that was read counts as current for [`TRUSTED`], or for longer if reading it took
+//!   long. After that, and always with concurrent writers, it is read again unless the times of its
+//!   directories show no change.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -57,13 +57,13 @@ fn is_absent<T>(result: &std::io::Result<T>) -> bool {
 struct Found {
     tags: Arc<[Tag]>,
     asked: Asked,
-    /// Every file could be read.
+    /// Whether this process was permitted to read every file.
     is_whole: bool,
-    /// When the oldest part of it was read, if not now.
+    /// When the oldest part was read, if a part comes from the cache.
     since: Option<Instant>,
 }
 
-/// A valid record.
+/// A valid record of evidence.
 pub(in crate::vault) struct Record {
     pub moved: Moved,
     /// The epoch under which it is sealed.
@@ -75,8 +75,7 @@ pub(in crate::vault) struct Record {
 }
 
 impl Core {
-    /// Returns the tags, in ascending order, that entries of the directory with the tag `to` may
-    /// have beside this one.
+    /// Returns the explained tags of the directory with the tag `to`, in ascending order.
     pub fn explained(&self, to: &Tag) -> Inner<Arc<[Tag]>> {
         let (evidence, shared) = (&self.namespace.evidence, self.mode.writers.share_names());
         if let Some(none) = *evidence.none.lock()
@@ -116,15 +115,15 @@ impl Core {
         Ok(tags)
     }
 
-    /// Returns what was read of the evidence that leads to a directory, with the present keys.
+    /// Returns the cached closure of a directory, if it was read with the present keys.
     fn closure(&self, to: &Tag) -> Option<Closure> {
         let generation = self.keys.generation();
         let mut closures = self.namespace.evidence.closures.lock();
         closures.get(to).filter(|closure| closure.generation == generation).cloned()
     }
 
-    /// Returns what `read` has found; `None`, with a line in the log, if this process may not read
-    /// it.
+    /// Returns what `read` has found; `None` if that is missing or, with a line in the log, if this
+    /// process may not read it.
     fn readable<T>(&self, read: std::io::Result<T>, path: &[&[u8]]) -> Inner<Option<T>> {
         match read {
             Err(e) if is_missing(&e) => Ok(None),
@@ -141,10 +140,10 @@ impl Core {
         Ok(stat.map(|stat| (stat.mtime, stat.ctime)))
     }
 
-    /// Reads all evidence that leads to a directory, breadth first. What was just read of a
-    /// directory on the way is not read again: a directory that is renamed again and again would
-    /// take a time that grows with the square of the renames. Each time that a directory of evidence
-    /// had counts once: directories may lead to each other.
+    /// Reads all evidence that leads to a directory, breadth first. For a directory on the way a
+    /// trusted closure from the cache is used: otherwise a directory that is renamed again and
+    /// again would take a time that grows with the square of the renames. Equal times of a
+    /// directory of evidence are kept once, because directories may lead to each other.
     fn read_evidence(&self, all: &dyn Dir, to: &Tag) -> Inner<Found> {
         let shared = self.mode.writers.share_names();
         let (mut tags, mut todo) = (BTreeSet::new(), VecDeque::from([*to]));
@@ -195,7 +194,7 @@ impl Core {
         Ok(Found { tags, asked, is_whole, since })
     }
 
-    /// Returns a record of a directory of evidence; `None` if it is not valid.
+    /// Reads a record in a directory of evidence; `None` if it is missing or not valid.
     pub fn evidence_in(&self, dir: &dyn Dir, file: &[u8]) -> Inner<Option<Record>> {
         let bytes = match read_control(dir, file, RECORD_MAX) {
             Err(Fault::Io(e)) if !is_missing(&e) => return Err(e.into()),
@@ -275,7 +274,7 @@ impl Core {
         Ok(false)
     }
 
-    /// Makes the evidence of a rename durable, unless there is enough already.
+    /// Makes the evidence of a rename durable, unless it follows from existing evidence.
     pub fn record_move(&self, from: &Tag, to: &Tag) -> Inner<()> {
         if from == to {
             return Ok(());
@@ -286,15 +285,15 @@ impl Core {
         }
         let moved = Moved { from: *from, to: *to };
         self.write_evidence(&moved, &self.keys.seal_moved(&moved, None))?;
-        // What is known of the former tag goes over to the new one. Both would take memory that
-        // grows with the square of the renames.
+        // The closure of the new tag contains that of the former one. Keeping both would take
+        // memory that grows with the square of the renames.
         if self.explained(to).is_ok() {
             self.namespace.evidence.closures.lock().remove(from);
         }
         Ok(())
     }
 
-    /// Writes a record of the current epoch.
+    /// Makes a record durable that is sealed under the current epoch.
     pub fn write_evidence(&self, moved: &Moved, record: &[u8]) -> Inner<()> {
         let place = self.keys.moved_places(&moved.to).swap_remove(0);
         let dir = make_dir(&make_dir(&self.root, DIRECTORY)?, &place)?;
@@ -330,9 +329,9 @@ mod tests {
     use crate::store::mem::MemStore;
     use crate::vault::{Caller, CreateOptions, OpenOptions, OsRandom, ROOT, RenameMode, Vault};
 
-    /// Directories whose evidence leads to each other were asked about again each time that one of
-    /// them was read with the help of the others. A storage host that changed their times made that
-    /// two million entries, and as many calls for each lookup.
+    /// If evidence led in a circle, a closure kept the times of each directory of evidence anew
+    /// each time that it was read with the help of the others. A storage host that changed these
+    /// times caused two million entries, and as many calls for each lookup.
     #[test]
     fn evidence_that_leads_in_a_circle_is_asked_for_once() {
         let (store, owner) = (MemStore::new(), Identity::generate(&OsRandom));

@@ -1,28 +1,30 @@
-//! A directory whose names are in use: from plain names to stored ones and back.
+//! A folder: a directory of the store with its tag. It converts plain names to stored ones and
+//! back.
 //!
 //! Rules that hold here
 //! * Listings and lookups follow one rule, so that each entry is found under the name with which it
 //!   is shown, and under no other. An entry claims up to four names, in this order, until it has
 //!   one:
-//!   1. the sealed name with a sync tool's suffix, if its tag is the directory's own, or evidence
-//!      of a rename explains it;
+//!   1. its plain name with a sync tool's suffix, if its tag is the directory's own, or evidence of
+//!      a rename explains it;
 //!   2. that name with a mark;
 //!   3. its stored name;
 //!   4. its stored name with a mark.
 //! * Of several entries that claim a name as their first one, the first in the order of
-//!   [`Folder::claims`] has it. If there is none, the first by its bytes of those that claim it with
-//!   a mark; then the one whose stored name it is. An entry without a name is reported like an
-//!   unreadable one.
-//! * A name that was removed from its entry here goes to no other entry that claims it, as long as
-//!   the vault is open; see [`crate::vault::core::vacated`].
+//!   [`Folder::claims`] has it. If no entry does, those that claim it with a mark follow, in the
+//!   order of the bytes of their stored names; then the entry whose stored name it is. An entry
+//!   without a name is reported like one that no key opens.
+//! * A name that was taken from its entry here goes to no other existing entry that claims it,
+//!   until it is given to an entry again or the vault is closed; see
+//!   [`crate::vault::core::vacated`].
 //! * An entry with the directory's own tag, sealed under the current epoch's key, without a suffix
 //!   has the first claim to its name; no search is needed to know that.
 //! * Names under the directory's own tag are looked for in the store. Where more than [`TRIED_MAX`]
 //!   tags are explained, and for marks, names under other tags are looked for only if the census
-//!   shows that an entry may have them. So the time of a listing does not grow with the square of
-//!   the tags. The search for a name that is not found is repeated under all explained tags that
-//!   the census shows, unless the census is certain to be current: an entry that has arrived is
-//!   found at once.
+//!   shows that an entry may have them. So the time of a listing does not grow with entries times
+//!   tags. The search for a name that is not found is repeated under all explained tags that the
+//!   census shows, unless the census is certain to be current: so an entry that has arrived under
+//!   one of these tags is found at once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,7 +55,7 @@ fn check_name(name: &[u8]) -> Inner<()> {
     Ok(())
 }
 
-/// An existing stored name, with its `stat` if requested.
+/// An existing stored name, with its `stat` if the search needed one.
 type Found = Option<(Vec<u8>, Option<Stat>)>;
 
 /// A plain name and a suffix as stored.
@@ -62,7 +64,8 @@ type Split<'a> = (&'a [u8], &'a [u8]);
 /// What determines a stored name: the tag and the epoch under which a name is sealed, and the name.
 type Seal<'e, 'n> = (Tag, &'e Epoch, Split<'n>);
 
-/// Returns the parts of which a shown name may consist, as a whole plain name first.
+/// Returns the ways to take a shown name apart into a plain name and a suffix, the one without a
+/// suffix first.
 fn splits(name: &[u8]) -> impl Iterator<Item = Split<'_>> {
     std::iter::once((name, &b""[..])).chain(suffix::splits(name))
 }
@@ -71,11 +74,11 @@ fn splits(name: &[u8]) -> impl Iterator<Item = Split<'_>> {
 enum Others {
     /// All of these.
     All(Arc<[Tag]>),
-    /// Those of these with which the census shows the name.
+    /// Those among these with which the census shows the name.
     Shown(Arc<[Tag]>, Arc<Census>),
 }
 
-/// A directory whose names are in use.
+/// A directory of the store with its tag, to look up and list names.
 pub(crate) struct Folder<'a> {
     pub(in crate::vault) core: &'a Core,
     pub(in crate::vault) node: NodeId,
@@ -128,12 +131,12 @@ impl Folder<'_> {
         self.has_stored(name)
     }
 
-    /// Returns the entry that has `name` as its first one, with the same exception. One that the
-    /// census does not show is looked for too, if the census may not be current.
+    /// Returns the entry that has `name` as its first name, with the same exception. If the census
+    /// may not be current, all explained tags that it shows are tried too.
     fn first_besides(&self, name: &[u8]) -> Inner<Found> {
         let others = self.others()?;
         let is_tried = matches!(others, Others::All(_));
-        // The first claim is that of the exception.
+        // The first claim is that of the excepted entry.
         let found = self.first_of(self.claims(name, others, None).skip(1), None)?;
         if found.is_some() || is_tried || self.census()?.is_certain {
             return Ok(found);
@@ -145,8 +148,8 @@ impl Folder<'_> {
         self.core.namespace.vacated.has(&self.tag, name)
     }
 
-    /// Notes that `name` was removed from its entry: no other entry gets the name, because the
-    /// program that removed it may be about to create one of its own.
+    /// Notes that `name` was taken from its entry: no other entry that claims the name gets it,
+    /// because a program may be about to create a new entry under it.
     pub(in crate::vault) fn vacate(&self, name: &[u8]) {
         if !matches!(self.found_besides(name), Ok(None)) {
             self.core.namespace.vacated.note(&self.tag, name);
@@ -187,8 +190,7 @@ impl Folder<'_> {
         Ok(census.tags().iter().filter(shown).copied().collect())
     }
 
-    /// Returns the tags of entries here, the directory's own first: those that evidence explains
-    /// follow, if entries with them may be here.
+    /// Returns the tags that entries here may have: the directory's own, then explained ones.
     fn tags(&self) -> Inner<Vec<Tag>> {
         Ok([&[self.tag], &*self.shown_tags()?].concat())
     }
@@ -230,7 +232,7 @@ impl Folder<'_> {
         Ok(*tag == self.tag || self.core.explained(&self.tag)?.binary_search(tag).is_ok())
     }
 
-    /// Returns whether an entry has its plain name without a search.
+    /// Returns whether an entry has its plain name in any case, so that no search is needed.
     pub(in crate::vault) fn is_plain(&self, sealed: &Sealed) -> bool {
         sealed.tag == self.tag && !sealed.is_old && sealed.suffix.is_empty()
     }
@@ -251,7 +253,7 @@ impl Folder<'_> {
         self.seals(tags, split).filter_map(|seal| self.entry(seal))
     }
 
-    /// Returns what determines those stored names, each under every epoch's key.
+    /// Returns the seals of one way to take a name apart, under these tags and every epoch's key.
     fn seals<'n>(&self, tags: Vec<Tag>, split: Split<'n>) -> impl Iterator<Item = Seal<'_, 'n>> {
         let epochs = move |tag| self.keys().all_epochs().map(move |epoch| (tag, epoch, split));
         tags.into_iter().flat_map(epochs)
@@ -263,9 +265,9 @@ impl Folder<'_> {
         Some(entry)
     }
 
-    /// Returns what determines the entries that claim `name` as their first one, in the order of
-    /// their claims: the whole name under the directory's own tag and then under the explained ones,
-    /// each under every epoch's key; then split before each possible suffix.
+    /// Returns the seals of the entries that claim `name` as their first name, in the order of
+    /// their claims: the whole name under the directory's own tag and then under the explained
+    /// ones, each under every epoch's key; then the name split before each possible suffix.
     fn claims<'n>(
         &self,
         name: &'n [u8],
@@ -275,14 +277,14 @@ impl Folder<'_> {
         splits(name).flat_map(move |split| self.seals(self.tags_of(split, &others, known), split))
     }
 
-    /// Returns the entry that has `name` as its first one; `known` is known to exist.
+    /// Returns the entry that has `name` as its first name. `known` is an entry known to exist.
     fn has_first(&self, name: &[u8], known: Option<(&[u8], &Sealed)>) -> Inner<Found> {
         let count = if self.is_vacated(name) { 1 } else { usize::MAX };
         let (entry, sealed) = known.unzip();
         self.first_of(self.claims(name, self.others()?, sealed).take(count), entry)
     }
 
-    /// Returns the first entry of these claims that exists; `known` is known to.
+    /// Returns the first entry of these claims that exists. `known` is an entry known to exist.
     fn first_of<'a>(
         &self,
         claims: impl Iterator<Item = Seal<'a, 'a>>,
@@ -301,8 +303,8 @@ impl Folder<'_> {
         Ok(None)
     }
 
-    /// Returns the entry that has `name`, which ends with a mark, if none has it as its first one.
-    /// `known` is an entry that exists and claims it.
+    /// Returns the entry that has `name` because of the mark at its end, for callers that know that
+    /// no entry has it as its first name. `known` is an entry that exists and claims `name`.
     fn has_mark(&self, name: &[u8], known: Option<&[u8]>) -> Inner<Option<Vec<u8>>> {
         let Some((rest, mark)) = split_mark(name) else { return Ok(None) };
         if self.is_vacated(name) {
@@ -329,7 +331,8 @@ impl Folder<'_> {
         Ok(None)
     }
 
-    /// Returns the entries that may claim `rest` with this mark, by their bytes. They need not exist.
+    /// Returns the stored names of entries that may claim `rest` with this mark, in the order of
+    /// their bytes. The entries need not exist.
     fn with_mark(
         &self,
         rest: &[u8],
@@ -346,7 +349,8 @@ impl Folder<'_> {
         Ok(marked.chain(known.map(<[u8]>::to_vec)).collect())
     }
 
-    /// Returns the entry that has its stored name `name`, if no other has that name.
+    /// Returns the entry whose stored name is `name`, if it has neither its first nor its second
+    /// name.
     fn has_stored(&self, name: &[u8]) -> Inner<Found> {
         if !may_be_sealed(name) {
             return Ok(None);
@@ -457,7 +461,7 @@ impl Folder<'_> {
 
     /// Returns the plain name of the place of the entry `stored`, shown as `name`: without the
     /// suffix of a conflict copy. `None` if the entry is not at a place of this directory, because
-    /// no evidence explains its tag, or if its name is lost.
+    /// no evidence explains its tag, or if its name is lost and `name` is not the lost one.
     pub(in crate::vault) fn place_name(
         &self,
         stored: &[u8],
@@ -467,7 +471,7 @@ impl Folder<'_> {
             Some(Meaning::Name(sealed)) => {
                 Ok(self.is_explained(&sealed.tag)?.then_some(sealed.plain))
             }
-            // Its hash shows whether it is the name by which it was found.
+            // The hash shows whether the lost name is the one by which the entry was found.
             Some(Meaning::Lost) => {
                 let Parts::Long { suffix, .. } = parse(stored, self.keys().longest_name) else {
                     return Ok(None);
@@ -481,8 +485,8 @@ impl Folder<'_> {
         }
     }
 
-    /// Returns whether an entry other than `stored`, which need not exist, has the place `place`:
-    /// the junction there belongs to that entry.
+    /// Returns whether an entry other than `stored` has the place `place`: then the junction there
+    /// belongs to that entry. `stored` need not exist.
     pub(in crate::vault) fn is_place_of_another(&self, stored: &[u8], place: &[u8]) -> Inner<bool> {
         for other in self.entries(self.tags()?, (place, b"")) {
             if other != stored && self.there(&other)?.is_some() {
@@ -507,7 +511,8 @@ impl Folder<'_> {
     }
 
     /// Returns where the junction of a place may be: the tags of the directory, its own first, each
-    /// with the hash of the place. Those that a census which is certain does not show are left out.
+    /// with the hash of the place. If there are many tags, places that a certain census does not
+    /// show are left out, except those under its own tag.
     pub(in crate::vault) fn junction_places(&self, place: &[u8]) -> Inner<Vec<(Tag, [u8; 32])>> {
         let tags = self.junction_tags()?;
         let counted = if tags.len() > 1 + TRIED_MAX { Some(self.census()?) } else { None };
@@ -561,8 +566,8 @@ impl Core {
         })
     }
 
-    /// Returns whether another daemon has renamed a directory since its lookup here, so that it has
-    /// another tag.
+    /// Returns whether another daemon has renamed or removed a directory since its lookup here. A
+    /// renamed one has another tag.
     fn has_moved(&self, node: NodeId) -> Inner<bool> {
         if !self.mode.writers.share_names() || node == ROOT {
             return Ok(false);
@@ -572,13 +577,12 @@ impl Core {
         Ok(!stat.is_ok_and(|stat| self.nodes.is(node, &stat)))
     }
 
-    /// Returns a directory of the store with this tag, for a walk without nodes: names can be
-    /// encoded and decoded.
+    /// Returns the folder of a directory of the store, for a walk that has no nodes.
     pub fn folder_at(&self, dir: Arc<dyn Dir>, tag: Tag) -> Folder<'_> {
         Folder { core: self, node: ROOT, dir, tag }
     }
 
-    /// Returns a directory for the use of its names.
+    /// Returns the folder of a node; `ENOTDIR` if it is no directory.
     pub fn folder(&self, node: NodeId) -> Inner<Folder<'_>> {
         if self.nodes.kind(node)? != Kind::Dir {
             return Err(Fault::Os(libc::ENOTDIR));

@@ -4,9 +4,8 @@
 //! * A directory that holds a share's descriptor is never treated as an ordinary directory of the
 //!   parent: names and contents written into it under the parent's keys would be readable for
 //!   people who are not members.
-//! * Neither is a directory at the place of a valid junction whose descriptor is missing, except
-//!   while the share is being created. A share that this client has entered is not being created
-//!   any more.
+//! * Neither is a directory without a descriptor at the place of a valid junction, except while the
+//!   share is being created. A share that this client has entered is not being created any more.
 //! * Junctions are written by admins; one that cannot be opened, or whose signer is not an admin,
 //!   is ignored.
 
@@ -43,8 +42,8 @@ impl Folder<'_> {
         }
         let Some(place) = place else { return Ok(()) };
         match self.junction(place)? {
-            // The junction from before the share existed, restored together with the old folder,
-            // would make this client write for other people.
+            // The storage host may restore the former folder together with the junction from before
+            // the share was in place: this client would then write there under the parent's keys.
             Some(junction)
                 if !junction.coming
                     || self.core.membership.trust.pin(&junction.share)?.is_some() =>
@@ -101,8 +100,8 @@ impl Folder<'_> {
 }
 
 impl Core {
-    /// Returns the junction that leads to the share in a directory, by the directory's node. There
-    /// is none for a directory at no place of its parent, or below a conflict copy.
+    /// Returns the valid junction that leads to a directory. There is none for a directory at no
+    /// place of its parent, or below a conflict copy.
     pub fn junction_at(&self, node: NodeId) -> Inner<Option<Junction>> {
         let link = self.nodes.link(node)?;
         let parent = self.folder(link.parent)?;

@@ -2,8 +2,8 @@
 //!
 //! Rules that hold here
 //! * A sealed name proves itself by its hash, and has the same bytes on every machine.
-//! * It is durable before its entry exists, and is never changed. Only `fsck --prune` removes one:
-//!   a sync tool may deliver an entry later.
+//! * It is durable before its entry exists, and is never changed. It stays when the entry is
+//!   removed, because a sync tool may deliver another one with the name.
 
 use crate::format::name::{LONG_DIRECTORY, SEALED_MAX, StoredName, is_long, long_path};
 use crate::vault::core::Core;
@@ -24,7 +24,7 @@ impl Core {
         Ok(sealed)
     }
 
-    /// Like [`Core::long_name`], always from the store.
+    /// Like [`Core::long_name`], but always reads the store.
     pub fn stored_long_name(&self, hash: &[u8; 32]) -> Inner<Option<Vec<u8>>> {
         let (group, file) = long_path(hash);
         let opened = self.root.open_dir(LONG_DIRECTORY).and_then(|all| all.open_dir(&group));
@@ -41,7 +41,7 @@ impl Core {
     /// Makes the sealed name of a long-named entry durable, before the entry is created.
     pub fn prepare(&self, stored: &StoredName) -> Inner<()> {
         let StoredName::Long { hash, sealed, .. } = stored else { return Ok(()) };
-        // Another thread that writes it has not made it durable yet.
+        // The same name written by another thread may be in the store before it is durable.
         let _writing = self.namespace.long_names.writing.lock();
         if self.stored_long_name(hash).is_ok_and(|there| there.is_some()) {
             return Ok(());

@@ -1,9 +1,9 @@
 //! What stored names mean under the keys of a share.
 //!
 //! Rules that hold here
-//! * New names are sealed under the current epoch's key. Names of all epochs are found and listed:
-//!   a client that did not know of a new epoch yet may have created some under an old one, and no
-//!   existing entry is hidden.
+//! * New names are sealed under the current epoch's key. Names of all epochs are found and listed,
+//!   because no entry is hidden. A client that does not know a new epoch yet creates names under an
+//!   old one.
 //! * A name opens with the keys alone, wherever its entry is. Whether it belongs to its directory
 //!   is decided by [`Folder`](crate::vault::directory::folder::Folder).
 
@@ -18,32 +18,32 @@ use crate::vault::share::control_files::is_forbidden;
 /// The meaning of the stored name of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// A sealed name.
+    /// A name that a key of the share opens.
     Name(Sealed),
     /// A long-named entry whose sealed name is missing or does not match its hash.
     Lost,
 }
 
-/// The sealed name of an entry, and its suffix.
+/// What the stored name of an entry contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sealed {
     /// Tag of the directory in which the name was created.
     pub tag: Tag,
-    /// The sealed name.
+    /// The plain name.
     pub plain: Vec<u8>,
     /// A sync tool's suffix as stored, often empty.
     pub suffix: Vec<u8>,
-    /// It is not sealed under the current epoch.
+    /// Whether the name is sealed under another epoch than the current one.
     pub is_old: bool,
 }
 
-/// What a stored name contains.
+/// A stored name before decryption.
 enum Found<'n> {
     /// A sealed name, and the suffix.
     Sealed(Vec<u8>, &'n [u8]),
     /// As [`Meaning::Lost`].
     Lost,
-    /// A control file, or a name that no share has given.
+    /// A control file or a foreign name.
     Other,
 }
 
@@ -62,8 +62,8 @@ impl Sealed {
 }
 
 impl ShareKeys {
-    /// Opens sealed names under the key of any epoch, many at a time; the second value is true for
-    /// another epoch than the current one.
+    /// Opens sealed names, many at a time, each under the key of any epoch. The second value is
+    /// true if that is not the current epoch. `None` for names that no key opens.
     fn open_names(&self, sealed: Vec<Vec<u8>>) -> Vec<Option<(Opened, bool)>> {
         let mut all: Vec<Option<(Opened, bool)>> = sealed.iter().map(|_| None).collect();
         let (mut places, mut left): (Vec<usize>, Vec<_>) = (0..sealed.len()).zip(sealed).unzip();
@@ -176,7 +176,7 @@ impl Core {
     }
 }
 
-/// Returns a stored name for a log line: it is ASCII, unless it is foreign.
+/// Returns a stored name as text for a log line.
 pub(crate) fn shown(stored: &[u8]) -> String {
     String::from_utf8_lossy(stored).into_owned()
 }
