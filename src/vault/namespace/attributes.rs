@@ -11,7 +11,7 @@ use crate::vault::types::{Attr, NodeId, ROOT};
 
 impl Core {
     /// Returns the attributes of an object of the store as node `node`. Fails with `ESTALE` if the
-    /// caller caches another size of this node.
+    /// kernel caches another size or time of this node, or the node is retired.
     pub fn attr(&self, node: NodeId, stat: &Stat, dir: Option<(&dyn Dir, &[u8])>) -> Inner<Attr> {
         let mut attr = Attr {
             node,
@@ -65,8 +65,9 @@ impl Core {
         Ok(attr)
     }
 
-    /// Called if a reply would contain another size than the kernel caches: retires the node,
-    /// unless `stat` was only older than a commit. The caller repeats the lookup in both cases.
+    /// Called if a reply would contain another size or time than the kernel caches: retires the
+    /// node, unless the file is open by now or only the `stat` was from before a commit. Returns
+    /// `ESTALE`, after which the caller repeats the lookup.
     fn check_size(&self, node: NodeId, place: Option<(&dyn Dir, &[u8])>) -> Fault {
         let files = self.open.files.lock();
         let told = || {
@@ -113,9 +114,9 @@ impl Core {
         }
     }
 
-    /// Retires the node of a file that is not open if it has a name which leads elsewhere in the
-    /// store by now: another program has renamed the file. An open of the node would fail with
-    /// `ESTALE` because of that name, and the kernel repeats a lookup only once.
+    /// Retires the node of a file that is not open if one of its names leads elsewhere in the store
+    /// by now: another program has renamed the file. An open of the node would fail with `ESTALE`
+    /// because of that name, and the kernel repeats a lookup only once. Returns whether it did.
     fn retire_renamed(&self, node: NodeId, stat: &Stat) -> bool {
         let is_renamed =
             stat.kind == Kind::File
@@ -132,7 +133,7 @@ impl Core {
     }
 
     /// Returns the attributes of a node by one of its names; if it has none any more, by its open
-    /// file, or as they were with the last name.
+    /// file or directory, or as they were when it lost its last name.
     pub fn stat(&self, node: NodeId) -> Inner<Attr> {
         if node == ROOT {
             return self.attr(node, &self.root.stat_self()?, None);
@@ -164,8 +165,8 @@ impl Core {
                     {
                         return Err(Fault::Os(libc::ESTALE));
                     }
-                    // Another directory has just taken its place; a program that is listing it
-                    // continues with its own handle.
+                    // Another directory has just taken its place; a program that is listing the
+                    // former one continues with its own handle.
                     Ok(_) => {
                         return self.attr(
                             node,

@@ -24,9 +24,9 @@ use crate::vault::share::control_files::entries;
 use crate::vault::types::{Attr, Caller, Forget, Handle, NodeId, OpenFlags, RenameMode};
 
 /// How long a lookup waits for the kernel to drop another name of the directory. The kernel cannot
-/// if the lookup belongs to a rename out of or into the directory of that name. The thread that
-/// tells the kernel must be waiting for the kernel's lock by then, for more than the 4 ms after which
-/// the lock is handed to a waiting thread; on a busy machine it takes tens of milliseconds to begin.
+/// drop it while the lookup belongs to a rename out of or into the directory of that name. The
+/// thread that notifies the kernel needs this time: on a busy machine it begins after tens of
+/// milliseconds, and it gets the kernel's lock only after it has waited for more than 4 ms.
 const DROPPED_WITHIN: Duration = Duration::from_millis(250);
 
 impl Core {
@@ -44,18 +44,19 @@ impl Core {
         Ok(attr)
     }
 
-    /// Makes the kernel drop the name of a directory that another program has moved. With the old
-    /// name in its cache the kernel refuses the new one with ESTALE while it holds the lock of
-    /// rename(2): it repeats a refused lookup once.
+    /// Makes the kernel drop the name of a directory that another program has moved. During a
+    /// rename(2) the kernel refuses the new name with ESTALE as long as the old one is in its
+    /// cache, and it repeats a refused lookup only once.
     fn have_name_forgotten(&self, parent: NodeId, name: Box<[u8]>) {
         let (done, dropped) = sync_channel(1);
         self.have_forgotten(parent, Forget::Name { name, done });
-        // Without an answer the kernel waits for this lookup.
+        // If no answer comes, the kernel is waiting for this lookup.
         let _ = dropped.recv_timeout(DROPPED_WITHIN);
     }
 
     /// Gives a new object the caller's ownership, as a local filesystem does: the caller's user,
-    /// and the caller's group unless the directory is set-group-ID.
+    /// and the caller's group unless the directory is set-group-ID. Changes nothing unless the
+    /// daemon runs as root.
     fn give(&self, folder: &Folder, stored: &[u8], caller: &Caller, stat: Stat) -> Inner<Stat> {
         if !self.mode.is_root_user {
             return Ok(stat);
@@ -140,8 +141,8 @@ impl Core {
             _ => self.make(caller, parent, name, |folder, stored| {
                 let made =
                     folder.dir.mknod(stored, kind, folder.masked(caller, perm & 0o7777), rdev);
-                // exfat-fuse creates an empty file for a FIFO and then fails. No file of a vault is
-                // empty in the store.
+                // exfat-fuse creates an empty file for a FIFO and then fails. A committed file is
+                // never empty in the store.
                 let is_no_file = |e: &std::io::Error| {
                     e.raw_os_error() != Some(libc::EEXIST)
                         && folder
@@ -177,7 +178,7 @@ impl Core {
                 made = folder.dir.symlink(stored, &text);
             }
             // A store that reports a failure may have created the link all the same, and may fail
-            // again in the query.
+            // to read it.
             let is_absent = || match folder.dir.readlink(stored) {
                 Ok(there) => there != text,
                 Err(e) => e.raw_os_error() == Some(libc::ENOENT),
@@ -266,9 +267,8 @@ impl Core {
         if !flags.write {
             self.unguard(&open);
         }
-        // Its time is that of the header. The time of the name is set earlier, before the directory
-        // gets its own; with that one, the kernel would see another time at the first write, and
-        // send it at the close (see `store/os/attr.rs`).
+        // The reply has the time at which the header was written. With the earlier time of the
+        // creation, the kernel would see another time at the first write, and send it at the close.
         let stat = match open.file().stat() {
             Ok(stat) => stat,
             Err(e) => {
@@ -330,8 +330,8 @@ impl Core {
         }
         folder.dir.unlink(&stored)?;
         let inode = (stat.dev, stat.ino);
-        // Records that are not applied are dropped after the name is durably removed: a power cut
-        // could restore it.
+        // Records that are not applied are dropped only once the removal of the name is durable: a
+        // power cut could restore the name.
         if stat.nlink == 1 && (!self.journal.is_broken(inode) || folder.dir.sync().is_ok()) {
             self.journal.forget_repair(inode);
         }

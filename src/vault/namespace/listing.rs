@@ -25,9 +25,9 @@ impl Core {
             missing: Arc::default(),
         });
         if self.nodes.is_moved_away(node) {
-            // Another directory has taken its place since the check, and the process that empties
-            // this one may have collected handles before this one existed. The caller repeats the
-            // lookup.
+            // Another directory has taken this one's place since the check. The conversion that
+            // empties this directory may have looked for open listings before this handle existed.
+            // The caller repeats the lookup.
             self.release_handle(handle)?;
             return Err(Fault::Os(libc::ESTALE));
         }
@@ -65,14 +65,14 @@ impl Core {
         let Open::Dir { node, dir, directory, unread, missing } = self.open.handle(handle)? else {
             return Err(Fault::Os(libc::ENOTDIR));
         };
-        // A directory that was renamed since has another tag; a removed one keeps its own.
+        // A directory that was renamed since the open has another tag; a removed one keeps its tag.
         let tag = self.directory_tag(node).unwrap_or(directory);
         let folder = Folder { core: self, node, dir, tag };
         loop {
             let away = self.namespace.away.count();
             let raw = folder.dir.read(cookie, limit)?;
             if self.namespace.away.were_any_since(away) {
-                // A directory in it may have had a temporary name: retried after that.
+                // A directory in it may have had a temporary name: the read is repeated after that.
                 drop(self.namespace.names.look());
                 continue;
             }
@@ -84,7 +84,8 @@ impl Core {
             };
             cookie = last.next;
             let mut entries = Vec::with_capacity(raw.len());
-            // The storage host can add any number of them: one line is logged, not one for each.
+            // The storage host can add any number of entries without a name: one line is logged for
+            // all that are skipped in one read.
             let (mut skipped, mut first) = (0, None);
             let meanings = self.read_names(raw.iter().map(|entry| &*entry.name))?;
             for (entry, meaning) in raw.into_iter().zip(meanings) {

@@ -35,8 +35,9 @@ impl EntryName<'_> {
 }
 
 impl Core {
-    /// Makes the evidence durable that the entries of the directory `stored` are in the directory
-    /// `destination` once it is renamed. Returns whether the directory has entries.
+    /// Makes the evidence durable that the entries of the directory `stored` belong to the
+    /// directory `destination` once it is renamed. Returns false if the directory is empty and
+    /// needs none.
     fn record_rename(&self, from: &Folder, stored: &[u8], destination: &[u8]) -> Inner<bool> {
         let (_, bare) = Self::is_empty(&*from.dir.open_dir(stored)?)?;
         // Only another daemon, or another machine, could be about to fill an empty one.
@@ -176,7 +177,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Tells the journal of the new paths.
+    /// Moves what the journal notes under the old paths to the new ones.
     fn move_paths(&self, from: &EntryName<'_>, to: &EntryName<'_>, mode: RenameMode) {
         if !self.journal.notes_created() && self.journal.surplus.is_empty() {
             return;
@@ -211,7 +212,7 @@ impl Core {
         if let Some((target_stored, there)) = target
             && let Some(gone) = self.nodes.find(there)
         {
-            // The new name first: a node without any name would lose its number.
+            // The new name is added first: a node without any name would lose its number.
             if mode == RenameMode::Exchange {
                 self.nodes.add_link(gone, from.link());
                 self.renamed_dir(gone, there.kind);
@@ -232,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Notes for the directories, and for the rollback database, which of the names are in use now.
+    /// Notes for the folders, and for the rollback database, which of the names are in use now.
     fn remember_rename(
         &self,
         from: &EntryName<'_>,
@@ -338,13 +339,13 @@ impl Core {
         target: Option<&Stat>,
         mode: RenameMode,
     ) -> Inner<()> {
-        // The target was checked above; some stores only emulate NoReplace, by another look at the
-        // target.
+        // The target was checked by `may_rename`; some stores only emulate NoReplace, by another
+        // look at the target.
         let mode = match mode {
             RenameMode::Whiteout => mode,
             _ => RenameMode::Replace,
         };
-        // sshfs and mergerfs have other errors for a non-empty directory.
+        // sshfs and mergerfs return other errors for a non-empty directory.
         let is_refused =
             |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
         match from.dir.rename(stored, &*to.dir, destination, mode) {

@@ -33,8 +33,8 @@ impl Core {
         }
     }
 
-    /// Returns whether this may be the time of the last cached write, which the kernel sends when
-    /// it evicts a file. Its node may be retired or nameless by then, and the time is irrelevant.
+    /// Returns whether `set` may be the time of the last cached write, which the kernel sends when
+    /// it evicts a file. The node may be retired or nameless by then, and the time is irrelevant.
     /// The kernel would report an error to the next `syncfs`, whose caller is not concerned.
     fn is_late_time(&self, node: NodeId, set: &SetAttr) -> bool {
         let is_time_alone = *set == SetAttr { mtime: set.mtime, ..SetAttr::default() };
@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Changes the size of a file, which is opened for that unless programs can write to it.
+    /// Changes the size of a file, which is opened for that if no program has it open.
     fn set_size_of(
         &self,
         node: NodeId,
@@ -111,14 +111,15 @@ impl Core {
         let result = self.truncate(&open, size);
         *was = result.is_ok().then_some(before);
         if set.mtime == SetTime::Omit {
-            open.state.write().resolve_mtime(); // the kernel does not change it
+            open.state.write().resolve_mtime(); // the kernel will send no time for this change
         }
         let released = self.release(&open, flags);
         result?;
         released
     }
 
-    /// Clears set-user-ID and set-group-ID of an open file, or of the entry `link`.
+    /// Clears set-user-ID, and set-group-ID if group-executable, of an open file or the entry
+    /// `link`.
     fn kill_suid_sgid_of(&self, open: Option<&OpenFile>, link: Option<&Link>) -> Inner<()> {
         if let Some(open) = open {
             kill_suid_sgid_bits(open)?;
@@ -149,7 +150,7 @@ impl Core {
         let times = set.changes_times();
         if set.atime != SetTime::Omit || times && open.state.read().changes.is_none() {
             // A program sets both times; the kernel, for its cached writes, only the modification
-            // time. No replay may undo it.
+            // time. No replay may undo what a program has set.
             self.journal.checkpoint_for(Some(open.inode()))?;
         }
         if set.changes_owner() {
@@ -213,8 +214,8 @@ impl Core {
         if set.changes_times() {
             let stat = stat?;
             self.journal.checkpoint_for(Some((stat.dev, stat.ino)))?;
-            // After a rename or a link the kernel sends the modification time only because that of
-            // the inode has changed.
+            // After a rename or a link the kernel sends the unchanged modification time, because
+            // the inode's change time is new.
             let same = SetAttr { mtime: SetTime::At(stat.mtime), ..SetAttr::default() };
             if self.mode.caller_caches
                 && *set == same

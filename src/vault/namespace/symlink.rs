@@ -2,8 +2,8 @@
 //!
 //! A target whose record does not fit a link (more than 3,005 bytes, 2,877 in a signed share; less
 //! if the store has shorter links) is stored in a control file at the share's root. The link's text
-//! is then `+` and a sealed reference. The reference is random and belongs to the link, so link and
-//! rename need not change the file.
+//! is then `+` and a sealed reference. The reference is random and bound to no place, so link(2)
+//! and rename(2) need not change the file.
 
 use crate::format::record::{
     OVERFLOW, OVERHEAD, RecordKind, TARGET_INLINE_MAX, TARGET_INLINE_MAX_SIGNED, TARGET_MAX,

@@ -6,15 +6,16 @@
 //!   in a control file at the share's root. The store's attribute then contains a sealed reference
 //!   to it. Each list has a reference of its own, so that it can be replaced atomically.
 //! * The old file stays as residue (see `overflow`), unless this process wrote it recently. Such a
-//!   file is removed once the new reference is on the disk. It stays if the entry has other names
-//!   or a conflict copy beside it, which may have the same reference.
+//!   file is removed once the attribute that no longer refers to it is on the disk. It stays if
+//!   this process has renamed or linked an entry since, or if the entry has other names or a
+//!   conflict copy beside it, which may have the same reference.
 //! * Readers take no lock: if the file of a list is missing, the reference is read again, because
 //!   it may have changed.
 //! * `user.`, `trusted.` and `security.` attributes are sealed, name and value, in the one blob.
 //!   The kernel checks access to them before it sends the request.
 //! * The two ACLs are stored beside the mode, in plain text like it, as the store's own. So the
-//!   store's kernel keeps mode and mask consistent and applies a directory's default ACL. A store
-//!   without ACLs returns an error for setting one, and none for getting one.
+//!   store's kernel keeps mode and mask consistent and applies a directory's default ACL. On a
+//!   store without ACLs, setting one fails, and getting one fails with `ENODATA`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,8 +36,8 @@ use crate::vault::file::OpenFile;
 use crate::vault::share::control_files::{list_at_most, read_referred, write_control};
 use crate::vault::types::{Caller, NodeId, ROOT, SetXattr};
 
-/// The same for symbolic links, FIFOs, sockets and devices, which cannot have `user.` attributes.
-/// Only root can use it.
+/// The store's attribute that contains the blob of a symbolic link, FIFO, socket or device: these
+/// cannot have `user.` attributes. Only root can use it.
 const KEY_SPECIAL: &[u8] = b"trusted.kithfs";
 /// Returns the store's attribute that contains the blob of an object of this kind.
 pub(crate) fn key_of(kind: Kind) -> &'static [u8] {
@@ -86,8 +87,8 @@ fn check_name(name: &[u8]) -> Inner<()> {
     if known { Ok(()) } else { Err(Fault::Os(libc::EOPNOTSUPP)) }
 }
 
-/// Returns whether there is a conflict copy of an entry beside it, as sync tools create them: a
-/// copy of its attributes contains the same reference.
+/// Returns whether a sync tool's conflict copy of an entry may be beside it: a copy of the
+/// attributes contains the same reference. True if the directory is too large or cannot be listed.
 fn has_copies(dir: &dyn Dir, stored: &[u8]) -> bool {
     let is_copy = |name: &[u8]| name != stored && without_suffix(name) == without_suffix(stored);
     !matches!(list_at_most(dir, LOOKED_MAX), Ok(Some(all)) if !all.iter().any(|entry| is_copy(&entry.name)))
@@ -103,7 +104,7 @@ enum Place {
 }
 
 impl Place {
-    /// Returns `None` if there is none, or if the store has no such attributes for this object.
+    /// Returns an attribute; `None` if there is none, or if the store has none of this kind here.
     fn get(&self, key: &[u8]) -> Inner<Option<Vec<u8>>> {
         let value = match self {
             Place::File(open) => open.file().get_xattr(key),
@@ -274,8 +275,8 @@ impl Core {
     }
 
     /// Removes the previous list of a node, if nothing else can refer to it: see the module
-    /// documentation. Takes long, so no lock is held; a concurrent change of names makes all lists
-    /// old.
+    /// documentation. This takes long, so no lock is held; a concurrent change of names makes all
+    /// lists old.
     fn drop_before(&self, node: NodeId, place: &Place, before: Option<Reference>) {
         if let Some(before) = before
             && self.namespace.young_lists.is_young(&before, Instant::now())
@@ -334,7 +335,8 @@ impl Core {
         set
     }
 
-    /// Called before the blob of an inode is copied to another inode.
+    /// Ensures that the list to which `blob` refers is not removed, before `blob` is copied to
+    /// another inode.
     pub fn share_xattrs(&self, blob: &[u8]) {
         if let Ok(Some(reference)) = self.xattr_reference(blob) {
             self.namespace.young_lists.take(&reference, Instant::now());
