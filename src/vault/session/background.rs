@@ -1,4 +1,4 @@
-//! What is done in the background while a vault is open.
+//! The background work while a vault is open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ const COMMIT_AFTER: Duration = Duration::from_secs(4);
 /// The same in a synced share: until then a sync tool does not see the change, and replaces the
 /// file as if there were none.
 const COMMIT_SYNCED_AFTER: Duration = Duration::from_millis(200);
-/// Interval of commits in a synced share.
+/// Interval of the background threads of a synced vault.
 const TICK_SYNCED: Duration = Duration::from_millis(200);
 
 /// Interval of the background threads.
@@ -58,7 +58,7 @@ fn commit(shares: &Shares, stop: &AtomicBool, tick: Duration) {
     }
 }
 
-/// Flushes files at each tick, and the files of a journal also when it asks for it.
+/// Flushes files at each tick; the files of a journal also when the journal asks for it.
 fn flush(shares: &Shares, stop: &AtomicBool, tick: Duration) {
     let mut next = Instant::now() + tick;
     loop {

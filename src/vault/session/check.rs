@@ -192,8 +192,8 @@ impl Vault {
         Ok(report)
     }
 
-    /// Checks the share that contains a node, or whose root it is, from the node on. Paths are from
-    /// the vault's root.
+    /// Checks the share that contains a node, or whose root it is, from the node on. Paths in the
+    /// report begin at the vault's root.
     fn check_share(
         &self,
         node: NodeId,

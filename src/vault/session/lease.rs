@@ -1,11 +1,11 @@
 //! The thread that looks after the leases of the open shares.
 //!
 //! Rules that hold here
-//! * This thread never waits for the kernel to drop pages. The kernel waits for requests in progress
-//!   first, and all threads that could answer them may be waiting for the lease. It is enough that
-//!   the attributes are dropped: the next read of cached pages asks for them, and drops the pages if
-//!   the file has changed. The pages are dropped soon afterwards, for mappings. The lease is kept
-//!   until then, but not for long.
+//! * This thread keeps the lease for at most [`PAGES_TAKE`] until the kernel has dropped pages. The
+//!   kernel waits for requests in progress first, and all threads that could answer them may be
+//!   waiting for the lease. It is enough that the attributes are dropped: the next read of cached
+//!   pages asks for them, and drops the pages if the file has changed. The pages themselves are
+//!   dropped for mappings.
 //! * The kernel ignores attributes that it has asked for before a notification about the file
 //!   arrives, and reads with the size that it knows. So a notification must not coincide with the
 //!   first read after another daemon's commit: that read would return the new bytes up to the old
@@ -45,7 +45,7 @@ const IDLE: Duration = Duration::from_millis(500);
 #[derive(Default)]
 struct Known {
     files: HashMap<NodeId, Seen>,
-    /// No other daemon has committed since, and no pages are to be dropped.
+    /// Nothing has to be compared: this daemon has the lease, and no pages are to be dropped.
     is_settled: bool,
 }
 
@@ -57,7 +57,7 @@ struct Seen {
     /// The kernel may have pages of an earlier state, and drops them at the next look unless it has
     /// asked for the attributes by then.
     due: bool,
-    /// How often it has dropped pages by their answer.
+    /// How often the kernel has dropped pages because of attributes that it was sent.
     drops: u64,
 }
 
@@ -97,14 +97,15 @@ pub(super) fn run(shares: &Shares, stop: &AtomicBool) {
     }
 }
 
-/// Returns the files that programs have open, and whether only this daemon can write to them.
+/// Returns the files that programs have open, each with whether only this daemon can write to it.
 fn open_files(core: &Core) -> Vec<(NodeId, Arc<OpenFile>, bool)> {
     let files = core.open.files.lock();
     let is_ours = |it: &OpenEntry| it.writers > 0 && !it.file.is_on_demand();
     files.iter().map(|(node, it)| (*node, it.file.clone(), is_ours(it))).collect()
 }
 
-/// Makes the kernel drop all that it has cached of a share.
+/// Makes the kernel drop what it has cached of a share, except the pages of files that only this
+/// daemon can write to.
 fn forget(core: &Core) {
     core.have_forgotten(ROOT, Forget::Names);
     let open = open_files(core).into_iter();
@@ -120,7 +121,7 @@ fn forget(core: &Core) {
 }
 
 /// Makes the kernel drop the pages of open files that another daemon has committed to, and that the
-/// kernel has not asked about since. Returns whether there are more to come.
+/// kernel has not asked about since. Returns whether pages are still to be dropped.
 fn compare(core: &Core, known: &mut HashMap<NodeId, Seen>) -> bool {
     let open = open_files(core);
     known.retain(|node, _| open.iter().any(|(it, ..)| it == node));

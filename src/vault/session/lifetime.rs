@@ -91,7 +91,7 @@ pub(in crate::vault) fn open_core(
     .map_err(at)
 }
 
-/// Returns the keys of an entered share, those of earlier epochs included.
+/// Returns the keys of all heads of an entered share, those of earlier epochs included.
 fn keys_of(entered: &Entered, identity: &Arc<Identity>) -> Arc<ShareKeys> {
     let descriptor = &entered.descriptor;
     let layout = Layout::new(descriptor.chunk_log2, descriptor.signed)
@@ -185,9 +185,10 @@ fn synced_by(
     })
 }
 
-/// Decides which daemons may write to a share at the same time. A nested share follows its vault. One
-/// that is opened on its own and has other members needs no mark: they use it at any time, unless the
-/// store has mandatory locks. There, one daemon writes at a time.
+/// Decides which daemons may write to a share at the same time. With [`LockMode::AsMarked`] a
+/// synced share has one writer, and a nested share follows its vault. A share that is opened on its
+/// own has several if it is marked as shared. It needs no mark if it has other members, who use it
+/// at any time, unless the store has mandatory locks.
 fn writers(
     store: &dyn Dir,
     mode: LockMode,
@@ -207,9 +208,10 @@ fn writers(
     Ok(if is_shared { Writers::Concurrent } else { Writers::Exclusive })
 }
 
-/// Sets the marks that a share should have and lacks. That it is synced is never unset. A share
-/// inside a synced one may never have had that mark, and gets it without a warning. A share inside
-/// one that is marked as shared gets that mark, for members who open it alone.
+/// Sets the marks that a share should have and lacks. A share that this machine remembers as synced
+/// gets that mark again, with a warning unless it is inside a synced one: then it may never have
+/// had the mark. A share inside one that is marked as shared gets that mark, for members who open
+/// it alone.
 fn restore_marks(
     store: &dyn Dir,
     synced: Option<Synced>,
@@ -231,8 +233,8 @@ fn restore_marks(
     Ok(())
 }
 
-/// Returns where the journals of a share are. Those of a synced share stay on this machine; if it
-/// has no place for them, they are in the share.
+/// Returns where the journals of a share are. Those of a synced share are in the state directory of
+/// this machine (`keeps`); if that cannot be used, they are in the share.
 fn home(
     store: &Arc<dyn Dir>,
     share: &[u8; 32],

@@ -8,10 +8,10 @@
 //! Rules that hold here
 //! * A node is found by a lookup of one of its names, which does every check of an ordinary lookup.
 //!   If no name leads to it any more, the handle is stale.
-//! * The number of names is limited, of the nodes of all shares together. The node that was
-//!   forgotten least recently is the first to go.
-//! * A node keeps those above it. So these linger too if the kernel does not hold them, and count as
-//!   forgotten after the node: it goes before them.
+//! * The number of names of all lingering nodes, in all shares together, is limited. The node that
+//!   was forgotten least recently is the first to go.
+//! * A node keeps those above it. So these linger too if the kernel does not hold them. They count
+//!   as forgotten after the node, which therefore goes before them.
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ struct Numbers {
 }
 
 impl Lingering {
-    /// Returns a list of which no node lingers, until [`Lingering::begin`].
+    /// Returns an empty list. No node lingers before [`Lingering::begin`].
     pub fn new() -> Lingering {
         Lingering(Mutex::new(Numbers { limit: 0, by_age: LruCache::unbounded(), names: 0 }))
     }

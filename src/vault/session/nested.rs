@@ -4,8 +4,8 @@
 //! Rules that hold here
 //! * The high bits of a node's or handle's number identify its share; the vault's own share is
 //!   number 0. A number is never reused while the vault is open.
-//! * The directory that contains a nested share is one node, that of the parent. Once the nested
-//!   share is open, operations on that node go to its root, which has no number of its own.
+//! * The directory that contains a nested share has one node, in the parent share. Once the nested
+//!   share is open, operations on that node go to the share's root, which has no number of its own.
 //! * A nested share is entered only through a valid junction. The user's decision to trust a share
 //!   as it is ([`Trust::first_use`](crate::vault::share::trust::Trust)) covers only the share that
 //!   was named, not shares that were planted in it.
@@ -90,7 +90,8 @@ impl Shares {
         }
     }
 
-    /// Sets `tell`, which is called for nodes of all shares that are entered from now on.
+    /// Sets `tell`, which is called for nodes of the vault's own share and of all shares that are
+    /// entered from now on.
     pub fn tell_kernel(&self, tell: Tell) {
         if self.kernel.set(tell.clone()).is_ok() {
             self.root.tell_kernel(Box::new(move |node, what| tell(node, what)));
@@ -197,8 +198,8 @@ impl Shares {
         }
     }
 
-    /// Returns whether another machine has removed a share of a synced vault, and the sync tool has
-    /// left the directory, as for a plain one of the same name.
+    /// Returns whether another machine has removed a share of a synced vault while the sync tool
+    /// has left its directory, for example because there is a plain one of the same name.
     fn is_removed(&self, number: u64) -> Inner<bool> {
         if !self.root.mode.synced {
             return Ok(false);
@@ -313,7 +314,7 @@ impl Shares {
         }
     }
 
-    /// Returns the directory `node`, with its share entered.
+    /// Returns the route to the directory `node`; enters its share if it is a nested one.
     pub fn directory(&self, op: &'static str, node: NodeId) -> Result<Route> {
         self.run(op, node, |core, local| core.directory_tag(local))?;
         self.route(node).map_err(|fault| fault.at(op, PathBuf::new))
@@ -477,7 +478,7 @@ impl Shares {
         )
     }
 
-    /// Returns whether a nested share was entered.
+    /// Returns whether a nested share is open.
     pub fn has_nested(&self) -> bool {
         !self.children.read().places.is_empty()
     }
@@ -485,7 +486,7 @@ impl Shares {
     /// Closes the nested share in a directory, if it is open: the directory is about to be removed.
     ///
     /// # Errors
-    /// `ENOTEMPTY` if it holds anything; those of its last commits.
+    /// `ENOTEMPTY` if it holds anything but control files; those of its last commits.
     pub fn leave(&self, node: NodeId) -> Result<()> {
         if let Ok(route) = self.route(node)
             && route.local == ROOT

@@ -233,7 +233,7 @@ impl Vault {
     }
 
     /// Makes the vault call `tell`, from any thread, for each node of which the caller's cache must
-    /// drop something: a write was refused, or may be soon.
+    /// drop something.
     pub fn tell_cache(&self, tell: impl Fn(NodeId, Forget) + Send + Sync + 'static) {
         self.shares().tell_kernel(std::sync::Arc::new(tell));
     }
@@ -358,15 +358,15 @@ impl Vault {
             .unwrap_or(false)
     }
 
-    /// Returns whether this handle has listed, or skipped, an entry whose name cannot be read yet:
-    /// its sealed name may arrive without a change of the directory.
+    /// Returns whether this handle has listed an entry under its stored name because its long name
+    /// is lost, or skipped one: it may get a name without a change of the directory.
     pub fn has_unread_names(&self, handle: Handle) -> bool {
         self.on_handle("look at", handle, |core, handle| Ok(core.has_unread_names(handle)))
             .unwrap_or(false)
     }
 
-    /// Returns whether this handle has skipped an entry of which only the sealed name is known: its
-    /// listing is incomplete.
+    /// Returns whether this handle has skipped an entry whose name looks like one of the vault's:
+    /// the listing is incomplete.
     pub fn misses_entries(&self, handle: Handle) -> bool {
         self.on_handle("look at", handle, |core, handle| Ok(core.misses_entries(handle)))
             .unwrap_or(false)
@@ -474,7 +474,7 @@ impl Vault {
         let _ = self.on_handle("close", handle, |core, handle| core.release_handle(handle));
     }
 
-    /// Returns the parent of a directory; the root is its own.
+    /// Returns the parent of a directory; the root for itself, and for a directory without a name.
     pub fn parent(&self, node: NodeId) -> NodeId {
         let parent = self.shares().raw(node).and_then(|route| {
             let link = route.core.nodes.link(route.local)?;

@@ -21,7 +21,7 @@ impl Random for OsRandom {
 /// Locking mode: which other openers are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// As the vault says: shared if it is not synced, and is marked so or has other members;
+    /// As the vault says: shared if it is not synced, and is marked as shared or has other members;
     /// otherwise exclusive.
     AsMarked,
     /// No other opener.
@@ -33,8 +33,8 @@ pub enum LockMode {
     None,
 }
 
-/// The identity of a person whose vault is opened by another identity, its own one. Nested shares
-/// are entered and founded with it, so that members see the person.
+/// The identity of a person whose vault is opened by the vault's own identity. Nested shares are
+/// entered and founded with the person's identity, so that members see the person.
 #[derive(Clone)]
 pub struct Person(pub Arc<Identity>);
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Person {
 /// Options for opening a vault.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Nothing is changed, not even by a recovery.
+    /// Nothing is changed, not even by a replay.
     pub read_only: bool,
     /// Reading a file updates its access time, if the store's own mount does.
     pub access_times: bool,

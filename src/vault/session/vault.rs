@@ -36,7 +36,7 @@ pub struct Description {
     pub share_id: [u8; 32],
     /// Whether files are signed.
     pub signed: bool,
-    /// Whether a parent's admins are excluded.
+    /// Whether the admins of the parent share are not made members.
     pub isolated: bool,
     /// Identity that created the share.
     pub founder: PublicIdentity,
@@ -146,7 +146,7 @@ impl Vault {
         enter::create_signed(store, options, owner, share, &OsRandom)
     }
 
-    /// From now on, records the state of the vault and local changes in the database at `path`,
+    /// Records the state of the vault and local changes, from now on, in the database at `path`,
     /// which belongs to this share alone. With `survey` the vault is compared with the database in
     /// the background, and differences are logged. Returns the number of alarms: notices that are at
     /// least [`SETTLE`](crate::vault::SETTLE) old and not accepted. Removals that another client may
@@ -219,7 +219,7 @@ impl Vault {
         })
     }
 
-    /// Commits changes that have waited for at least `age`, as the background does twice a second.
+    /// Commits changes that have waited for at least `age`, as the background does at each tick.
     pub fn commit_due(&self, age: Duration) {
         for core in self.shares().cores() {
             core.commit_due(age);
@@ -228,7 +228,7 @@ impl Vault {
     }
 
     /// Makes files durable that stay open and have been committed without a flush for twice `age`,
-    /// as the background does twice a second.
+    /// as the background does at each tick.
     pub fn flush_due(&self, age: Duration) {
         for core in self.shares().cores() {
             background::flush_ahead(&core, age);
@@ -241,7 +241,7 @@ impl Vault {
         self.core().keys.signing.role()
     }
 
-    /// Looks for changes of the membership now, as the background does twice a second, and returns
+    /// Looks for changes of the membership now, as the background does at each tick, and returns
     /// whether there were any.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl Vault {
         Ok(changed)
     }
 
-    /// Returns whether concurrent openers may have it open for writing.
+    /// Returns whether other daemons may have the vault open for writing at the same time.
     pub fn is_shared(&self) -> bool {
         !self.core().mode.writers.know_all_opens()
     }
@@ -326,7 +326,7 @@ impl Vault {
     }
 
     /// Returns how many of the open shares have two lists of members that exclude each other, or one
-    /// that cannot be read. They are read-only until that is settled.
+    /// that cannot be read. They are read-only until the user resolves that.
     pub fn forks(&self) -> usize {
         self.shares().cores().iter().filter(|core| core.keys.signing.is_forked()).count()
     }
