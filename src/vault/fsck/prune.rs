@@ -1,8 +1,8 @@
 //! Removal of control files to which nothing refers.
 //!
 //! Rules that hold here
-//! * Only files that are only ever added can be removed: lists of attributes, targets of links, long
-//!   names, evidence of renames, and slot blocks.
+//! * Only these kinds can be removed: lists of attributes, targets of links, long names, evidence
+//!   of renames, and slot blocks.
 //! * A file is removed once the caller has its bytes in another place.
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ fn is_name(name: &[u8]) -> bool {
 
 impl Core {
     /// Removes control files, each after `keep` has taken its path and bytes; returns their number.
-    /// Files that are gone are left out.
+    /// Files that are gone are skipped.
     pub fn prune(&self, files: &[Vec<u8>], keep: Keep) -> Inner<u64> {
         self.check_writable()?;
         let mut dirs: BTreeMap<Option<Group<'_>>, Arc<dyn Dir>> = BTreeMap::new();
@@ -73,7 +73,7 @@ impl Core {
         }
         for (group, dir) in dirs {
             dir.sync()?;
-            // It stays if it has other files.
+            // The directory stays if it has other files.
             if let Some((all, group)) = group
                 && let Ok(all) = self.root.open_dir(all)
                 && all.rmdir(group).is_ok()
@@ -89,8 +89,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// What is removed comes from a listing of the store; no name in it leads to an entry, to another
-    /// control file or out of the vault.
+    /// The paths to remove come from a listing of the store; none may lead to an entry, to a
+    /// control file of another kind or out of the vault.
     #[test]
     fn only_what_is_only_ever_added_can_be_removed() {
         let hash = crate::format::name::long_path(&[7; 32]);

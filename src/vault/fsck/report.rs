@@ -1,4 +1,4 @@
-//! What a check reports: faults, progress, and how fast it may be.
+//! What a check reports, and the parameters of a check beside a writer.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -61,14 +61,14 @@ pub struct CheckFault {
     /// The control file with the attributes is missing; a sync tool may still deliver it. See
     /// [`CheckFault::give_up_list`].
     pub list_missing: bool,
-    /// Residue of a crash: no synced data is damaged by it, and its remedy loses nothing.
+    /// Residue of a crash: no durable data is damaged by it, and its remedy loses nothing.
     pub residue: bool,
-    /// The ciphertext has no byte, or none but zeros. A crash leaves that of a file that was never
-    /// synced, and the storage host can make it of any file.
+    /// The ciphertext has no byte, or none but zeros. A crash can leave a file like that if it was
+    /// never durable, and the storage host can make any file so.
     pub emptied: bool,
 }
 
-/// Numbers of faults that were only counted.
+/// Numbers of faults and notes that were counted and not listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct More {
     /// Damage.
@@ -86,7 +86,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Why an entry has a note. It is no fault: all of it can be read.
+/// Why an entry has a note, which is no fault: all of the entry can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
     /// It is shown with a mark: it is in another directory than its name says, without evidence of
@@ -142,7 +142,7 @@ pub struct CheckReport {
     pub kept: Vec<CheckFault>,
     /// Marked entries and conflict copies.
     pub notes: Vec<CheckNote>,
-    /// Numbers of further faults: lists are bounded by 10,000 of each kind and 64 MiB of
+    /// Numbers of further faults and notes: lists are bounded by 10,000 of each kind and 64 MiB of
     /// paths in a share.
     pub more: More,
     /// Plain paths that kept changing while they were read, so that their state is unknown. Only
@@ -153,12 +153,12 @@ pub struct CheckReport {
     /// fault, or attributes could not be read. Also `None` if there are lists of attributes but no
     /// entry has any, as in a copy made without extended attributes.
     pub unused: Option<Unused>,
-    /// They are unknown because there are lists of attributes, and no entry has any.
+    /// `unused` is unknown because there are lists of attributes, and no entry has any.
     pub lists_alone: bool,
-    /// Their paths from the share's root, at most [`UNUSED_MAX`].
+    /// Paths of the unused files from the share's root, at most [`UNUSED_MAX`].
     pub unused_files: Vec<Vec<u8>>,
-    /// Entries of the vault's own share whose attributes could not be read: the store has none, or
-    /// this process lacks the permission.
+    /// Number of entries of the vault's own share whose references are unknown: the store has no
+    /// attributes, this process may not see them, or the entry vanished or could not be entered.
     pub unlooked: u64,
     /// Files and directories whose names belong to no vault, such as those of sync tools: ignored,
     /// and no fault.

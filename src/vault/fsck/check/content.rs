@@ -3,7 +3,7 @@
 //! Rules that hold here
 //! * A file is read in large pieces, several at a time. Only a damaged piece is read again, chunk
 //!   by chunk and segment by segment.
-//! * Holes are authenticated by their absence from the tree and never read.
+//! * Holes are never read: the authenticated tree has a hash of zeros for them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Job {
     }
 }
 
-/// Verifies all of `jobs`; calls `verified` with the number of further bytes that are done.
+/// Verifies all of `jobs`; calls `verified` with the number of further bytes that are good.
 pub(crate) fn verify(core: &Core, jobs: &mut [Job], verified: &mut dyn FnMut(u64)) {
     let mut batch: Vec<(usize, Range<u64>)> = Vec::new();
     let mut waiting = 0;
@@ -132,7 +132,7 @@ fn piece(core: &Core, open: &OpenFile, range: Range<u64>, buf: &mut [u8]) -> (u6
         Err(what) => {
             let bad = merge(narrow(core, open, range.clone(), buf));
             let lost: u64 = bad.iter().map(|r| r.end - r.start).sum();
-            // A fault that is gone on the second read was a write in progress.
+            // A fault that is gone on the second read was caused by a write in progress.
             (range.end - range.start - lost, (!bad.is_empty()).then_some(Damage { what, bad }))
         }
     }

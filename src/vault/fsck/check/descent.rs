@@ -3,8 +3,8 @@
 //! Rules that hold here
 //! * Users choose the depth: nothing recurses, and only some of the directories on the way are held
 //!   open. Others are opened again by their stored names.
-//! * Each directory on the way waits with the rest of one part of its listing. The storage host can
-//!   make these parts full, so their sum is limited too.
+//! * For each directory on the way the rest of one part of its listing is held. The storage host
+//!   can make these parts full, so their sum is limited too.
 
 use std::io;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Counts a directory. Returns whether it is to be entered.
+    /// Counts a directory, and reports one that is too deep. Returns whether it is to be entered.
     fn begin(&mut self, inside: &Inside, way: &Way) -> bool {
         let place = &inside.place;
         self.seen.dirs += 1;

@@ -8,7 +8,7 @@
 //! * Contents are authenticated on all cores; damage in a file is reported as ranges of plain
 //!   bytes.
 //! * A check of a share stops at nested shares: they are entered and checked one after the other
-//!   (see `nested`).
+//!   (see `session/check.rs`).
 //! * A fault comes with the remedy that `repair` has for it. Faults inside a directory are reported
 //!   before one whose remedy moves the directory.
 

@@ -1,6 +1,6 @@
 //! Control files to which nothing refers: lists of attributes and targets of links that were
-//! replaced or removed, long names of entries that are gone, evidence of renames of such
-//! directories, and slot blocks of former lists of members.
+//! replaced or removed, long names of entries that are gone, evidence of renames of directories
+//! that are gone, and slot blocks of former lists of members.
 //!
 //! Rules that hold here
 //! * They are counted and listed. A sync tool may deliver the referring entry later, another copy of
@@ -8,8 +8,9 @@
 //!   them, see `prune`.
 //! * The count is known only if everything was read: the manifests and each entry's attributes,
 //!   without a fault anywhere, not even in `lost+found`.
-//! * A slot block counts as unused only if a manifest names it whose successor is here too. One that
-//!   no manifest names may have arrived before its manifest, or the storage host hides that.
+//! * A slot block counts as unused only if a manifest names it whose successor is here too. One
+//!   that no manifest names may have arrived before its manifest, or the storage host hides the
+//!   manifest.
 //! * If there are lists and no entry has any attributes, the copy may have been made without
 //!   extended attributes: then the count is unknown.
 
@@ -29,9 +30,9 @@ use crate::vault::share::control_files::entries;
 use crate::vault::share::enter;
 use crate::vault::types::ROOT;
 
-/// References that the walk found. They are those of genuine entries: the walk drops all at each
-/// fault, because the storage host controls how many entries with faults there are, and then nothing
-/// counts as unused.
+/// References that the walk found. At each fault the walk drops all of them: nothing counts as
+/// unused in a share with faults, and the storage host controls how many entries with faults there
+/// are.
 #[derive(Default)]
 pub(super) struct Used {
     pub lists: HashSet<Reference>,
@@ -96,8 +97,8 @@ impl Core {
         Ok(self.superseded_blocks(&mut unused)?.then_some(unused))
     }
 
-    /// Finds the slot blocks that a manifest in the chain of a head names, and no head. Returns false
-    /// if the manifests cannot be read or verified.
+    /// Finds the slot blocks that a manifest in the chain of a head names, but no head does.
+    /// Returns false if the manifests cannot be read or verified.
     fn superseded_blocks(&self, unused: &mut Found) -> Inner<bool> {
         let (root, shown) = (&*self.root, self.shown_path(ROOT));
         let pin = self.membership.seen.lock().head;
@@ -137,7 +138,7 @@ impl Core {
         })
     }
 
-    /// Evidence is used if it leads to a directory, be it through other evidence.
+    /// Finds the evidence that leads to no directory, neither directly nor through other evidence.
     fn unused_evidence(&self, used: &Used, unused: &mut Found) -> Inner<()> {
         let mut tags: Option<HashSet<Tag>> = None;
         self.each_file(moved::DIRECTORY, |dir, group, file| {

@@ -1,11 +1,11 @@
-//! The walk through a vault: directories, and entries by their names; files are collected for the
+//! The walk through a share: directories, and entries by their names; files are collected for the
 //! verification of their contents.
 //!
 //! Rules that hold here
 //! * The walk holds a directory of the store and its tag, not nodes; so it also reaches directories
-//!   that have no name.
-//! * A fault whose remedy moves a directory comes after the faults inside it; all other faults come
-//!   before.
+//!   whose names cannot be read.
+//! * A fault whose remedy moves a directory comes after the faults inside it; other faults of a
+//!   directory come before those.
 //! * Memory is bounded, because the storage host controls the number of entries and of faults. The
 //!   walk holds a part of each listing, and at most [`FAULTS_MAX`] faults of each kind and
 //!   [`PATHS_MAX`] bytes of paths.
@@ -45,12 +45,12 @@ use crate::vault::share::control_files::{entries, is_missing};
 use crate::vault::share::enter::IDENTITY_FILE;
 use crate::vault::types::ROOT;
 
-/// Behind this name a sync tool appends the suffix of a conflict copy.
+/// A conflict copy has this name with a sync tool's suffix behind it.
 const IDENTITY: &[u8] = IDENTITY_FILE.as_bytes();
 
-/// Prefixes of the names of control files at the root of a share. Their contents are verified when
-/// the share is opened. Only targets of long links and long lists of attributes are read with their
-/// entries.
+/// Prefixes of the names of control files at the root of a share. The check reads only some of
+/// them: targets of long links and long lists of attributes, with the entries that refer to them.
+/// Others are verified when the share is opened.
 const ROOT_CONTROLS: [&[u8]; 14] = [
     b"+share",
     b"+manifest-",
@@ -90,7 +90,7 @@ pub(super) struct Place {
     pub tag: Tag,
     pub plain: Vec<u8>,
     pub cipher: Vec<u8>,
-    /// The first entries, until it is entered.
+    /// The first part of the listing, until the directory is entered.
     pub first: Vec<DirEntry>,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Walk<'a> {
     pub(super) single: bool,
     /// See [`CheckReport::strangers`](super::CheckReport::strangers).
     pub strangers: u64,
-    /// Names that remedies of this walk will use.
+    /// Stored paths that remedies of this walk will use.
     claimed: HashSet<Vec<u8>>,
     /// References of the entries.
     pub used: Used,
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns whether paths of that length are to be listed, and counts them.
+    /// Returns whether there is room to list paths of that length; if so, counts them.
     fn has_room(&mut self, len: usize) -> bool {
         let sum = self.paths.saturating_add(len);
         let has_room = sum <= PATHS_MAX;
@@ -534,7 +534,7 @@ impl<'a> Walk<'a> {
         let is_root = place.cipher.is_empty();
         let is_replacement = name.starts_with(replacement::PREFIX.as_bytes());
         if is_replacement && place.dir.stat(name).is_err() {
-            return; // of a commit beside this check
+            return; // a commit beside this check has removed it
         }
         if is_of_others(name) && !is_replacement {
             // May be an unfinished copy of a vault file by a sync tool.
@@ -713,8 +713,8 @@ impl<'a> Walk<'a> {
         self.tell(CheckFault { emptied: true, ..fault });
     }
 
-    /// Returns the open file if this vault has it open, with uncommitted changes; otherwise opens
-    /// it.
+    /// Returns the open file, with any uncommitted changes, if a program has it open in this vault;
+    /// otherwise opens it.
     fn open(&self, place: &Place, stored: &[u8], stat: &Stat) -> Inner<Arc<OpenFile>> {
         let node = self.core.nodes.find(stat);
         let open =

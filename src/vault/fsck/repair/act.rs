@@ -153,7 +153,7 @@ impl<'a> Bench<'a> {
         if stat.kind == Kind::Dir
             && let Some(tag) = entries
         {
-            // The entries belong to it at the new place too.
+            // By this evidence the entries belong to the directory at the new place too.
             core.may_seal()?;
             let (name, entry) = self.free(name)?;
             core.record_move(&tag, &core.keys.tag_of(&entry).ok_or(Fault::Os(libc::EINVAL))?)?;
@@ -168,7 +168,7 @@ impl<'a> Bench<'a> {
         Ok(kept)
     }
 
-    /// Makes the node table look up an object again that was moved without its knowledge.
+    /// Retires the node of an object that was moved or removed without the node table.
     fn forget(&self, stat: &crate::store::Stat) {
         if let Some(node) = self.core.nodes.find(stat) {
             self.core.nodes.retire(node);

@@ -2,12 +2,12 @@
 //! the objects aside.
 //!
 //! Rules that hold here
-//! * Nothing is deleted but files with an empty ciphertext, which contain nothing. Objects that
-//!   cannot be authenticated are moved unchanged to a directory of this repair in `lost+found`,
-//!   under an ordinary plain name: their good parts can be read there, and their ciphertext can be
-//!   found.
-//! * Each step is one rename, or one new control file that is durable before the object it replaces
-//!   is removed. A crash leaves the state before or after it, and the next repair continues.
+//! * Nothing is deleted but files with an empty ciphertext, which contain nothing, and control
+//!   files in directories whose removal was interrupted. Objects that cannot be authenticated are
+//!   moved unchanged to a directory of this repair in `lost+found`, under an ordinary plain name:
+//!   their good parts can be read there, and their ciphertext can be found.
+//! * Each step is one rename, or one new file that is durable before what it replaces is removed. A
+//!   crash leaves the state before or after the step, and the next repair continues.
 //! * Sealed data is derived only from authenticated data: a header's hint, a record, names that
 //!   decode.
 //! * In a signed share that is not enough, because every reader can make such evidence: there
