@@ -71,7 +71,7 @@ impl Share {
         self.change_at(&entered.heads[0], change)
     }
 
-    /// Returns the change that would be written.
+    /// Returns the change without writing it.
     fn draft(
         &self,
         head: &Head,
@@ -166,8 +166,9 @@ impl Share {
         removed.ok_or_else(|| Self::error(RosterError::NoSuchMember))
     }
 
-    /// Removes members as [`Share::remove`] does. Returns `None` if none of them was a member here.
-    /// Adds to `left` the nested shares in which some still are members.
+    /// Removes members as [`Share::remove`] does. Returns `None` if nobody was removed, neither
+    /// here nor from a nested share. Adds to `left` the nested shares in which some still are
+    /// members.
     fn remove_below(
         &self,
         signs: &[[u8; 32]],
@@ -289,7 +290,8 @@ impl Share {
     }
 
     /// Returns the stored paths of junctions that lead to no nested share, such as one that a sync
-    /// tool has not delivered yet. [`Share::remove`] of `signs` would leave them in those shares.
+    /// tool has not delivered yet. [`Share::remove`] would leave the members `signs` in those
+    /// shares.
     ///
     /// # Errors
     /// As [`Share::remove`].
@@ -341,10 +343,9 @@ impl Share {
     }
 
     /// Settles a fork in favour of the head with the hash `keep`; members in `gone` are left out.
-    /// Members who could write at one of the heads and no longer can keep their valid entries
-    /// through an inventory. An inventory of the losing side stays in force if its signer remains
-    /// an admin. That of another signer is dropped, because it could list entries that a removed
-    /// admin has forged.
+    /// Entries of members who lose the right to write stay valid through an inventory. An inventory
+    /// of the losing side stays in force if its signer remains an admin. That of another signer is
+    /// dropped, because it could list entries that a removed admin has forged.
     ///
     /// # Errors
     /// [`RosterError::NoFork`], [`RosterError::NotAdmin`] if this identity is not an admin at each
@@ -430,7 +431,7 @@ impl Share {
         }
     }
 
-    /// Walks through the share once; junctions of nested shares are counted once. Headers with a
+    /// Walks through the share once. The place of each nested share gets one lookup. Headers with a
     /// hash in `known` are left out.
     fn walk(
         &self,
@@ -457,6 +458,7 @@ impl Share {
     }
 
     /// Takes an inventory of the valid entries whose last signer is one of `signs`, and of `more`.
+    /// Returns `None` if there are none.
     fn take_inventory(
         &self,
         signs: &[[u8; 32]],

@@ -33,9 +33,9 @@ pub(crate) struct Walked {
     pub hashes: HashSet<[u8; 32]>,
     /// Places of nested shares.
     pub nested: Vec<NodeId>,
-    /// Shares to which a junction leads and which are not isolated, with the stored path of one. A
-    /// claim that a share is isolated, or is being created, is ignored if its signer is to be
-    /// removed.
+    /// Shares to which junctions lead, with the stored path of one junction. A junction that states
+    /// that its share is isolated, or is being created, counts only if its author or signer is one
+    /// of the members: the statement may be false.
     pub expected: HashMap<[u8; 32], PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Members of a share: listing and changing them, converting folders to shares, re-sealing.
+//! Members of a share: listing and changing them, converting folders to shares, resealing.
 
 pub(super) mod change;
 pub(super) mod convert;

@@ -2,7 +2,7 @@
 //! vault's lock. A change writes new control files beside the old ones; every process that has the
 //! share open notices them.
 //!
-//! Rule: all information returned was verified from the head that was seen last.
+//! Rule: all information returned was verified, at a head no older than the one that was seen last.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct ShareInfo {
     pub path: Vec<u8>,
     /// Whether files are signed; only then can there be several members.
     pub signed: bool,
-    /// Whether the parent's admins are excluded.
+    /// Whether the admins of the parent share are not made members.
     pub isolated: bool,
     /// Number of the current folder key.
     pub epoch: u32,

@@ -43,8 +43,8 @@ pub(super) fn same_contents(from: At, to: At) -> Inner<bool> {
     }
 }
 
-/// Compares a directory tree with another one: names, contents, attributes, modes and times. Notes
-/// what it compared.
+/// Compares a directory tree with another one: names, contents, attributes, owners, modes and
+/// times. Entries that only the second one has do not count. Notes what it compared.
 pub(super) struct Compare<'a> {
     pub from: &'a Core,
     pub to: &'a Core,
@@ -52,7 +52,8 @@ pub(super) struct Compare<'a> {
 }
 
 impl Compare<'_> {
-    /// `path` is the stored path of `from`, relative to the folder.
+    /// Returns whether the directory `to` has all that is below `from`, unchanged. `path` is the
+    /// stored path of `from`, relative to the folder.
     pub fn directory(
         &mut self,
         from: NodeId,

@@ -2,9 +2,9 @@
 //! replaces the folder.
 //!
 //! Rules that hold here
-//! * Until the exchange the folder is unchanged and can be read and written; after it, the share is
-//!   complete and durable. If the store can exchange two directories, there is no intermediate
-//!   state, even after a crash, and the junction is written before.
+//! * The junction is written first. Until the exchange the folder can be read and written; after
+//!   it, the share is complete and durable. If the store can exchange two directories, there is no
+//!   intermediate state, even after a crash.
 //! * Otherwise the folder has another name for a moment, complete and visible to programs. A call
 //!   after an interruption gives it its name back and begins by comparing again: the store's
 //!   contents are not trusted more than at any other time.
@@ -51,8 +51,8 @@ use crate::vault::share::trust::Trust;
 use crate::vault::types::{Attr, NodeId, ROOT, ShareProgress};
 
 const OP: &str = "share";
-/// Maximum number of copies of files that changed meanwhile. Beyond it the call fails because the
-/// folder is busy.
+/// Maximum number of rounds of copying; each after the first copies what changed during the one
+/// before. Beyond it the call fails because the folder is busy.
 const ROUNDS: usize = 4;
 
 /// How long the call waits for listings of the former folder, and the poll interval.
@@ -216,7 +216,7 @@ impl Vault {
         Ok(Some(aside.name))
     }
 
-    /// Hides the former folder, to be removed, if the share has all of it.
+    /// Hides and removes the former folder if the share has all of it. Returns whether it did.
     fn remove_former(
         &self,
         at: &Route,

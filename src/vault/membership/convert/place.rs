@@ -4,9 +4,9 @@
 //! Rules that hold here
 //! * At every moment a directory with all of the folder's contents is durably visible to programs:
 //!   under its own name, or under its temporary name. No other state is ever relied on.
-//! * A folder under a temporary name is identified by its record, which contains both names and
-//!   cannot be made without the key. The name alone proves nothing: users and sync tools create
-//!   names too.
+//! * A folder under a temporary name is identified by its rename evidence, which contains the tags
+//!   of both names and cannot be made without the key. The name alone proves nothing: users and
+//!   sync tools create names too.
 //! * Users may have changed anything they can see. So a folder is removed only if no user could
 //!   see it since it was compared.
 
@@ -24,7 +24,8 @@ use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::NodeId;
 
-/// Prefix of a share that is being created; the hash of its future name follows.
+/// Prefix of the stored name of a share that is being created, or of the folder that it has
+/// replaced; the hash of the place follows.
 const COMING: &[u8] = b"+moving-";
 /// Suffix of the temporary name of a folder, and how many such names are tried.
 const ASIDE: &str = ".before-share";
@@ -71,7 +72,7 @@ impl Place {
         Ok(Place { parent: folder.dir, parent_node: parent, stored: stored.into(), name })
     }
 
-    /// Returns the directory of the place.
+    /// Returns the directory that contains the place.
     pub fn beside<'c>(&self, core: &'c Core) -> Inner<Folder<'c>> {
         core.folder(self.parent_node)
     }
@@ -90,7 +91,8 @@ impl Place {
         Self::of(core, &core.folder(parent)?.stored(name)?, name, parent)
     }
 
-    /// Returns the staged share that an earlier call left, if any.
+    /// Returns the stored name of the staged share, or of the former folder after an exchange;
+    /// `None` if neither exists.
     pub fn staging(&self, core: &Core) -> Inner<Option<Vec<u8>>> {
         for tag in self.beside(core)?.junction_tags()? {
             for hash in core.keys.place_hashes(&tag, &self.name) {

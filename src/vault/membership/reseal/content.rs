@@ -23,9 +23,9 @@ use crate::vault::types::{NodeId, OpenFlags};
 
 /// The epochs in the header of a file.
 struct Epochs {
-    /// Sealed under an epoch that has ended.
+    /// The header is sealed under an epoch that has ended.
     old: bool,
-    /// Its contents may belong to older epochs.
+    /// The contents may belong to older epochs.
     contents: bool,
     small: Option<u16>,
 }

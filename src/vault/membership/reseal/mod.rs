@@ -1,5 +1,5 @@
-//! The pass that seals again whatever a share holds under older epochs, so that a removed member's
-//! keys open nothing in it.
+//! The pass that seals again what a share holds under older epochs, whose keys removed members may
+//! have.
 //!
 //! Rules that hold here
 //! * The pass keeps no progress record: objects sealed under the current epoch are done.

@@ -4,8 +4,8 @@
 //! * Names are not signed: every holder of an epoch's key can create one. The pass seals the name
 //!   that is shown, whichever epoch it comes from.
 //! * An entry is renamed only if its new stored name is free, and if no entry of a later epoch has the
-//!   same tag and name. The current epoch's entry would take the name from that one, and the storage
-//!   host can put back entries of former epochs.
+//!   same tag and name. Otherwise the renamed entry would take the name from that one, and the
+//!   storage host can put back entries of former epochs.
 //! * The tag in the name stays the same. An entry with the tag of another directory is shown with a
 //!   mark, as before.
 
@@ -22,8 +22,8 @@ use crate::vault::types::NodeId;
 pub(super) enum Standing {
     Current(Vec<u8>),
     Older(Vec<u8>, Sealed),
-    /// It cannot be renamed: another entry has the new stored name, or it is a sync tool's conflict
-    /// copy.
+    /// It cannot be renamed: an entry of a later epoch has the same tag and name, or it is a sync
+    /// tool's conflict copy.
     Conflict(Vec<u8>),
 }
 

@@ -29,8 +29,8 @@ pub struct Pending {
     pub names: u64,
     /// Headers of files, symbolic links, extended attributes, rename evidence, junctions.
     pub headers: u64,
-    /// Names that cannot be sealed again because they also exist under the current epoch, or are a
-    /// sync tool's conflict copies. They are settled when a user renames or removes them.
+    /// Names that cannot be sealed again because they also exist under a later epoch, or are those
+    /// of a sync tool's conflict copies. They remain until a user renames or removes the entries.
     pub conflicts: u64,
     /// Objects that are invalid or could not be read. They are left as they are; the log names
     /// the first 100 of them.
@@ -113,7 +113,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Returns whether `epoch` has ended.
+    /// Returns whether `epoch` is another one than the current epoch.
     pub fn is_old(&self, epoch: u32) -> bool {
         epoch != self.core.keys.current().number
     }

@@ -201,7 +201,7 @@ impl Pass<'_> {
         }
         self.header(|_| {
             let _names = core.namespace.names.write()?;
-            // The effective one: after an interruption it may already be the new one.
+            // The junction in effect: after an interruption this may already be the new one.
             let Some(effective) = folder.junction(&junction.name)? else { return Ok(()) };
             let new_file = junction::file_name(&new_hash);
             let bound = bound(&tag, &new_hash);
