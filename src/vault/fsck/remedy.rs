@@ -2,7 +2,7 @@
 
 use crate::crypto::Tag;
 
-/// The remedy for a fault. Only the check creates it.
+/// The remedy for a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy(pub(crate) Action);
 
