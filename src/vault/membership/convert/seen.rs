@@ -1,4 +1,5 @@
-//! The looks of a folder's objects when they were copied, and whether they have changed since.
+//! The looks of a folder's objects when they were copied or compared, and whether they have changed
+//! since.
 //!
 //! Rules that hold here
 //! * Objects are identified by their place: inode numbers change on stores behind FUSE.
@@ -25,7 +26,7 @@ pub(super) struct Look {
     beginning: Option<[u8; PUBLIC]>,
 }
 
-/// Objects that were copied, by stored path relative to the folder.
+/// Objects that were copied or compared, by stored path relative to the folder.
 pub(super) type Seen = HashMap<Vec<u8>, Look>;
 
 impl Look {
@@ -52,8 +53,8 @@ pub(super) fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Returns whether everything in the store below `dir` looks as it did when it was copied. Takes no
-/// lock of the vault.
+/// Returns whether everything in the store below `dir` looks as it did when it was copied or
+/// compared. Takes no lock of the vault.
 pub(super) fn unchanged(dir: &dyn Dir, seen: &Seen) -> Inner<bool> {
     Ok(count_unchanged(dir, b"", seen)?.is_some_and(|found| found == seen.len()))
 }
