@@ -62,7 +62,8 @@ impl Vault {
 
     /// Compares files that a check has found empty with the rollback databases of this machine:
     /// residue of a crash becomes a fault if the machine has seen that file with contents. `memory`
-    /// returns the path of the database of a share.
+    /// returns the path of the database of a share. The vault's own share is skipped if it was not
+    /// compared with its database since an interrupted session.
     ///
     /// # Errors
     /// A database cannot be read.
