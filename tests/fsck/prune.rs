@@ -146,10 +146,7 @@ fn what_became_unused_lately_is_kept_whatever_the_store_says() {
     shell(&scratch.vault(), "find . -exec touch -h -d 2001-01-01 {} +");
     let prune = ["--prune", "--unused-for", "10", "--yes", "--json"];
     let output = expect_code(&mut fsck(&scratch, &prune), 0);
-    assert!(
-        said(&output).contains("4 control files not referenced for less than 10 days"),
-        "{output:?}"
-    );
+    assert!(said(&output).contains("4 control files unused for less than 10 days"), "{output:?}");
     assert_eq!(added(&scratch.vault()), before);
     // Ten days later, by this machine's record. One of the files is used again, so its time begins
     // again.

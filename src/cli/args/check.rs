@@ -13,7 +13,7 @@ pub struct Fsck {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Print JSON
@@ -78,7 +78,7 @@ pub struct Rollback {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The limit of the record.
+    /// The limit of the rollback database.
     #[command(flatten)]
     pub memory: MemoryLimit,
     /// Print JSON
@@ -103,7 +103,7 @@ pub struct AcceptRollback {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The limit of the record.
+    /// The limit of the rollback database.
     #[command(flatten)]
     pub memory: MemoryLimit,
     /// The vault

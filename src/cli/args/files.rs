@@ -59,7 +59,7 @@ pub struct Put {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// The vault
@@ -77,7 +77,7 @@ pub struct Rm {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Remove directories and their contents
@@ -100,7 +100,7 @@ pub struct Mkdir {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Create missing parents, and accept directories that exist
@@ -120,7 +120,7 @@ pub struct Import {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// The directory to copy

@@ -66,7 +66,7 @@ fn with_examples(command: Command, name: &str) -> Command {
     })
 }
 
-/// Writes examples as a block of text.
+/// Formats examples as a block of text.
 fn text(examples: &[(&str, &str)], is_styled: bool) -> String {
     let (heading, literal) =
         if is_styled { (HEADING, LITERAL) } else { (Style::new(), Style::new()) };

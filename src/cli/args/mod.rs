@@ -287,7 +287,7 @@ pub struct MemoryArgs {
     /// The variable KITHFS_NO_ROLLBACK_MEMORY=1 has the same effect.
     #[arg(long, env = "KITHFS_NO_ROLLBACK_MEMORY", hide_env = true, value_parser = clap::builder::FalseyValueParser::new())]
     pub no_rollback_memory: bool,
-    /// The limit.
+    /// The limit of the rollback database.
     #[command(flatten)]
     pub limit: MemoryLimit,
 }
@@ -352,10 +352,10 @@ pub struct Init {
     /// The passphrase or key file of the new vault.
     #[command(flatten)]
     pub secret: PassphraseArgs,
-    /// What opens the given identity.
+    /// Age identities that open the owner's identity.
     #[command(flatten)]
     pub age: AgeArgs,
-    /// Its costs.
+    /// The cost of guessing the passphrase.
     #[command(flatten)]
     pub kdf: KdfArgs,
     /// Cipher of names, contents and records; default is aes if the processor supports it, else
@@ -418,7 +418,7 @@ pub struct MountSettings {
     /// The secret and the caches.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Mount options, separated by commas
@@ -513,7 +513,7 @@ pub enum Notify {
     Names,
 }
 
-/// The time without use after which a mount ends.
+/// The time without use after which a mount ends; `None` for never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle(pub Option<Duration>);
 

@@ -10,7 +10,7 @@ use super::MountSettings;
 
 /// Returns the names of this user's vaults, for completion.
 fn names() -> Vec<CompletionCandidate> {
-    // A file that cannot be read completes nothing; the command reports it.
+    // If the file cannot be read, no names are offered; the command reports the error.
     let known = crate::cli::user::named::load().unwrap_or_default();
     known.into_iter().map(|named| CompletionCandidate::new(named.name)).collect()
 }

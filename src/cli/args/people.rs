@@ -69,7 +69,7 @@ pub struct IdentityNew {
     /// The passphrase or key file of the new identity.
     #[command(flatten)]
     pub secret: PassphraseArgs,
-    /// The cost of guessing it.
+    /// The cost of guessing the passphrase.
     #[command(flatten)]
     pub kdf: KdfArgs,
     /// The name that the members of your shares see

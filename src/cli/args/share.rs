@@ -92,7 +92,7 @@ pub struct ShareCreate {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Keep the admins of the enclosing share out
@@ -114,7 +114,7 @@ pub struct ShareRekey {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Reseal all contents too
@@ -139,7 +139,7 @@ pub struct ShareRemove {
     /// The secret.
     #[command(flatten)]
     pub open: OpenArgs,
-    /// The record of its state.
+    /// Whether and how much of the vault's state is recorded.
     #[command(flatten)]
     pub memory: MemoryArgs,
     /// Reseal all contents at once

@@ -4,7 +4,7 @@
 /// Why a size was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// There is no number.
+    /// There is no number, or the suffix is unknown.
     #[error("not a size; write for example 65536, 64K or 1M")]
     NotASize,
     /// More than 64 bits.
@@ -21,8 +21,8 @@ pub enum SizeError {
     NotAMemorySize,
 }
 
-/// Reads a number of bytes with an optional suffix `K`, `M`, `G` or `T`, itself optionally followed
-/// by `iB` or `B`.
+/// Reads a number of bytes with an optional suffix: `B`, or `K`, `M`, `G` or `T`, each of which may
+/// be followed by `iB` or `B`.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, suffix) = text.split_at(digits);

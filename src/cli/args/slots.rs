@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::{KdfArgs, PassphraseArgs, PresentSecret};
 
-/// A heading of the help, see [`super`].
+/// A heading of the help, which each option names itself as with `SECRET`.
 const NEW_SECRET: &str = "New secret";
 
 /// The commands of `passphrase`, and of `identity passphrase`.
@@ -61,7 +61,7 @@ pub struct PassphraseAdd<Of: Args = SlotsOf> {
     /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// A secret that opens it.
+    /// A secret that opens the identity.
     #[command(flatten)]
     pub present: PresentSecret,
     /// The new secret.
@@ -82,7 +82,7 @@ pub struct PassphraseAdd<Of: Args = SlotsOf> {
     /// A label for the slot, shown by `list`; the storage host can read it
     #[arg(long, value_name = "TEXT", default_value = "", help_heading = NEW_SECRET)]
     pub label: String,
-    /// The cost of guessing it.
+    /// The cost of guessing the passphrase.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -93,7 +93,7 @@ pub struct PassphraseChange<Of: Args = SlotsOf> {
     /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// A secret that opens it.
+    /// A secret that opens the identity.
     #[command(flatten)]
     pub present: PresentSecret,
     /// The new secret.
@@ -103,7 +103,7 @@ pub struct PassphraseChange<Of: Args = SlotsOf> {
     /// the only passphrase
     #[arg(long, value_name = "N")]
     pub slot: Option<u16>,
-    /// The cost of guessing it.
+    /// The cost of guessing the passphrase.
     #[command(flatten)]
     pub kdf: KdfArgs,
 }
@@ -114,7 +114,7 @@ pub struct PassphraseRemove<Of: Args = SlotsOf> {
     /// The identity.
     #[command(flatten)]
     pub of: Of,
-    /// A secret that opens it.
+    /// A secret that opens the identity.
     #[command(flatten)]
     pub present: PresentSecret,
     /// The slot, as numbered by `list`

@@ -52,7 +52,7 @@ pub fn ls(args: &Ls) -> Result<Exit, Failure> {
             };
             match shown() {
                 Ok(Some((attr, target))) => long(&mut out, &attr, &name, target.as_deref())?,
-                // removed since it was listed
+                // It was removed since it was listed.
                 Ok(None) => {}
                 // One damaged entry must not hide the others.
                 Err(error) => {
@@ -156,7 +156,7 @@ fn to_stdout(open: &Open, path: &[u8]) -> Result<(), Failure> {
 /// Passes the contents of a file to `write`, piece by piece.
 ///
 /// # Errors
-/// It is no file, or cannot be read; those of `write`.
+/// The path is no regular file, or cannot be read; those of `write`.
 pub fn to_stream(
     open: &Open,
     path: &[u8],
@@ -199,8 +199,8 @@ pub fn get(args: &Get) -> Result<Exit, Failure> {
 }
 
 /// Writes to a temporary file that replaces the target once it is complete. A symlink is followed.
-/// A device or a pipe is written to and not replaced: `/dev/stdout` may lead to one, and root could
-/// replace it.
+/// A device or a pipe is written to and not replaced: `/dev/stdout` may lead to one, and a command
+/// of root would replace the device itself.
 fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     let failed = |source| Error::Io { op: "write", path: target.to_owned(), source };
     open.refuse_within("write", target)?;
@@ -222,7 +222,7 @@ fn to_file(open: &Open, path: &[u8], target: &Path) -> Result<(), Failure> {
     }
     let node = regular(open, path)?;
     let file = OpenFile::read(&open.vault, node.id()).map_err(open.failed(path))?;
-    // The size that the header authenticates. The earlier size follows from the length of the
+    // The header authenticates this size. That in `node.attr` follows from the length of the
     // ciphertext, which the storage host can change.
     let attr = open.vault.getattr(node.id()).map_err(open.failed(path))?;
     let place = match &there {
@@ -361,7 +361,7 @@ pub fn put(args: &Put) -> Result<Exit, Failure> {
 }
 
 /// A file that is written under a temporary name. If it is neither completed nor discarded, the
-/// next run removes it.
+/// next run for the same name replaces it.
 pub struct Partial<'a> {
     vault: &'a vault::Vault,
     parent: NodeId,
@@ -463,7 +463,7 @@ struct Level<'a> {
     left: Vec<Box<[u8]>>,
     /// Whether something was removed since the listing.
     has_removed: bool,
-    /// Whether an entry was no longer found.
+    /// Whether a listed entry was not found.
     has_missed: bool,
 }
 
@@ -486,7 +486,8 @@ fn remove_tree<'a>(
     while let Some(level) = levels.last_mut() {
         let here = level.node.id();
         let Some(name) = level.left.pop() else {
-            // A listed name may have changed since a conflicting copy was removed.
+            // The removal of a conflict copy can change the names of others, which were listed
+            // before.
             if std::mem::take(&mut level.has_missed) && std::mem::take(&mut level.has_removed) {
                 level.left = names(vault, here)?;
                 continue;

@@ -94,8 +94,8 @@ pub fn run(args: &Init) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the owner of the new vault, and the file of an existing one: the identity that was
-/// named, else the user's if there is one, else a new one inside the vault.
+/// Returns the owner of the new vault, and its file if the identity existed before. The owner is
+/// the identity that was named, else the user's if there is one, else a new one inside the vault.
 fn owner(args: &Init, suite: Suite) -> Result<(Owner, Option<PathBuf>), Failure> {
     let existing = match &args.identity {
         Some(path) => Some(path.clone()),
@@ -145,7 +145,10 @@ fn mount_command(vault: &Path, identity: Option<&Path>) -> String {
     format!("kithfs mount {identity}{} {}", word(vault), word(&point))
 }
 
-/// Claims the name of the vault's identity, if it is free.
+/// Claims the name of the vault's identity with an empty file.
+///
+/// # Errors
+/// The name is taken ([`Error::InitNotEmpty`]), or the file cannot be created.
 fn claim(place: &Place, vault: &Path) -> Result<(), Error> {
     match place.dir.create_file(&place.name, 0o600) {
         Ok(_) => Ok(()),
@@ -182,8 +185,8 @@ fn suite(cipher: Option<Cipher>) -> Suite {
     }
 }
 
-/// Checks that a vault can be created there, before a passphrase is asked for. Returns whether the
-/// directory is missing.
+/// Checks that a vault can be created at `vault`, before a passphrase is asked for. Returns whether
+/// the directory is missing.
 fn check_empty(vault: &Path) -> Result<bool, Error> {
     let failed = |source| Error::Io { op: "init", path: vault.to_owned(), source };
     match fs::read_dir(vault) {

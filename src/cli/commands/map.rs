@@ -25,7 +25,7 @@ pub fn run(args: &Map) -> Result<Exit, Failure> {
     };
     let open = open(&vault, &args.open, Purpose::Beside)?;
     let mapped = if args.reverse {
-        // As completed by a shell, with the vault in front, or relative to the vault.
+        // The path may begin with the vault, as a shell completes it, or be relative to the vault.
         let inside =
             path.strip_prefix(&open.dir).or_else(|_| path.strip_prefix(&vault)).unwrap_or(&path);
         let stored = paths::clean(inside.as_os_str())?;

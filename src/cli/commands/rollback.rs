@@ -125,7 +125,8 @@ impl Line {
     }
 }
 
-/// Opens the vault, mounted or not, and returns it with the path of its database.
+/// Opens the vault, mounted or not, and sets the limit of its rollback database if one is given.
+/// Returns the vault and the path of the database.
 fn open_remembered(
     vault: &Path,
     args: &OpenArgs,
@@ -172,7 +173,6 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
     Out::report(args.json, &lines, |out| {
         lines.iter().try_for_each(|line| out.text(format_args!("{}\n", line.text())))
     })?;
-    // Changes that another client may have made are listed, but are not an alarm.
     let omitted = Vault::omitted_by_rollback_memory(&memory).map_err(failed)?;
     if omitted.entries > 0 {
         note(format_args!(
@@ -186,6 +186,7 @@ pub fn run(args: &Rollback) -> Result<Exit, Failure> {
             omitted.notices
         ));
     }
+    // Changes that another client may have made are listed, but are not an alarm.
     let told = notices.iter().any(|n| n.due && !n.silenced && n.kind.is_alarm());
     if lines.is_empty() && !args.json {
         note(format_args!(

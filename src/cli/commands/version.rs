@@ -11,13 +11,13 @@ use crate::cli::report::Failure;
 use crate::cli::terminal::stdout::Out;
 use crate::fuse::{kernel, uring};
 
-/// The names of the fields are stable.
+/// What this program can do. The names of the fields are stable.
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
     /// Versions of the vault format that are read.
     formats: &'static [u32],
-    /// Compiled in.
+    /// Optional features that are compiled in.
     features: &'static [&'static str],
     aead: &'static str,
     hctr2: &'static str,
@@ -30,7 +30,7 @@ struct Kernel {
     release: String,
     /// `/dev/fuse` can be opened.
     fuse: bool,
-    /// Ordinary users can mount.
+    /// `fusermount3` is in the PATH, so ordinary users can mount.
     fusermount3: bool,
     /// FUSE over io_uring is there and switched on.
     fuse_io_uring: bool,

@@ -16,7 +16,7 @@ pub fn names_path() -> &'static str {
     if Hctr2::wide(&NamesKey::from_bytes([0; 32])).is_some() { "wide" } else { "portable" }
 }
 
-/// Returns the shortest time of a call of `work`.
+/// Returns the seconds that a call of `work` takes, by the fastest batch of calls.
 fn best(quick: bool, mut work: impl FnMut()) -> f64 {
     let end = Instant::now() + Duration::from_millis(if quick { 5 } else { 250 });
     let (mut least, mut calls) = (f64::INFINITY, 1u32);
@@ -27,7 +27,7 @@ fn best(quick: bool, mut work: impl FnMut()) -> f64 {
         }
         let taken = start.elapsed();
         least = least.min(taken.as_secs_f64() / f64::from(calls));
-        // Short enough to be undisturbed sometimes, long enough for the clock.
+        // Such a batch is short enough to be undisturbed sometimes, and long enough for the clock.
         if taken < Duration::from_micros(50) {
             calls *= 2;
         }
@@ -68,7 +68,7 @@ pub fn ciphers(quick: bool) -> Vec<Figure> {
     figures
 }
 
-/// Measures names, one by one and in batches, and X25519 for a member of a folder.
+/// Measures encrypting one name, decrypting a listing of names, and X25519 for a member of a share.
 pub fn names(quick: bool) -> Vec<Figure> {
     let key = NamesKey::from_bytes([1; 32]);
     let mut figures = Vec::new();

@@ -38,7 +38,8 @@ const BLOCK: usize = 1 << 20;
 /// Bytes per small read or write, and of a small file.
 const SMALL: usize = 4096;
 
-/// The measurements, in order; each uses the files of the previous ones.
+/// The measurements, in order: name, unit, whether the vault is mounted again first, and the step.
+/// Each uses the files of the previous ones.
 const STEPS: [(&str, &str, bool, Step); 11] = [
     ("write a new file, fsync", "MB/s", false, |b| b.stream(true)),
     ("write over it, fsync", "MB/s", false, |b| b.stream(false)),
@@ -281,7 +282,7 @@ impl Bench {
 }
 
 impl Mount {
-    /// Runs this program; its stderr is the reason of a failure.
+    /// Runs this program. On failure, returns what it wrote to stderr.
     fn program(&self, command: &str, secret: bool, paths: &[&Path]) -> Result<(), String> {
         let mut program = Command::new(&self.program);
         program.args(["--log-level", "off", command]).stdin(Stdio::null()).stdout(Stdio::null());

@@ -1,9 +1,9 @@
 //! `kithfs bench`
 //!
 //! Rules that hold here
-//! * Each figure is the best within its time, as disturbances only ever slow a measurement down.
-//! * The total is less than a minute; each measurement of files has a time limit, after which the
-//!   work done so far counts.
+//! * Each figure of a cipher is the best of many runs, as disturbances only ever slow a run down.
+//! * The total is less than a minute. Each measurement of files runs once and has a time limit,
+//!   after which the work done so far counts.
 //! * The temporary vault is unmounted and removed, also after a signal.
 
 mod cipher;
@@ -36,7 +36,7 @@ struct Report {
     ciphers: Vec<Figure>,
     names: Vec<Figure>,
     files: Vec<Pair>,
-    /// The reason if nothing was mounted.
+    /// Why nothing was mounted; `None` if the vault was.
     not_mounted: Option<String>,
     /// Whether the requests of the vault came over io_uring, not over /dev/fuse.
     io_uring: bool,

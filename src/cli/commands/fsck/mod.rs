@@ -74,7 +74,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         _ => Purpose::ReadAlone,
     };
     let mut open = open(&vault, &args.open, purpose)?;
-    // A prune is compared with what this machine has seen, and changes no entry.
+    // A prune changes no entry. It compares the vault with the recorded state itself.
     if purpose == Purpose::WriteAlone && !args.prune {
         open = open.recording(&args.memory);
     }

@@ -2,9 +2,9 @@
 //!
 //! Rules that hold here
 //! * Only what this machine has found unused for some time is removed, by its own record and clock:
-//!   the store's times are the storage host's.
-//! * Nothing is removed after an incomplete check, nor from a copy in which something is missing that
-//!   this machine has seen: what is missing may refer to it.
+//!   the storage host can set the times of the store.
+//! * Nothing is removed after an incomplete check, nor from a copy that lacks an entry that this
+//!   machine has seen: the missing entry may refer to a control file.
 //! * Every file is durable in the state directory before it is removed from the vault.
 
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl Kept {
         let parent = to.parent().expect("it is below the directory");
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         write_new(&to, bytes)?;
-        // Up to the directory of all shares.
+        // Makes the names durable, up to that of the directory of all shares.
         for dir in parent.ancestors().take_while(|dir| dir.starts_with(&self.dir)) {
             File::open(dir)?.sync_all()?;
         }
@@ -125,7 +125,7 @@ fn put_back(kept: &Path, vault: &Path) -> String {
     format!("cp -rn {}/. {}/", word(kept), word(vault))
 }
 
-/// Returns why nothing may be removed, if that is so.
+/// Returns the reason why nothing may be removed; `None` if there is none.
 fn obstacle(open: &Open, found: &CheckReport) -> Result<Option<String>, Failure> {
     if found.lists_alone && found.faults.is_empty() {
         return Ok(Some(
@@ -171,7 +171,7 @@ pub(super) fn run(
     let waiting = record.since.len() - due.len();
     if waiting > 0 {
         note(format_args!(
-            "{} not referenced for less than {} by this machine's own record, and kept",
+            "{} unused for less than {} by this machine's own record, and kept",
             count(waiting as u64, "control file"),
             count(u64::from(args.unused_for), "day")
         ));
@@ -189,7 +189,7 @@ pub(super) fn run(
     }
     if due.iter().any(|file| is_block(file)) {
         note(
-            "among them are former lists of members: without them `kithfs share log` does not show who was added and removed",
+            "some of the control files are former lists of members: without them `kithfs share log` does not show who was added and removed",
         );
     }
     let question = format!(

@@ -31,7 +31,7 @@ pub(super) struct Report {
     /// Entries that the user may want to look at; no faults.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<Note>,
-    /// Files that were verified with journal records of an interrupted mount.
+    /// Number of files that were verified with journal records of an interrupted mount.
     #[serde(skip_serializing_if = "is_zero")]
     in_journal: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,13 +45,14 @@ pub(super) struct Report {
     /// The unreferenced control files that were removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pruned: Option<Pruned>,
-    /// Entries whose attributes could not be examined.
+    /// Number of entries whose attributes could not be examined.
     #[serde(skip_serializing_if = "is_zero")]
     unlooked: u64,
-    /// Files that are not part of the vault and were ignored.
+    /// Number of entries that are not part of the vault and were ignored.
     #[serde(skip_serializing_if = "is_zero")]
     strangers: u64,
-    /// Numbers of faults that are not listed: those after a repair, or without one those found.
+    /// How many faults and notes were only counted: by the check after a repair, else by the only
+    /// check.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<More>,
     #[serde(skip)]
@@ -107,7 +108,7 @@ struct Fault {
     good: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<&'static str>,
-    /// `done`, `declined`, `no remedy` or the error.
+    /// `done`, `declined`, `no remedy`, or `failed: ` and the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -197,7 +198,7 @@ impl Fault {
 }
 
 impl Report {
-    /// Returns the report of a check; `repairs` includes what a repair would do.
+    /// Returns the report of a check. With `repairs`, it also shows what a repair would do.
     pub fn new(found: &CheckReport, repairs: bool) -> Report {
         let CheckReport {
             seen,

@@ -58,7 +58,8 @@ const VARIABLES: &[(&str, &str)] = &[
     ("XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_RUNTIME_DIR", "where files of the user are"),
 ];
 
-/// The program under the name `mount.kithfs`, of which `kithfs-mount` is the page too.
+/// The syntax of `mount.kithfs`, for the page of `kithfs mount`, which is also the page of that
+/// name.
 const HELPER: &[(&str, &str)] = &[
     (
         "mount -t kithfs VAULT MOUNTPOINT -o passphrase_file=FILE",
@@ -93,8 +94,8 @@ pub fn man(args: &Man) -> Result<Exit, Failure> {
 }
 
 /// Gives each command the usage line of its help. clap_mangen lists options without their values,
-/// and arguments that can be repeated as if they could not.
-/// `built` is the same command after `build`, which knows the usage lines, but has commands `help` too.
+/// and arguments that can be repeated as if they could not. `built` is the same command after
+/// `build`, which makes the usage lines, but also adds `help` commands.
 fn with_usage(command: clap::Command, built: &mut clap::Command) -> clap::Command {
     let usage = built.render_usage().to_string();
     let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage).to_owned();

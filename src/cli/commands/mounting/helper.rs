@@ -31,7 +31,7 @@ const USAGE: u8 = 1;
 const SYSTEM: u8 = 2;
 const MOUNT_FAILED: u8 = 32;
 
-/// Searched for `fusermount3` and by the vault's own commands: mount(8) and systemd may start a
+/// Where `fusermount3` and passphrase commands are searched for: mount(8) and systemd may start a
 /// helper with a nearly empty PATH.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -59,7 +59,8 @@ const OF_MOUNT: &[&str] = &[
     "silent",
 ];
 
-/// Options of the kernel, which a remount can change.
+/// Options of the kernel that a remount can change: the flag of each, and whether the option sets
+/// it.
 const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -116,9 +117,9 @@ struct Asked {
 struct Call {
     /// The arguments of the program.
     arguments: Vec<OsString>,
-    /// The mounting user.
+    /// The user of `setuid=`.
     user: Option<String>,
-    /// Named options of the kernel.
+    /// The options in [`FLAGS`] that were named.
     flags: Vec<&'static str>,
     is_remount: bool,
     uring: bool,
@@ -139,7 +140,7 @@ fn split(list: &[u8], into: &mut Vec<Vec<u8>>) {
     into.retain(|option| !option.is_empty());
 }
 
-/// Takes the escapes of commas and backslashes away.
+/// Removes the escapes of commas and backslashes.
 fn unescaped(value: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(value.len());
     let mut bytes = value.iter().peekable();
@@ -265,7 +266,7 @@ impl Asked {
         if call.uring {
             enable_uring(Path::new(uring::SWITCH));
         }
-        // A process of its own: a failure of any kind is one exit code of mount(8).
+        // It runs in a process of its own, whose failures all become one exit code of mount(8).
         let mut command = Command::new("/proc/self/exe");
         command.arg0("kithfs").args(&call.arguments);
         let path = std::env::var("PATH").ok().filter(|path| !path.is_empty());
@@ -288,7 +289,8 @@ fn enable_uring(switch: &Path) {
     }
 }
 
-/// Gives this process, and the environment of `command`, to a user, by name or number.
+/// Makes this process run as the user `name`, a name or a number, and gives `command` the
+/// environment of that user.
 fn become_user(name: &str, command: &mut Command) -> Result<(), Failed> {
     let system = |error| (SYSTEM, format!("mount.kithfs: setuid={name}: {error}"));
     let found = match name.parse() {
@@ -317,7 +319,7 @@ fn become_user(name: &str, command: &mut Command) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Changes the named options of the kernel's own; all others stay as the mount has them.
+/// Changes the options of the kernel in `named`; the mount keeps its other options in [`FLAGS`].
 fn remount(mountpoint: &Path, named: &[&str]) -> io::Result<()> {
     let place = mounts::resolve(mountpoint)?;
     let entry = mounts::mount_at(&place)?.filter(|entry| entry.is_kithfs());
@@ -327,10 +329,11 @@ fn remount(mountpoint: &Path, named: &[&str]) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(place::path_of(&dir), flags, c"")?)
 }
 
-/// Returns the flags of a mount with the options `now`, of which `named` are changed. A remount
-/// sets all flags again, so those that are not named must be repeated.
+/// Returns the flags of a mount that has the options `now`, changed by the options `named`. A
+/// remount sets all flags again, so those that are not named must be repeated.
 fn changed(now: &str, named: &[&str]) -> MountFlags {
-    // The options of the filesystem follow, which begin with `ro` or `rw` too.
+    // The mount's own options come first. Those of the filesystem follow, and begin with `ro` or
+    // `rw` too.
     let mut words = now.split(',');
     let first = words.next();
     let own = first.into_iter().chain(words.take_while(|word| !matches!(*word, "ro" | "rw")));

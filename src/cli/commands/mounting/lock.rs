@@ -62,8 +62,9 @@ pub fn lock_within(mountpoint: &Path) {
     }
 }
 
-/// Waits until the daemon has ended: what was written is not safe before. The daemon itself does not
-/// wait for ever for its store. It says so, and may then be kept from ending by the store.
+/// Waits until the daemon has ended: what was written is not safe before. A daemon that gives its
+/// store up records the failure and takes the mount away. The store may then still keep it from
+/// ending, so the wait stops at the recorded failure.
 fn wait(registry: &Registry, entry: &Entry) -> Result<Exit, Failure> {
     const PATIENCE: Duration = Duration::from_secs(5);
     const TICK: Duration = Duration::from_millis(500);

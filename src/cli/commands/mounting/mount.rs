@@ -136,10 +136,10 @@ impl Plan<'_> {
     }
 }
 
-/// Returns the user, other than root and the mounting one, who owns the store's root directory or
-/// may write to it. Modes and owners in a mount are those of the store. That user can put the
-/// ciphertext of any file there as a file of their own, or change its mode, and then read it
-/// through the mount.
+/// Describes the users, other than root and the mounting one, that own the store's root directory
+/// or may write to it; `None` without any. Modes and owners in a mount are those of the store. Such
+/// a user can store the ciphertext of any file there as a file of their own, or change its mode,
+/// and then read it through the mount.
 fn foreign_user(found: &Found) -> Result<Option<String>, Error> {
     let failed = |source| Error::Io { op: "check the owner of", path: found.dir.clone(), source };
     let Stat { uid, gid, perm, .. } = found.store.stat_self().map_err(failed)?;
@@ -214,7 +214,7 @@ fn serve_options(
     Ok(serve)
 }
 
-/// Returns how the kernel may cache an open vault, which others may change.
+/// Returns the options for an open vault: the kernel caches less of one that others may change.
 fn serve_as(vault: &Vault, serve: ServeOptions) -> ServeOptions {
     match vault {
         vault if vault.is_shared() => serve.shared(),
@@ -274,7 +274,8 @@ fn set_readahead(mounted: &Mounted) {
     }
 }
 
-/// Has the mount end if this process is killed. Without that it mostly ends, too.
+/// Starts the helper that ends the mount if this process is killed. Without it, a thread of this
+/// process that waits in the kernel can keep the mount, and programs in it wait.
 fn start_aborter(mounted: &Mounted) -> Option<Aborter> {
     abort::start(mounted.device)
         .inspect_err(|error| {
@@ -283,7 +284,7 @@ fn start_aborter(mounted: &Mounted) -> Option<Aborter> {
         .ok()
 }
 
-/// Answers commands about this mount and its shares. The mount works without it.
+/// Starts to answer commands about this mount and its shares. The mount works without it.
 fn serve_control(
     socket: PathBuf,
     open: &Open,
@@ -303,7 +304,8 @@ fn serve_control(
         .ok()
 }
 
-/// Has the kernel write back early what programs have written. The mount works without it.
+/// Starts to have the kernel write back early what programs have written. The mount works without
+/// it.
 fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
     handover::start(mounted, vault)
         .inspect_err(|error| {
@@ -312,7 +314,8 @@ fn start_handover(mounted: Arc<Mounted>, vault: Vault) -> Option<HandOver> {
         .ok()
 }
 
-/// Takes a mount away that no process serves. Lazily, as a program may already be blocked in it.
+/// Unmounts a mount that no process serves, and returns the error. The unmount is lazy, as a
+/// program may already be blocked in the mount.
 fn not_served(mounted: &Mounted, point: &Path, source: io::Error) -> Error {
     if let Err(error) = mounted.unmount(true) {
         tracing::error!("{error}");
@@ -320,7 +323,7 @@ fn not_served(mounted: &Mounted, point: &Path, source: io::Error) -> Error {
     Error::Io { op: "serve the mount on", path: point.to_owned(), source }
 }
 
-/// Prepares the vault for writing, or its mount for reading alone.
+/// Prepares the vault for writing. If it is open read-only, makes the mount read-only too.
 fn prepare_vault(open: &Open, options: &mut MountOptions, store: &dyn Dir) {
     note_late(open, store.shows_changes_late());
     if open.vault.is_read_only() && !options.read_only {
@@ -352,7 +355,7 @@ fn purpose(options: &MountOptions) -> Purpose {
     }
 }
 
-/// Makes the vault tell the kernel which of its cached writes were refused.
+/// Makes the vault tell the kernel which of the kernel's cached writes were refused.
 fn tell_kernel(serving: &Serving, vault: &Vault) {
     match held::forgetting(serving.notifier()) {
         Ok(forget) => vault.tell_cache(forget),
@@ -444,7 +447,7 @@ impl Service {
         })
     }
 
-    /// Serves until it is unmounted, then writes everything.
+    /// Serves until the mount ends, then writes everything.
     fn run(self, background: Option<Background>) -> Result<Exit, Failure> {
         let Service {
             vault,
@@ -477,7 +480,7 @@ impl Service {
         ending.clone().obey(signals);
         let served = serving.join();
         let was_unused = idle.is_some_and(Idle::end);
-        // The mount point goes before the vault is closed, which can take long.
+        // The mount point is removed before the vault is closed, which can take long.
         let control = control.map(Control::end);
         drop((handover, point, aborter));
         let closed = vault.close().map_err(|error| in_vault(error, &dir, None));

@@ -9,7 +9,8 @@
 //!   closed while the vault is mounted, so that it also holds after the daemon was killed.
 //! * Checks need no secret and leave nothing behind.
 //! * Between the checks and the mount, a user may type a passphrase, and another mount may begin or
-//!   end there. What has changed meanwhile is looked at again.
+//!   end there. [`MountPoint::prepare`] checks again for a mount, and for a mount point that came
+//!   or went.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -28,7 +29,7 @@ use crate::fuse::{mounts, place};
 #[derive(Debug)]
 pub struct MountPoint {
     path: PathBuf,
-    /// It has to be created.
+    /// Whether it has to be created.
     is_missing: bool,
     guard: Option<Guard>,
 }
@@ -51,7 +52,8 @@ enum Guard {
     Mode,
 }
 
-/// Mode of a mount point while it is mounted on.
+/// Mode of a mount point that was created for a mount, and of one guarded by its mode until it is
+/// mounted on.
 const OPEN: u32 = 0o700;
 
 impl MountPoint {
@@ -93,7 +95,7 @@ impl MountPoint {
             return Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR)));
         }
         let found = guard_of(&place).map_err(failed)?;
-        // The contents of a directory with mode 0000 are looked at when it is opened.
+        // Whether a directory with mode 0000 is empty is checked in `prepare`.
         if found != Some(Guard::Mode)
             && !nonempty
             && fs::read_dir(&place).map_err(failed)?.next().is_some()
@@ -106,13 +108,13 @@ impl MountPoint {
             return Err(failed(io::Error::from_raw_os_error(libc::EPERM)));
         }
         if guard.is_none() && !rustix::process::geteuid().is_root() {
-            // fusermount3 wants it.
+            // fusermount3 requires it.
             local::check_writable(&place).map_err(failed)?;
         }
         Ok(MountPoint { path: place, is_missing: false, guard })
     }
 
-    /// Creates a missing mount point, and opens a guarded one.
+    /// Creates a missing mount point. A guard by mode is open until [`Ready::close_guard`].
     ///
     /// # Errors
     /// Those of the calls; it turns out not to be empty; something was mounted there meanwhile.
@@ -138,7 +140,7 @@ impl MountPoint {
         };
         let flags = match guard {
             Guard::Flag => OFlags::RDONLY,
-            // An unreadable directory can be opened so.
+            // Opens an unreadable directory too.
             Guard::Mode => OFlags::PATH,
         } | OFlags::DIRECTORY;
         let dir = place::open(&path, flags).map_err(failed)?;
@@ -159,10 +161,10 @@ impl Ready {
         self.was_made.then(|| self.path.clone())
     }
 
-    /// Closes the guard. Called once something is mounted, which the guard does not concern.
+    /// Closes the guard: while something is mounted, which the guard does not concern, and on drop.
     ///
     /// # Errors
-    /// Those of the calls; the store of the mount point may have no immutable flag.
+    /// Those of the calls; the filesystem of the mount point may have no immutable flag.
     pub fn close_guard(&self) -> io::Result<()> {
         match &self.guarded {
             None => Ok(()),
@@ -223,23 +225,23 @@ fn missing(given: &Path, vault: &Path, guard: bool) -> Result<MountPoint, Error>
     Ok(MountPoint { path, is_missing: true, guard: None })
 }
 
-/// Creates a directory beside a missing mount point and removes it. Only an attempt shows whether one
-/// can be created: root may write to /proc by its mode, and a disk may be full. It has a name of its
-/// own, because another command would take it for the mount point.
+/// Creates a directory beside a missing mount point and removes it. Only an attempt shows whether
+/// one can be created: root may write to /proc by its mode, and a disk may be full. Its name is not
+/// that of the mount point, because another command would find it there.
 fn try_out(parent: &Path) -> io::Result<()> {
     let path = parent.join(format!(".kithfs-{}", std::process::id()));
     match DirBuilder::new().mode(OPEN).create(&path) {
-        // A process of another namespace has this number too.
+        // A process in another namespace may have the same number.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.and_then(|()| fs::remove_dir(path)),
     }
 }
 
-/// Returns the guard that a directory has.
+/// Returns the guard that a directory has, of the kind that this user can set.
 fn guard_of(place: &Path) -> io::Result<Option<Guard>> {
     if rustix::process::geteuid().is_root() {
         let dir = fs::File::open(place)?;
-        // A store without such flags has no such guard.
+        // A filesystem without such flags has no such guard.
         let is_immutable =
             ioctl_getflags(&dir).is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE));
         return Ok(is_immutable.then_some(Guard::Flag));

@@ -216,8 +216,8 @@ fn check_stored(named: &Named) -> Result<(), Failure> {
     parsed(named, &[]).map(drop).map_err(|what| invalid(last, what))
 }
 
-/// Returns the settings of a named vault that keep their meaning beside newer ones: those that are
-/// not given again, and no second source of the secret.
+/// Returns the settings of a named vault that those in `over` do not replace. A setting replaces an
+/// older one of the same name, and a source of the secret replaces every other source.
 fn kept(named: &Named, over: &[Setting]) -> Vec<Setting> {
     let mut command = MountSettings::augment_args(clap::Command::new("mount"));
     // Collects the members of the groups.

@@ -10,12 +10,13 @@ use crate::cli::user::named::Named;
 /// Returns the live mount of a named vault.
 pub fn mounted(named: &Named) -> Option<Entry> {
     let live = Registry::open().and_then(|registry| registry.live()).unwrap_or_default();
-    // Asks the store only if it must: it may not answer.
+    // Resolves the path only if it must: the store may not answer.
     let find = |vault: &Path| live.iter().find(|entry| entry.vault.0 == vault).cloned();
     find(&named.vault).or_else(|| find(&named.vault.canonicalize().ok()?))
 }
 
-/// Does something for each of several vaults. All are tried, and the last failure is returned.
+/// Calls `act` for each of several vaults, also after a failure. Returns the last failure and
+/// prints the earlier ones.
 pub fn each<T>(
     all: Vec<T>,
     mut act: impl FnMut(T) -> Result<Exit, Failure>,

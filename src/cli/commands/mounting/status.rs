@@ -21,13 +21,13 @@ use crate::cli::vaults::open;
 use crate::format::name;
 use crate::vault::Vault;
 
-/// A vault. The names of the fields are stable.
+/// The state of a vault. The names of the fields are stable.
 #[derive(Default, Serialize)]
 struct Line {
     name: Option<String>,
     vault: Option<JsonPath>,
     mountpoint: Option<JsonPath>,
-    /// `open`, `closed`, or `missing` if there is no vault at the path.
+    /// `open`, `closed`, or `missing` if no vault can be read at the path.
     state: &'static str,
     since: Option<i64>,
     pid: Option<u32>,
@@ -107,7 +107,7 @@ fn look(named: Option<&Named>, entry: Option<Entry>) -> Line {
 }
 
 /// Counts the conflict copies that a sync tool has made in a vault: stored names with the suffix of
-/// one. Directories that cannot be read count nothing.
+/// a conflict copy. Directories that cannot be read are passed over.
 fn conflict_copies(dir: &Path) -> u64 {
     let mut left = vec![dir.to_owned()];
     let mut count = 0;

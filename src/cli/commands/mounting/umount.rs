@@ -18,7 +18,7 @@ use crate::fuse::{MountError, Mounted, handover, mounts};
 
 /// Time after which the wait for the daemon is reported.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the daemon is then asked whether its store answers.
+/// Interval at which the daemon is then asked whether its store answers.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Unmounts, and waits until the daemon has written everything.

@@ -144,7 +144,7 @@ impl Unlocked {
 
     /// Locks the file against replacement by other commands until the returned handle is dropped.
     /// Not every store supports locks, and anyone who may read the file may hold this one, so the
-    /// wait is bounded.
+    /// wait is bounded; `None` without the lock.
     fn alone(&self) -> Option<Arc<dyn File>> {
         let Place { dir, name, .. } = &self.place;
         let end = Instant::now() + ALONE_TAKES;
@@ -156,7 +156,7 @@ impl Unlocked {
                 std::thread::sleep(ASKED);
                 continue;
             }
-            // The former holder of the lock has replaced the file.
+            // Otherwise the former holder of the lock has replaced the file.
             let (locked, there) = (file.stat().ok()?, dir.stat(name).ok()?);
             if (locked.dev, locked.ino) == (there.dev, there.ino) {
                 return Some(file);
@@ -167,7 +167,7 @@ impl Unlocked {
 }
 
 fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
-    // only a passphrase is stretched
+    // Only a passphrase is stretched.
     if matches!(secret, Secret::Passphrase(_)) {
         kdf::choose(args)
     } else {
@@ -176,7 +176,7 @@ fn params(secret: &Secret, args: &KdfArgs) -> Result<Argon2Params, Failure> {
 }
 
 fn add(args: &PassphraseAdd<impl Owner>) -> Result<Exit, Failure> {
-    // Before the present secret is asked for, as the file may be missing.
+    // The key file is read before the present secret is asked for, as it may be missing.
     let key_file = match &args.new_key_file {
         Some(file) => Some(Source::KeyFile(file.clone()).read_new(&Opens::Identity(file.clone()))?),
         None => None,
@@ -238,7 +238,8 @@ fn change(args: &PassphraseChange<impl Owner>) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the passphrase to replace: the named one, the given one, or the only one.
+/// Returns the slot to replace: the named one, that of the given passphrase, or that of the only
+/// passphrase.
 fn which(unlocked: &Unlocked, named: Option<u16>) -> Result<u16, Error> {
     let path = || unlocked.path().to_owned();
     let kind = |id| unlocked.file.slots().find(|slot| slot.id == id).map(|slot| slot.kind);
@@ -285,8 +286,8 @@ fn remove(args: &PassphraseRemove<impl Owner>) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Replaces a passphrase in the keyring that opens nothing any more by the new one, or removes it.
-/// The slots are changed already, so a failure is only reported.
+/// Replaces the passphrase in the keyring with the new one if it opens no slot any more; without a
+/// new one, removes it. The slots are changed already, so a failure is only reported.
 fn update_keyring(unlocked: &Unlocked, new: Option<&Secret>, opens: &Opens) {
     let public = unlocked.identity.public();
     let stored = match keyring::stored(&public) {

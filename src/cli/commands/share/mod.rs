@@ -62,13 +62,13 @@ fn to_change(
     }
 }
 
-/// Returns the share that `VAULT FOLDER` or `VAULT/FOLDER` names.
+/// Returns the path that `VAULT FOLDER` or `VAULT/FOLDER` names.
 fn place(path: &Path, folder: Option<&OsStr>) -> PathBuf {
     folder.map_or_else(|| path.to_owned(), |folder| path.join(folder))
 }
 
-/// Separates the share from the names of people. A vault that is not signed has no members itself,
-/// so the first of several names is that of a folder in it.
+/// Separates the share from the names of people. A vault that is not signed has no member but its
+/// owner, so the first of several names is that of a folder in it.
 fn place_and_names<'a>(
     path: &Path,
     names: &'a [String],
@@ -91,7 +91,7 @@ struct Acquainted {
 struct People {
     contacts: Contacts,
     me: PublicIdentity,
-    /// This user's name if the share has no list with it: a vault that is not signed has one member.
+    /// This user's name if the share is not signed: it then has no list of members with the name.
     own_name: Option<String>,
 }
 
@@ -119,7 +119,7 @@ impl People {
         }
     }
 
-    /// Returns this user's name for the owner of a signing key.
+    /// Returns this user's name for the owner of a signing key, else the first digits of the key.
     fn signer(&self, sign: &[u8; 32], members: &[Member]) -> String {
         match members.iter().find(|member| member.public.sign == *sign) {
             Some(member) => self.known(member).name,
@@ -326,7 +326,7 @@ fn list(args: &ShareList) -> Result<Exit, Failure> {
         Connection::to(&place(&args.path, args.folder.as_deref()), &args.open, Purpose::Beside)?;
     let info = connection.share()?;
     let people = People::of(&info)?;
-    // in its first epoch nothing is older
+    // In the first epoch, nothing is under an older key.
     let left = if info.epoch > 1 { connection.pending()? } else { Pending::default() };
     let head = |head: &Pin| Head { sequence: head.sequence, hash: hex::encode(head.hash) };
     let listing = Listing {

@@ -76,7 +76,7 @@ pub fn pass(connection: &Connection, eager: bool) -> Result<Pending, Failure> {
     Ok(left)
 }
 
-/// Reports what a pass has left.
+/// Reports what a pass has left, and returns the exit code.
 pub fn tell(left: &Pending, eager: bool) -> Exit {
     note(format_args!("{}", in_words(left)));
     if left.is_done(eager) && left.skipped == 0 {

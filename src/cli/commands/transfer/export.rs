@@ -189,7 +189,8 @@ impl<'a> Export<'a, '_> {
         there: Option<&There>,
     ) -> Result<(), EntryError> {
         let several = node.attr.nlink > 1;
-        // The store may show different files as one, and a name may belong to another file by now.
+        // The store may show different files under one inode number, and the copy may be changed by
+        // now.
         let first = match self.first(node.attr.ino).filter(|_| several) {
             Some((above, name, first)) if self.is_copy(node, &above, &name, &first)? => Some(first),
             _ => None,

@@ -20,7 +20,8 @@ use crate::cli::vaults::nodes::{BLOCK, Node, caller, is_partial, partial_name};
 use crate::store::{Kind, RenameMode};
 use crate::vault::{NodeId, SetAttr, SetXattr, Vault};
 
-/// Returns the bytes of all readable files below a directory.
+/// Returns the bytes of all readable files below a directory, without those of the vault at
+/// `store`.
 pub fn total(dir: &Object, store: &Object) -> std::io::Result<u64> {
     let store = store.id()?;
     let mut descent = Descent::new(dir.walk(b"")?);
@@ -85,7 +86,7 @@ struct Import<'a, 'b> {
     is_root: bool,
     descent: Descent,
     tally: Tally,
-    /// Copied files with several names, by device and inode.
+    /// The copies of files with several names, by device and inode of the source.
     links: HashMap<Id, Node<'a>>,
     buffers: [Vec<u8>; 2],
 }
@@ -98,7 +99,7 @@ struct Level<'a> {
     left: Names,
 }
 
-/// The source entry, not a directory; a regular file is open for reading.
+/// A source entry that is not a directory; a regular file is open for reading.
 struct Outside {
     object: Object,
     stat: Metadata,
@@ -214,7 +215,8 @@ impl<'a> Import<'a, '_> {
     ) -> Result<(), EntryError> {
         let several = outside.stat.nlink() > 1;
         let inode = (outside.stat.dev(), outside.stat.ino());
-        // The store may show different files as one, and a name may belong to another file by now.
+        // The source may show different files under one inode number, and the copy may be changed
+        // by now.
         let first = match self.links.remove(&inode).filter(|_| several) {
             Some(first) if self.is_copy(&first, outside)? => Some(first),
             _ => None,
@@ -385,8 +387,8 @@ impl<'a> Import<'a, '_> {
                 self.tally.bytes(read as u64);
             }
         }
-        // If the file was truncated meanwhile, the missing range appears as a hole, and holes as
-        // zeros.
+        // If the file was truncated meanwhile, the missing range appeared as a hole, which would be
+        // copied as zeros.
         if file.stat().map_err(local("stat"))?.len() < stat.len() {
             return Err(EntryError::Odd(SHORTER));
         }

@@ -5,8 +5,8 @@
 //! * An existing file at the target is kept only if it has the same contents, which are read and
 //!   compared. The storage host can choose sizes and times, and a power cut can leave them without
 //!   the contents.
-//! * Both trees are walked by descriptor. Replacing a directory with a symlink during the copy
-//!   leads nowhere else.
+//! * Both trees are walked by descriptor. A symlink that replaces a directory during the copy is
+//!   not followed.
 //! * A failure of one file is reported and counted, and the others are copied; the exit code
 //!   reports it.
 //! * Metadata of a directory is set after its entries, as these change its times and may need its
@@ -33,7 +33,7 @@ use crate::cli::vaults::paths::{self, join};
 use crate::store::{Kind, SetTime};
 use crate::vault::{self, Attr, NodeId, SetAttr, Vault};
 
-/// A file was truncated by a writer during the copy.
+/// The failure of a file that was truncated during the copy.
 const SHORTER: &str = "it was truncated while it was read";
 
 /// The reason why one entry could not be copied.
@@ -54,7 +54,7 @@ enum EntryError {
 }
 
 impl EntryError {
-    /// Returns why no other entry would fare better.
+    /// Returns why the whole copy ends; `None` if other entries may succeed.
     fn stops(&self) -> Option<Stop> {
         let errno = match self {
             EntryError::Vault(error) => error.errno(),
@@ -99,7 +99,7 @@ struct Tally {
     progress: Progress,
     copied: u64,
     bytes: u64,
-    /// Those of complete files.
+    /// Bytes of complete files.
     copied_bytes: u64,
     skipped: u64,
     skipped_bytes: u64,
@@ -245,7 +245,7 @@ pub fn import(args: &Import) -> Result<Exit, Failure> {
         all.unwrap_or(0)
     };
     let exit = tally.finish("import", &open.dir, total);
-    // What could not be written at the end has the same cause, and one message.
+    // On a full disk, a failure to close has the same cause, and one message is enough.
     if !is_full {
         closed?;
     }
@@ -268,7 +268,7 @@ pub fn export(args: &Export) -> Result<Exit, Failure> {
     let total = progress::is_shown().then(|| total(&open.vault, source.id()));
     let allowed = export::Allowed { suid: args.suid, dev: args.dev };
     let tally = export::run(&open.vault, source, &path, target, allowed, Tally::new(total));
-    // The copy has given the node up.
+    // Looks the directory up again, as the copy has taken its node.
     let whole = || Node::at(&open.vault, &path).map_or(0, |top| self::total(&open.vault, top.id()));
     let exit = tally.finish("export", dir, whole);
     open.close()?;
@@ -297,8 +297,8 @@ fn total(vault: &Vault, dir: NodeId) -> u64 {
     bytes
 }
 
-/// Returns whether an open file of a vault, whose size is that of its header, and one outside have
-/// the same contents.
+/// Returns whether a file of a vault and one outside have the same contents. The size is read from
+/// the open file, so it is that of the authenticated header.
 fn same_contents(
     vault: &Vault,
     node: NodeId,
@@ -335,7 +335,7 @@ fn same_contents(
     has_this_size()
 }
 
-/// Reads until the buffer is full or the file ends; returns the number of bytes.
+/// Reads until the buffer is full or the file ends; returns the part that was read.
 fn fill<E>(
     buffer: &mut [u8],
     mut read: impl FnMut(&mut [u8], u64) -> Result<usize, E>,
@@ -353,7 +353,7 @@ fn fill<E>(
 /// Extended attributes by their names.
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Returns those of an inode.
+/// Returns the extended attributes of an inode.
 fn attributes(vault: &Vault, node: NodeId) -> vault::Result<Attributes> {
     let mut found = Vec::new();
     for name in vault.list_xattr(node)? {
@@ -365,7 +365,7 @@ fn attributes(vault: &Vault, node: NodeId) -> vault::Result<Attributes> {
     Ok(found)
 }
 
-/// Returns whether two files have the same attributes. System attributes may be missing on one side
+/// Returns whether two files have the same attributes. All but `user.*` may be missing on one side
 /// (see [`may_be_left_out`](crate::cli::local::may_be_left_out)).
 fn same_attributes(one: &Attributes, other: &Attributes) -> bool {
     let value = |of: &Attributes, name| {
@@ -377,7 +377,8 @@ fn same_attributes(one: &Attributes, other: &Attributes) -> bool {
     })
 }
 
-/// Sets owner (only as root), then mode (which a change of owner would clear), then times.
+/// Sets the owner (only as root), then the mode, of which a change of owner would clear bits, and
+/// the times.
 fn set_metadata(vault: &Vault, node: NodeId, stat: &fs::Metadata) -> vault::Result<Attr> {
     use std::os::unix::fs::MetadataExt;
     if rustix::process::geteuid().is_root() {
