@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::store::{Kind, Timestamp};
 
-/// Bytes as text for people: UTF-8 unchanged, but control characters and bytes that are not UTF-8
-/// as `\xNN`, and a backslash as `\\`.
+/// Bytes as text for people: UTF-8 unchanged, but control characters, invisible ones and bytes that
+/// are not UTF-8 as `\xNN`, and a backslash as `\\`.
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -162,12 +162,12 @@ pub fn count(number: impl Into<u64>, one: &str) -> String {
     }
 }
 
-/// Says how many attempts are left.
+/// Returns how many attempts are left, in words.
 pub fn left(attempts: u32) -> String {
     format!("{} left", count(attempts, "attempt"))
 }
 
-/// Returns a number of bytes for people: `512 B`, `1.5 KiB`, `20 MiB`.
+/// Returns a number of bytes for people: `512 B`, `1.50 KiB`, `20.00 MiB`.
 pub fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }

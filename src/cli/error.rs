@@ -1,4 +1,4 @@
-//! Errors of the command line itself. Hints are added in `report`, not here.
+//! Errors of the command line itself. Their hints are in `report`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::roster::{ContactError, InvitationError, PublicTextError};
 pub const NAME_RULE: &str =
     "a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with none of `-` and `.`";
 
-/// Variable that allows any cost of a passphrase.
+/// Environment variable that allows any cost of a passphrase.
 pub const ALLOW_COST_VARIABLE: &str = "KITHFS_ALLOW_KDF_COST";
 
 /// A failure of the command line.
@@ -58,7 +58,7 @@ pub enum Error {
     /// No secret was given, and there is no terminal for a prompt.
     #[error("no passphrase was given and there is no terminal for a prompt")]
     NoTerminal,
-    /// The prompt program gave no passphrase.
+    /// The prompt program returned no passphrase.
     #[error("ask by the prompt program {}: {}", shown(path), Shown(why.as_bytes()))]
     PromptProgram {
         /// The program.
@@ -100,7 +100,7 @@ pub enum Error {
         /// Paths with the reason, to be printed.
         unseen: Vec<String>,
     },
-    /// The mount point is missing, is not a directory, or cannot be examined.
+    /// The mount point is not a directory, or cannot be created, examined or written to.
     #[error("mount on {}: {source}", shown(path))]
     MountPoint {
         /// The mount point.
@@ -292,7 +292,8 @@ pub enum Error {
     /// There is no directory for this user's files.
     #[error("there is no home directory: neither HOME nor the XDG variables are set")]
     NoHome,
-    /// Other users may write to a file that decides which keys are trusted.
+    /// Other users may write to a file of this user, such as one that decides which keys are
+    /// trusted.
     #[error("read {}: other users may write to it", shown(.0))]
     WritableByOthers(PathBuf),
     /// The new file reads back differently. The old file is unchanged.
@@ -345,7 +346,7 @@ pub enum Error {
         line: Option<usize>,
         /// The cause.
         what: String,
-        /// What the system said, if it did.
+        /// The kind of the error.
         kind: io::ErrorKind,
     },
     /// The file with this user's name cannot be used.

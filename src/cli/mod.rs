@@ -1,8 +1,8 @@
 //! The command line: parse, run, report.
 //!
 //! * [`args`]: the command line as types; [`commands`]: one module for each command.
-//! * [`error`]: typed errors; [`report`]: messages for people, and the only place for hints;
-//!   [`exit`]: the exit codes.
+//! * [`error`]: typed errors; [`report`]: messages for people, with hints; [`exit`]: the exit
+//!   codes.
 //! * [`secrets`]: passphrases and the identity files that they open; [`user`]: this user's own
 //!   files; [`vaults`]: opening a vault; [`local`]: files outside the vault.
 //! * [`daemon`]: the process of a mount; [`control`]: requests that it answers; [`desktop`]: the
@@ -37,7 +37,8 @@ use self::report::Failure;
 use self::terminal::color;
 use crate::fuse::{abort, handover};
 
-/// Set by the completion scripts: the shell for which the program is to complete a command line.
+/// Environment variable that the completion scripts set to the shell whose command line is to be
+/// completed.
 pub const COMPLETE: &str = "KITHFS_COMPLETE";
 
 /// Runs the command that the arguments of the process name.
@@ -59,7 +60,7 @@ pub fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // errors of a closed terminal are ignored
+            // Errors of a closed terminal are ignored.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() {
                 Exit::Usage.code()
@@ -86,11 +87,11 @@ fn parse() -> Result<Cli, clap::Error> {
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
-    // a mount starts logging when it is in the foreground or in the background
+    // A mount starts logging itself, once it is in the foreground or in the background.
     if !matches!(cli.command, Command::Mount(_) | Command::Open(_)) {
         log::start(cli.log_level.unwrap_or(LogLevel::Warn), log::Target::Stderr);
     }
-    // before any secret is read
+    // Before any secret is read.
     fork::keep_memory_private()?;
     match &cli.command {
         Command::Init(args) => commands::init::run(args),

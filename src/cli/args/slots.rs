@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::{KdfArgs, PassphraseArgs, PresentSecret};
 
-/// A heading of the help, which each option names itself as with `SECRET`.
+/// A heading of the help. Each option names its own, see `SECRET`.
 const NEW_SECRET: &str = "New secret";
 
 /// The commands of `passphrase`, and of `identity passphrase`.

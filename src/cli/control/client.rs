@@ -41,7 +41,7 @@ enum Way {
     Daemon(PathBuf),
 }
 
-/// Takes what a reply of one kind has; any other does not match the question.
+/// Returns what a reply of the expected kind contains. Any other reply is an error.
 macro_rules! answer {
     ($reply:expr, $kind:ident) => {
         match $reply? {
@@ -81,7 +81,7 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     Ok((vault, path, mount))
 }
 
-/// Returns whether a path is that of a vault, or of its mount, that can have no members itself.
+/// Returns whether a path is that of a vault that is not signed, or of its mount.
 ///
 /// # Errors
 /// The vault cannot be found.
@@ -112,7 +112,7 @@ pub fn answers(entry: &Entry) -> Result<u64, Failure> {
     answer!(ask_mount(entry, What::Answers), Answers)
 }
 
-/// Has the daemon of a mount lock its vault. It ends afterwards.
+/// Has the daemon of a mount lock its vault. The daemon ends afterwards.
 ///
 /// # Errors
 /// Those of [`status`].
@@ -194,7 +194,7 @@ impl Connection {
         answer!(self.ask(What::Info, &mut |_| {}), Info)
     }
 
-    /// Returns its history.
+    /// Returns the history of that share.
     pub fn log(&self) -> Result<Vec<LogEntry>, Failure> {
         answer!(self.ask(What::Log, &mut |_| {}), Log)
     }
@@ -258,7 +258,7 @@ impl Connection {
         answer!(self.ask(What::Invite(*sign), &mut |_| {}), Invitation)
     }
 
-    /// Closes the vault. Every command that has changed something ends with it.
+    /// Closes the vault. Every command that has changed something calls this at its end.
     ///
     /// # Errors
     /// A write failed.
@@ -278,7 +278,8 @@ fn failed(source: io::Error) -> Failure {
     Error::Os { op: "ask the daemon of the mount", source }.into()
 }
 
-/// Sends a request and receives the answer. Waits for each message for the time `patience`.
+/// Sends a request and receives the answer. Waits for each message for at most `patience`, or
+/// without a limit if that is `None`.
 fn over(
     socket: &Path,
     request: Request,

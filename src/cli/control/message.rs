@@ -37,12 +37,12 @@ pub struct Request {
 pub enum What {
     /// Return information about the share that contains the path.
     Info,
-    /// Return its history.
+    /// Return the history of that share.
     Log,
     /// Return what the mount does at this moment.
     Status,
-    /// Return how often the store has answered, and ask it again. Answered while the store hangs, and
-    /// after the mount has ended.
+    /// Return how often the store has answered, and ask it again. The daemon answers this even
+    /// while the store hangs, and after the mount has ended.
     Answers,
     /// Lock the vault: take the mount away, and end the daemon.
     Lock,
@@ -67,11 +67,11 @@ pub enum What {
     Invite([u8; 32]),
     /// Turn the folder into a share.
     Create {
-        /// Without the parent's admins.
+        /// Whether the admins of the enclosing share are kept out.
         isolated: bool,
         /// The founder's name.
         name: String,
-        /// Mode of missing parent directories that are created.
+        /// Mode of the folder and of its parents, where they are created.
         mode: u32,
     },
 }
@@ -100,7 +100,7 @@ pub enum Reply {
     Log(Vec<LogEntry>),
     /// The state of the mount.
     Status(Status),
-    /// Answers of the store until now.
+    /// How often the store has answered until now.
     Answers(u64),
     /// The remaining data.
     Pending(Pending),

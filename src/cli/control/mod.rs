@@ -1,5 +1,6 @@
 //! Operations of the commands for shares. They are performed by this process with a vault that it
-//! has opened, or over a socket by the daemon that has the vault mounted.
+//! has opened, or over a socket by the daemon that has the vault mounted. Over the same socket, a
+//! command asks the daemon for its status or has it lock the vault.
 //!
 //! Rules that hold here
 //! * Each operation is implemented once, in `perform`, for the daemon and the command.

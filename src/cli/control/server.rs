@@ -34,8 +34,8 @@ use crate::crypto::stack;
 use crate::fuse::Notifier;
 use crate::vault::{ShareProgress, Usage, Vault};
 
-/// Limit of concurrent requests. As many again may be requests to lock the vault: others may wait for
-/// a store that does not answer.
+/// Limit of concurrent requests. As many requests to lock the vault are answered besides, because
+/// all others may wait for a store that does not answer.
 const CLIENTS_MAX: usize = 16;
 /// Timeout of a client for sending its request and receiving an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,8 +76,8 @@ impl Drop for Ended {
 }
 
 impl Ended {
-    /// Waits, for a limited time, until no operation holds the vault. It has to be closed before,
-    /// which cancels them.
+    /// Waits, for a limited time, until no operation holds the vault. The caller closes the vault
+    /// before, which cancels the operations.
     pub fn wait(&self) {
         let served = &self.0.served;
         let mut running = served.running.lock();
@@ -98,11 +98,11 @@ impl Working {
     }
 }
 
-/// What a mount serves on its socket, besides its vault.
+/// What the answers on the socket need of a mount, besides its vault.
 pub struct Offer {
     /// Asks the vault's store whether it answers.
     pub pulse: Pulse,
-    /// Its directory.
+    /// The vault's directory.
     pub dir: PathBuf,
     /// Invalidates what the kernel caches.
     pub notifier: Notifier,
@@ -159,7 +159,7 @@ pub fn serve(path: PathBuf, vault: Vault, offer: Offer) -> io::Result<Control> {
 }
 
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
-    // Left by a process with the same ID and start time before the machine was rebooted.
+    // A process with the same ID and start time may have left a socket before a reboot.
     let _ = std::fs::remove_file(path);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Set before the socket has a name that others could reach: bind(2) uses the mode of the socket
@@ -204,7 +204,7 @@ struct Running<'a>(&'a Served);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // This thread ends after the process may have ended.
+        // The process may end before this thread does.
         stack::wipe::<{ stack::DEPTH }>();
         *self.0.running.lock() -= 1;
         self.0.finished.notify_all();
@@ -217,7 +217,7 @@ impl Served {
         Running(self)
     }
 
-    /// Answers a request. If there are too many, `locks_only`.
+    /// Answers a request. With `locks_only`, answers only a request to lock the vault.
     fn answer(&self, mut client: UnixStream, locks_only: bool) -> io::Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
@@ -231,7 +231,7 @@ impl Served {
         self.watchers.fetch_sub(watches, Ordering::AcqRel);
         sent?;
         if version == VERSION && matches!(request.what, What::Lock) {
-            // After the answer, as this process may end before it returns.
+            // After the answer, as this process may end before `lock` returns.
             (self.offer.lock)();
         }
         Ok(())

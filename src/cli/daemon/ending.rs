@@ -11,7 +11,7 @@
 //! * Locking also drops the pages and attributes of open files from the kernel's cache, and lets the
 //!   kernel load none again. Otherwise programs could continue to read and write them without an
 //!   error.
-//! * Nothing here keeps keys alive: the vault is handed over by [`Ending::release`].
+//! * Nothing here keeps keys alive: [`Ending::release`] gives the vault up.
 //! * The log names the programs that lost their files by process and command, never by path.
 
 use std::path::{Path, PathBuf};
@@ -98,15 +98,16 @@ const STORE_TICK: Duration = Duration::from_millis(200);
 /// How long each last act of this process may take if the store does not answer.
 const LAST_ACT: Duration = Duration::from_secs(3);
 
-/// Returns the result of an act, unless it takes too long.
+/// Returns the result of an act; `None` if that takes longer than [`LAST_ACT`].
 fn within<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(act()));
     result.recv_timeout(LAST_ACT).ok()
 }
 
-/// Removes a mount point that was created for the mount, where this process ends without the drop
-/// that does it otherwise. Programs would store unencrypted files in it.
+/// Removes a mount point that was created for the mount, where this process ends without dropping
+/// the value that does it otherwise. Programs would store unencrypted files in a mount point that
+/// stayed.
 fn remove(made_point: Option<&Path>) {
     if let Some(path) = made_point {
         // Fails if it is still mounted, or if a program has put a file there.
@@ -159,8 +160,8 @@ impl Ending {
         self.registered.lock().take()
     }
 
-    /// Unmounts. A busy mount is detached and ends when the programs release it, with all data
-    /// written until then.
+    /// Unmounts. A busy mount of a service is locked. Any other busy mount is committed and
+    /// detached, and ends when the programs release it.
     pub fn unmount(self: &Arc<Self>) {
         if self.is_service {
             tell_manager(&[NotifyState::Stopping]);
@@ -180,8 +181,8 @@ impl Ending {
     }
 
     /// Commits what programs have written and takes the mount away, even while they use it. The
-    /// service ends then, and the keys are wiped. If the kernel does not end the connection, this
-    /// process ends here.
+    /// process then stops to serve, and the keys are wiped. If the kernel does not end the
+    /// connection, the process ends here.
     pub fn lock(self: &Arc<Self>, why: &str) {
         if self.locked.set(why.to_owned()).is_err() {
             return;
@@ -199,7 +200,7 @@ impl Ending {
         log_holders("locked while in use", &mounts::holders(self.mounted.device));
         self.closing.begin();
         self.drop_pages();
-        // Once the mount is gone, the process ends without waiting for this thread.
+        // Once the mount is gone, the process may end before this thread does.
         stack::wipe::<{ stack::DEPTH }>();
         match self.mounted.take_away() {
             Ok(true) => {}
@@ -211,7 +212,7 @@ impl Ending {
         }
     }
 
-    /// Ends this process if the store does not answer any more before the vault is closed.
+    /// Ends this process if the store stops answering before the vault is released.
     fn watch_store(self: &Arc<Self>) {
         let ending = self.clone();
         let watch = move || {

@@ -159,7 +159,7 @@ impl Front {
             }
         };
         match status.terminating_signal() {
-            // It has blocked these once there is anything to undo.
+            // The child blocks these signals before there is anything to undo.
             Some(libc::SIGINT | libc::SIGTERM) => Error::MountInterrupted,
             _ => Error::DaemonEnded(describe(status)),
         }
@@ -249,8 +249,8 @@ pub fn raise_open_files() {
 }
 
 /// Locks all memory of this process as it is touched, so that keys are not swapped out. This needs
-/// an unlimited RLIMIT_MEMLOCK: a limit that the caches reach would make allocations fail and end
-/// the process.
+/// root or an unlimited RLIMIT_MEMLOCK: a limit that the caches reach would make allocations fail
+/// and end the process.
 fn lock_memory() {
     let limit = rustix::process::getrlimit(Resource::Memlock).current;
     let locked = if limit.is_none() || rustix::process::geteuid().is_root() {

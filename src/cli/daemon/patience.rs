@@ -13,7 +13,7 @@ use crate::store::Dir;
 /// The time without `KITHFS_STORE_PATIENCE`. Servers that are restarted are back by then.
 const USUAL: Duration = Duration::from_secs(120);
 
-/// Returns how long a store may take for one call.
+/// Returns how long a store may be silent.
 fn of_store() -> Duration {
     let seconds = std::env::var("KITHFS_STORE_PATIENCE").ok();
     let seconds = seconds.and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
@@ -38,8 +38,8 @@ impl Pulse {
         Pulse(Arc::new(Asked { store, answers, is_asking }))
     }
 
-    /// Returns how often the store has answered until now, and asks it again. Does not wait: a thread
-    /// does, which may never end.
+    /// Returns how often the store has answered until now, and asks it again. A thread waits for
+    /// the answer, and may never end; this call does not wait.
     pub fn answers(&self) -> u64 {
         if !self.0.is_asking.swap(true, Ordering::AcqRel) {
             let asked = self.0.clone();
@@ -49,7 +49,7 @@ impl Pulse {
                 asked.answered();
             };
             if std::thread::Builder::new().name("kithfs-pulse".into()).spawn(ask).is_err() {
-                // Nothing is given up because this process cannot ask.
+                // That this process cannot ask is no silence of the store.
                 self.0.answered();
             }
         }

@@ -48,7 +48,7 @@ impl ProcessId {
         }
     }
 
-    /// Returns whether it runs. A zombie counts as ended.
+    /// Returns whether the process runs. A zombie counts as ended.
     pub fn is_running(self) -> bool {
         match std::fs::read(format!("/proc/{}/stat", self.pid)) {
             Ok(stat) => start_ticks(&stat) == Some(self.start_ticks) && !is_dead(&stat),
@@ -56,7 +56,7 @@ impl ProcessId {
         }
     }
 
-    /// Waits until it has ended; returns false after `timeout`.
+    /// Waits until the process has ended, and returns true; returns false after `timeout`.
     pub fn wait_for_end(self, timeout: Duration) -> io::Result<bool> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return Ok(true);

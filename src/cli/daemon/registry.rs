@@ -2,8 +2,9 @@
 //! daemon of a mount.
 //!
 //! Rules that hold here
-//! * The files are hints and prove nothing. An entry counts only if its process runs (ID and
-//!   start time) and kithfs is mounted at its mount point. All others are stale and are removed.
+//! * The files are hints and prove nothing. A mount is live only if the process of its entry runs
+//!   (ID and start time) and kithfs is mounted at its mount point. Entries of processes that have
+//!   ended are stale and are removed. A daemon that still writes after the unmount keeps its entry.
 //! * The directory belongs to the user, and no other user can write to it; otherwise it is not
 //!   used.
 //!
@@ -95,8 +96,8 @@ impl Registry {
         Registry::open_at(&place, uid)
     }
 
-    /// Opens the registry in `dir`, which must be writable for the user `uid` only, be inside
-    /// another such directory, or not exist yet.
+    /// Opens the registry in `dir`. This directory and the one above it must belong to the user
+    /// `uid` and be writable for no other user; missing ones are created.
     fn open_at(dir: &Path, uid: u32) -> io::Result<Registry> {
         if let Some(parent) = dir.parent() {
             directories::make_parent(parent)
@@ -141,8 +142,8 @@ impl Registry {
         Some(String::from_utf8_lossy(&message).into_owned())
     }
 
-    /// Returns all entries, including stale ones. Invalid entries, and those of processes that have
-    /// ended, are removed.
+    /// Returns the entries of all processes that run, mounted or not. Removes invalid entries, and
+    /// those of processes that have ended.
     fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for item in std::fs::read_dir(&self.dir)? {
@@ -168,7 +169,7 @@ impl Registry {
         self.live_among(&mounts::mounts()?)
     }
 
-    /// Returns daemons that were unmounted from a vault and are still writing.
+    /// Returns the daemons of a vault that were unmounted and are still writing.
     pub fn writing(&self, vault: &Path) -> io::Result<Vec<ProcessId>> {
         let live = self.live()?;
         let mut entries = self.entries()?;

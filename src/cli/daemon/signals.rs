@@ -75,7 +75,7 @@ pub fn end_at_interrupt(command: &'static str, hint: &'static str) -> Result<(),
     })
 }
 
-/// The mask of signals to restore.
+/// The signal mask to restore on drop.
 pub struct Unblocked(SigSet);
 
 /// Lets signals end this process until the returned value is dropped: for the time of a question,

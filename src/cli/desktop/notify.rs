@@ -3,7 +3,8 @@
 //! Rules that hold here
 //! * Notifications are sent only if the user has requested them. A desktop shows them on a locked
 //!   screen, so they name no vault and no person, unless the user has requested that too.
-//! * A desktop that is slow or absent delays only the end of the process, by at most `PATIENCE`.
+//! * A desktop that is slow or absent delays only the end of the process, by at most three times
+//!   `PATIENCE` for each notification that is queued then.
 //! * Names may be chosen by others: they are shown without control characters and markup.
 
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ use crate::vault::Event;
 const SERVICE: &str = "org.freedesktop.Notifications";
 const PATH: &str = "/org/freedesktop/Notifications";
 
-/// How long the desktop may take to answer.
+/// How long the bus may take to accept the connection, and the desktop to answer each of two calls.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A full store is reported at most this often: every write fails in it.
 const FULL_EVERY: Duration = Duration::from_secs(600);
@@ -83,7 +84,7 @@ impl Notices {
         }
     }
 
-    /// Waits until everything was sent.
+    /// Waits until each notification was sent or has failed.
     pub fn finish(&self) {
         if let Some(sending) = &self.0 {
             sending.queue.lock().take();

@@ -1,8 +1,8 @@
 //! The path from the root of a local tree down to a directory in it.
 //!
 //! Rules that hold here
-//! * Other users choose the depth: only some of the directories are held by descriptors. Others are
-//!   opened again from the nearest one above them.
+//! * Other users choose the depth, so only some of the directories are held by descriptors. Others
+//!   are opened again from the nearest one above them.
 //! * A directory is used only where it was entered. If it was moved or replaced since, an error
 //!   is returned.
 
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use super::object::{Id, Object};
 use crate::store::PathHandles;
 
-/// See the module.
+/// A directory of a local tree, and the way to it from the root.
 pub struct Descent {
     steps: Vec<Step>,
     held: PathHandles<Rc<Object>>,

@@ -34,7 +34,7 @@ pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
 struct Fifo {
     file: File,
     until: Instant,
-    /// A program has it open for writing, or had.
+    /// Whether a program has it open for writing, or had.
     has_writer: bool,
 }
 
@@ -62,7 +62,8 @@ impl Read for Fifo {
                 // Without a writer a FIFO is at its end; so is one whose writer has gone.
                 Ok(0) if !self.has_writer => {
                     if !self.wait(Some(self.until))? {
-                        // A writer that has nothing to say yet does not end the wait.
+                        // A writer that has written nothing yet does not end the wait, but the read
+                        // then fails with EAGAIN.
                         match rustix::io::read(&self.file, &mut *buf) {
                             Ok(0) => {}
                             Err(Errno::AGAIN) => continue,

@@ -110,7 +110,7 @@ enum Of<'a> {
     Vault(&'a Vault, Handle),
 }
 
-/// The cause why the next range is not known.
+/// Why the next range is not known.
 #[derive(Debug)]
 pub enum RangeError {
     /// An error of a local file.
@@ -120,12 +120,12 @@ pub enum RangeError {
 }
 
 impl<'a> DataRanges<'a> {
-    /// Returns those of a local file of this size.
+    /// Returns the data ranges of a local file of this size.
     pub fn of_local(file: &'a File, size: u64) -> Self {
         DataRanges { of: Of::Local(file), next: 0, size }
     }
 
-    /// Returns those of an open file of a vault.
+    /// Returns the data ranges of an open file of a vault.
     pub fn of_vault(vault: &'a Vault, handle: Handle, size: u64) -> Self {
         DataRanges { of: Of::Vault(vault, handle), next: 0, size }
     }
@@ -155,7 +155,7 @@ impl<'a> DataRanges<'a> {
         self.seek(Seek::Data, offset)
     }
 
-    /// Returns `None` beyond the last one.
+    /// Returns where data or a hole is next, at or after `offset`; `None` if nowhere.
     fn seek(&self, what: Seek, offset: u64) -> Result<Option<u64>, RangeError> {
         match self.of {
             Of::Local(file) => {

@@ -2,8 +2,8 @@
 //!
 //! Rules that hold here
 //! * Only the root of a tree is opened by path. Everything below is one component relative to a
-//!   directory's descriptor, without following symlinks. Replacing a directory with a symlink leads
-//!   nowhere else.
+//!   directory's descriptor, without following symlinks, not even one that replaces a directory
+//!   meanwhile.
 //! * Metadata is read from descriptors and set on descriptors, never by name.
 
 use std::fs::{File, Metadata, Permissions};

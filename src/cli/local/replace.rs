@@ -1,4 +1,4 @@
-//! Replaces a small, precious file: the identity file.
+//! Replaces a small, precious file as a whole, such as an identity file.
 //!
 //! Rule: the steps and their order are in [`crate::store::replace`].
 

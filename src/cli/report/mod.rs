@@ -1,7 +1,9 @@
-//! Turns errors into messages for people: one line, an optional hint and an exit code.
+//! Turns errors into messages for people: one line, optional details, an optional hint and an exit
+//! code.
 //!
 //! Rules that hold here
-//! * Only this module and its children give hints.
+//! * Error types have no hints: this module and its children choose the hint. A command that knows
+//!   more sets another one with [`Failure::hint`].
 //! * The message is `kithfs: <operation> <path>: <reason>`; the hint is on a line of its own.
 //!   Each is one line, whatever it contains.
 
@@ -81,7 +83,7 @@ impl Failure {
     }
 }
 
-/// Writes one line about one of many files to stderr.
+/// Writes a warning to stderr, such as the failure of one of many files.
 pub fn warn(message: impl Display) {
     anstream::eprintln!("{ERROR}kithfs:{ERROR:#} {}", Line(&message.to_string()));
 }
@@ -448,7 +450,7 @@ fn hint(error: &Error) -> Option<String> {
     Some(text)
 }
 
-/// Returns how a line of a text file is corrected.
+/// Returns the hint that a line of a text file has to be corrected.
 fn edit(path: &Path, line: usize) -> String {
     format!("correct the line: nano +{line} {}", word(path))
 }

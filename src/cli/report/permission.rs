@@ -1,4 +1,4 @@
-//! What this user may not do in the store of a vault, and who can change that.
+//! What this user may not do in the store of a vault, and how its owner can change that.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,8 +9,8 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use super::Failure;
 use crate::cli::display::{path as shown, word};
 
-/// Returns the path at which this user lacks a permission, and which; the nearest directory above
-/// `path` if that cannot be reached or does not exist.
+/// Returns the first path at which this user lacks a permission, and which one: a directory above
+/// `path` that they cannot search, else `path` itself or its nearest ancestor that exists.
 fn missing(path: &Path) -> Option<(PathBuf, &'static str)> {
     let lacks = |path: &Path, access| {
         accessat(CWD, path, access, AtFlags::EACCESS) == Err(rustix::io::Errno::ACCESS)
@@ -37,7 +37,7 @@ fn missing(path: &Path) -> Option<(PathBuf, &'static str)> {
 /// Returns the path without symbolic links, as far as they can be followed: `canonicalize` fails
 /// where a permission is missing.
 fn followed(path: &Path) -> PathBuf {
-    /// More links than the kernel follows in one path.
+    /// As many links as the kernel follows in one path.
     const LINKS_MAX: usize = 40;
     let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for _ in 0..LINKS_MAX {

@@ -14,7 +14,7 @@ use crate::vault::{Contention, Error, LockHolder, TOO_MANY_JOURNALS};
 
 /// Describes a failure in the vault `vault`; `plain` is the path in it that the user gave.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
-    // an error about the vault as a whole, or its root, has an empty path or a dot
+    // An error about the vault as a whole, or its root, has an empty path or a dot.
     let is_root = |stored: &Path| stored.as_os_str().is_empty() || stored.as_os_str() == ".";
     let place = |stored: &Path| {
         shown(&if is_root(stored) { vault.to_owned() } else { vault.join(stored) }).to_string()
@@ -109,8 +109,7 @@ fn of_corruption(what: &str, path: &Path, vault: &Path) -> String {
     format!("`kithfs fsck {vault}` lists all damage; restore the files from a backup")
 }
 
-/// Returns a hint for a failed call; `plain` is the path in the vault that the user
-/// gave.
+/// Returns a hint for a failed call; `plain` is the path in the vault that the user gave.
 fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Option<String> {
     let path = plain.filter(|plain| !plain.is_empty());
     let vault = word(vault);
@@ -175,7 +174,7 @@ pub fn unopened(vault: &Path, source: std::io::Error) -> Failure {
 }
 
 /// Describes that the vault `vault`, or the share at `place` in it, is in use. The hint is the one
-/// command that helps, which depends on who has it open, and how.
+/// command that helps, which depends on the holder and on how the vault is open there.
 fn in_use(place: &str, vault: &Path, holder: &LockHolder, between: Contention) -> Failure {
     let LockHolder { host, pid, .. } = holder;
     let failure = |by: std::fmt::Arguments<'_>| {

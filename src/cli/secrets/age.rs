@@ -6,7 +6,7 @@
 //!   the user has named, and only their plugins are started.
 //! * A passphrase of an identity file is asked for once, before any slot is tried: the number of
 //!   prompts does not depend on what the host has stored.
-//! * No passphrase is tried on an age file, so an `scrypt` stanza costs nothing.
+//! * No passphrase is tried on the age file of a slot, so an `scrypt` stanza costs nothing.
 
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub struct AgeIdentities(Vec<Box<dyn age::Identity>>);
 impl AgeIdentities {
     /// Reads identities from files: lines of native and plugin identities, an SSH private key, or
     /// lines that are encrypted with a passphrase. No plugin is started. Each is a fallback for the
-    /// others: one that cannot be used is reported, and only the last one fails.
+    /// others: a file that cannot be used is reported, and is an error only if no other one can be.
     ///
     /// # Errors
     /// A file cannot be read or is none of these; the passphrase of one is wrong; a plugin is not
@@ -79,12 +79,12 @@ impl AgeIdentities {
 
 fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>, Error> {
     let failed = |why: String| Err(Error::Age { op: "open age slot", why });
-    // By the storage host, or by its disk. Another slot may be whole.
+    // The storage host or its disk may have damaged the slot. Another slot may be whole.
     let damaged = || failed("it is damaged".to_owned());
     let Ok(sealed) = Decryptor::new_buffered(file) else { return damaged() };
     let mut reader = match sealed.decrypt(std::iter::once(identity)) {
         Ok(reader) => reader,
-        // Only a plugin reads and writes here.
+        // An error of input or output is one of a plugin, too: nothing else reads or writes here.
         Err(
             error @ (age::DecryptError::Plugin(_)
             | age::DecryptError::PluginResolve(_)
@@ -117,8 +117,8 @@ fn open_with(identity: &dyn age::Identity, file: &[u8]) -> Result<Option<Secret>
     Ok(Some(Secret::Age { file: file.to_vec(), secret }))
 }
 
-/// Returns a message of the age library in one line. It isolates names with marks for text that runs
-/// from right to left.
+/// Returns a message of the age library in one line, without the marks for right-to-left text that
+/// the library puts around names.
 fn line_of(why: &dyn std::fmt::Display) -> String {
     let text = why.to_string().replace(['\u{2068}', '\u{2069}'], "");
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")

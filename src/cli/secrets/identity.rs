@@ -184,7 +184,7 @@ pub fn users() -> Option<PathBuf> {
     directories::identity().ok().filter(|path| path.symlink_metadata().is_ok())
 }
 
-/// Returns the label of the slot that an identity opens without a secret of its own.
+/// Returns the label of a slot that the identity with this public key opens.
 pub fn link_label(public: &PublicIdentity) -> String {
     format!("opened by {}", public.fingerprint())
 }
@@ -202,7 +202,7 @@ pub fn own_of(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Fail
     }
 }
 
-/// Does [`own_of`]. Where the identity is missing or damaged, it is the first of its conflict copies.
+/// Does [`own_of`], but returns the first conflict copy of an identity that is missing or damaged.
 fn own_or_copy(store: &Arc<dyn Dir>, vault: &Path) -> Result<Option<Locked>, Failure> {
     let own = own_of(store, vault);
     if matches!(own, Ok(Some(_))) {
@@ -310,8 +310,9 @@ impl Locked {
         }
     }
 
-    /// Unlocks it with the passphrase that the keyring has. `None` if it has none, or another one,
-    /// which the caller `replaces`.
+    /// Unlocks it with the passphrase that the keyring has. Returns `None` if the keyring fails,
+    /// has none, or has one that does not match; `replaces` tells whether the caller then replaces
+    /// it.
     fn unlock_by_keyring(&self, replaces: bool) -> Result<Option<(Identity, u16)>, Failure> {
         let passphrase = match keyring::passphrase(&self.file.public()) {
             Ok(Some(passphrase)) => passphrase,
@@ -340,7 +341,8 @@ impl Locked {
         self.file.slots().filter(|slot| slot.kind == SlotKind::Age).count()
     }
 
-    /// Returns it without its conflict copies: a secret opens the file itself, or nothing.
+    /// Returns the identity without its conflict copies: a secret opens the file itself, or
+    /// nothing.
     pub fn alone(self) -> Locked {
         Locked { has_copies: false, ..self }
     }

@@ -13,7 +13,7 @@ use crate::crypto::password::{self, Argon2Params};
 use crate::format::identity::SlotKind;
 use crate::roster::IdentityFile;
 
-/// Time that an unlock takes.
+/// Time that an unlock with a new passphrase should take.
 const WANTED: Duration = Duration::from_secs(1);
 
 /// Lower bound of a measured cost, in KiB times passes: two passes over the default memory. A slow
@@ -72,6 +72,7 @@ impl Cost {
 /// itself would choose. Nothing in the file is authenticated before it is unlocked, and the storage
 /// host may have set the cost. The user is then asked, or has allowed it in advance.
 ///
+/// # Errors
 /// [`Error::CostlyIdentity`] without a terminal, and those of [`confirm`].
 pub fn allow(file: &IdentityFile, path: &Path) -> Result<(), Failure> {
     let cost = Cost::of(file);

@@ -53,7 +53,7 @@ pub fn passphrase(public: &PublicIdentity) -> Result<Option<Zeroizing<Vec<u8>>>,
     by_helper(&["get", &public.fingerprint()], &[])
 }
 
-/// Returns the passphrase of an identity if there is a keyring that has it.
+/// Does [`passphrase`]; without a session bus, returns `None`.
 ///
 /// # Errors
 /// As [`passphrase`].
@@ -97,7 +97,7 @@ fn by_helper(args: &[&str], input: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, 
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // A helper that has failed already reads no more, and says why below.
+    // A helper that has failed already reads no more. Its reason is read below.
     let _ = child.stdin.take().expect("was asked for").write_all(input);
     let printed = source::read_all(&mut child.stdout.take().expect("was asked for"));
     let status = child.wait().map_err(failed)?;
@@ -151,8 +151,8 @@ struct Keyring {
     session: OwnedObjectPath,
 }
 
-/// By what an item is found. GNOME Keyring replaces the schema of an item in a keyring that was not
-/// unlocked yet, so a search must not have it.
+/// Returns the attributes by which an item is found. GNOME Keyring replaces the schema of an item
+/// in a keyring that was not unlocked yet, so the schema is not among them.
 fn wanted(identity: &str) -> HashMap<&'static str, String> {
     HashMap::from([("identity", identity.to_owned())])
 }

@@ -22,13 +22,13 @@ use crate::crypto::Suite;
 use crate::roster::{Identity, IdentityFile, RecoveryCode, Secret};
 use crate::vault::OsRandom;
 
-/// An identity that was just created, and the secret that opens it.
+/// An identity that was just created, its file and its recovery code.
 pub struct NewIdentity {
     /// The identity itself.
     pub identity: Identity,
     file: IdentityFile,
     code: RecoveryCode,
-    /// Somebody at the terminal has typed its passphrase.
+    /// Whether its passphrase was typed at the terminal.
     was_typed: bool,
 }
 
@@ -64,8 +64,8 @@ impl NewIdentity {
         Ok(NewIdentity { identity: owner, file, code, was_typed: false })
     }
 
-    /// Sets whether somebody at the terminal has typed its passphrase, who is then asked whether
-    /// the recovery code was written down.
+    /// Sets whether its passphrase was typed at the terminal. [`NewIdentity::print_code`] then asks
+    /// there whether the recovery code was written down.
     pub fn typed(self, was_typed: bool) -> NewIdentity {
         NewIdentity { was_typed, ..self }
     }
@@ -129,10 +129,11 @@ impl NewIdentity {
     }
 }
 
-/// How often it is asked whether the recovery code was written down.
+/// How many times the user is asked whether the recovery code was written down.
 const REMINDERS: u32 = 3;
 
-/// Asks until the recovery code was written down. The file is complete whatever the answer is.
+/// Asks, up to [`REMINDERS`] times, whether the recovery code was written down. The identity file
+/// is complete whatever the answer is.
 fn confirm_written(path: &Path) -> Result<(), Error> {
     for _ in 0..REMINDERS {
         match confirm("Have you written the recovery code down?", false) {

@@ -49,7 +49,7 @@ impl SecretBytes {
         SecretBytes(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -119,7 +119,7 @@ impl fmt::Display for Opens {
 pub struct Prompt(Opens);
 
 impl Prompt {
-    /// Returns the question for the secret that opens this.
+    /// Returns the question for the secret that opens `opens`.
     pub fn new(opens: Opens) -> Prompt {
         Prompt(opens)
     }
@@ -150,11 +150,11 @@ pub enum Source {
     KeyFile(PathBuf),
     /// A file with a recovery code.
     RecoveryCodeFile(PathBuf),
-    /// A prompt at the terminal.
+    /// A prompt at the terminal, or without one by the user's prompt program.
     Terminal,
 }
 
-/// The relevant parts of the environment.
+/// The environment variables that name sources of secrets.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// KITHFS_PASSPHRASE_FILE.
@@ -166,7 +166,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Returns those of this process.
+    /// Returns the variables of this process; an empty one counts as not set.
     pub fn of_process() -> Environment {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Environment {
@@ -371,8 +371,8 @@ fn from_descriptor(number: i32) -> Result<SecretBytes, Error> {
         return Err(failed(io::Error::from_raw_os_error(libc::EBADF)));
     }
     // SAFETY: the number is not -1. The parent process opened the descriptor and passed it to be
-    // read. It is used during this call only, before any other thread runs; a closed one fails with
-    // EBADF.
+    // read. It is used during this call only, and no other thread closes it; a closed one fails
+    // with EBADF.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     read_all(&mut Descriptor(descriptor)).map_err(failed)
 }

@@ -13,7 +13,7 @@ use crate::cli::report::note;
 /// chooses the cost of a guess.
 const PROCESSORS: f64 = 1000.0;
 
-/// A passphrase that such an attacker finds sooner is called weak, in seconds: a hundred years.
+/// Seconds that such an attacker needs at least for a passphrase that is not weak: a hundred years.
 const WEAK: f64 = 100.0 * YEAR;
 
 const YEAR: f64 = 365.0 * 24.0 * 3600.0;

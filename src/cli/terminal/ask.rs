@@ -34,13 +34,14 @@ pub fn line(question: &str) -> Result<String, Error> {
 fn open() -> std::io::Result<File> {
     File::options().read(true).write(true).open("/dev/tty")
 }
+
 /// Variable with the program that asks for secrets where there is no terminal.
 pub const PROMPT_VARIABLE: &str = "KITHFS_PROMPT";
 
 /// Longest answer of a prompt program, in bytes.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// Asks at the terminal; `yes` is an answer given in advance.
+/// Asks a yes-or-no question at the terminal. With `yes`, the answer was given in advance.
 ///
 /// # Errors
 /// [`Error::CannotAsk`] without a terminal, [`Error::Declined`] if the answer is not yes.
@@ -94,7 +95,7 @@ fn by_program(program: &Path, prompt: &str) -> Result<Zeroizing<Vec<u8>>, Error>
         Some(input) => by_pinentry(input, &mut output, prompt, &pinentry_options()),
         None => answer_line(&mut output).map(|line| line.map_or(Answer::Nothing, Answer::Secret)),
     };
-    // A pinentry answers the last command too, and would be ended by a signal if nobody read that.
+    // A pinentry answers the last command too. SIGPIPE would end it if that answer were not read.
     io::copy(&mut output, &mut io::sink()).map_err(failed)?;
     drop(output);
     let status = child.wait().map_err(failed)?;
@@ -158,7 +159,7 @@ fn by_pinentry(
             let Some(line) = answer_line(output)? else { return Ok(secret) };
             match &line[..] {
                 [b'O', b'K', ..] => break,
-                // An option or a title that it does not know is no refusal.
+                // That the program does not know an option or a title is no refusal.
                 [b'E', b'R', b'R', ..] if command != "GETPIN" => break,
                 [b'E', b'R', b'R', why @ ..] => {
                     return Ok(Answer::Refused(refusal(&String::from_utf8_lossy(why))));
@@ -178,7 +179,8 @@ fn by_pinentry(
     Ok(secret)
 }
 
-/// Where a pinentry for a terminal asks, as gpg-agent tells it, and the encoding of the question.
+/// Returns the options by which gpg-agent tells a pinentry its terminal, and the encoding of the
+/// question.
 fn pinentry_options() -> Vec<String> {
     let of = |option: &str, variables: &[&str]| {
         let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -190,8 +192,7 @@ fn pinentry_options() -> Vec<String> {
     [tty, kind, encoding].into_iter().flatten().collect()
 }
 
-/// What a pinentry says instead of a passphrase: a number, whose lower half is the reason, and a
-/// text.
+/// Describes the error of a pinentry: a number, whose lower half is the reason, and a text.
 fn refusal(error: &str) -> String {
     const CANCELLED: [u32; 2] = [99, 198];
     let (number, text) = error.trim().split_once(' ').unwrap_or((error.trim(), ""));

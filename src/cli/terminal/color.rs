@@ -1,5 +1,5 @@
-//! Colours on a terminal: `--color`, then NO_COLOR and the other usual variables, then whether it is
-//! a terminal at all.
+//! Whether output has colours: decided by `--color`, then by NO_COLOR and the other usual
+//! variables, then by whether the output is a terminal.
 
 use std::ffi::OsString;
 
@@ -35,8 +35,8 @@ pub fn choose(color: Color) {
     .write_global();
 }
 
-/// Returns what `--color` says, before the command line was understood: its faults are reported in
-/// colours too.
+/// Returns the value of `--color` before the command line is parsed, as parse errors have colours
+/// too.
 pub fn of_arguments(arguments: impl Iterator<Item = OsString>) -> Color {
     let arguments: Vec<OsString> = arguments.take_while(|argument| argument != "--").collect();
     let value = |i: usize| match arguments[i].to_str()?.strip_prefix("--color")? {

@@ -24,7 +24,7 @@ pub fn leave_report_to_parent() {
     IS_REPORTED.store(true, Ordering::Relaxed);
 }
 
-/// Puts back how the signals were handled, on drop.
+/// The former actions of the signals, restored on drop.
 pub struct Restored(Vec<(Signal, SigAction)>);
 
 /// Restores the state that the terminal has now if one of the signals ends this process before the
@@ -65,7 +65,7 @@ extern "C" fn restore(signal: i32) {
             let _ = rustix::io::write(&terminal, b"\n");
         }
     }
-    // Questions for secrets come before everything that a command does.
+    // A command asks for secrets before it changes anything.
     if signal == libc::SIGINT && !IS_REPORTED.load(Ordering::Relaxed) {
         let text = b"kithfs: interrupted; nothing was done\nhint: run the same command again\n";
         let _ = rustix::io::write(rustix::stdio::stderr(), text);

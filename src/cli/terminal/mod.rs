@@ -1,4 +1,4 @@
-//! What a command writes to its user and asks them at a terminal.
+//! Output of commands, and questions to the user.
 
 pub mod ask;
 pub mod color;

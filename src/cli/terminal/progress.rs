@@ -46,7 +46,7 @@ impl Progress {
         self.bar.set_message(format!("{files} files"));
     }
 
-    /// Counts one more file.
+    /// Sets the number of files done so far.
     pub fn files(&self, files: u64) {
         self.bar.set_message(format!("{files} files"));
     }
@@ -69,7 +69,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Shows it until it is dropped.
+    /// Shows the spinner until the value is dropped.
     pub fn new(step: &'static str) -> Busy {
         let bar = if is_shown() {
             ProgressBar::new_spinner()

@@ -1,7 +1,6 @@
 //! Standard output.
 //!
-//! Rule: a reader that exits early (`kithfs ls V | head`) ends the command and is not reported as a
-//! failure.
+//! Rule: if the reader exits early (`kithfs ls V | head`), the command ends without a message.
 
 use std::io::{self, IsTerminal, StdoutLock, Write};
 

@@ -32,7 +32,8 @@ pub fn load() -> Result<Contacts, Failure> {
 /// durable.
 ///
 /// # Errors
-/// Those of reading, of writing and of `change`; the file is then unchanged.
+/// Those of reading, of writing and of `change`; the file is then unchanged, unless only the sync
+/// of its directory failed.
 pub fn update<T>(change: impl FnOnce(&mut Contacts) -> Result<T, Failure>) -> Result<T, Failure> {
     let path = directories::contacts()?;
     directories::make_parent(&path)?;
@@ -53,8 +54,8 @@ pub fn update<T>(change: impl FnOnce(&mut Contacts) -> Result<T, Failure>) -> Re
     Ok(outcome)
 }
 
-/// Holds a lock on a file beside `path` until it is dropped. The file itself is replaced, so it
-/// cannot carry the lock.
+/// Locks a file beside `path` until the returned handle is dropped. The file at `path` is replaced
+/// by changes, so it cannot carry the lock.
 pub fn lock(path: &Path) -> Result<File, Error> {
     let path = path.with_extension("lock");
     let failed = |source| Error::Io { op: "lock", path: path.clone(), source };
@@ -75,7 +76,7 @@ pub fn read_own(path: &Path, max: usize) -> Result<Option<String>, Error> {
     let unusable =
         |line, kind, what: String| Error::OwnFile { path: path.to_owned(), line, what, kind };
     let failed = |source: io::Error| unusable(None, source.kind(), source.to_string());
-    // A FIFO of that name would hold the command.
+    // The open of a FIFO of that name would block the command.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -129,7 +130,7 @@ pub fn look_alike(contacts: &Contacts, name: &str) -> Option<String> {
     }
 }
 
-/// Returns a failure about one contact.
+/// Adds the path of the contacts file to an error about contacts.
 pub fn failed(error: ContactError) -> Error {
     match directories::contacts() {
         Ok(path) => Error::Contacts { path, source: error },

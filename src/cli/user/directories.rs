@@ -92,8 +92,8 @@ pub fn make_parent(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)
 }
 
-/// Refuses a file of contacts or share records that another user could have written, as its
-/// contents decide which keys are trusted.
+/// Refuses a file of this user that another user could have written: contacts and share records
+/// decide which keys are trusted, and a named vault may have a command that is run.
 ///
 /// # Errors
 /// It belongs to a user other than this one and root, or group or others may write to it.

@@ -13,7 +13,7 @@
 //!   and `options` is what follows its `-o`. The command line checks them when they are used.
 //! * Paths are absolute, or begin with `~/`.
 //! * The file may name a command that is run, so it is refused if other users may write to it.
-//! * Comments and unknown keys survive a change.
+//! * A change keeps the comments, the order, and the entries of other names.
 
 use std::path::{Path, PathBuf};
 
@@ -206,7 +206,7 @@ fn read(path: &Path) -> Result<String, Error> {
     Ok(read_own(path, MAX_LEN)?.unwrap_or_default())
 }
 
-/// Parses the file. The result knows on which line everything is.
+/// Parses the file. The result has the position of each entry in the text.
 fn document<'a>(text: &'a str, path: &Path) -> Result<Document<&'a str>, Error> {
     Document::parse(text).map_err(|error| Error::NamedVaults {
         path: path.to_owned(),
@@ -269,7 +269,7 @@ fn parse(document: &Document<&str>, path: &Path) -> Result<Vec<Named>, Error> {
             let value = table.get(key).and_then(Item::as_str).map(expand);
             let path =
                 value.ok_or_else(|| invalid(at(key), format!("[{name}] has no path {key}")))?;
-            // From another directory it would be another vault, or a mount point that is created.
+            // A relative path would be another vault or mount point in each working directory.
             let is_usable = path.is_absolute();
             is_usable.then_some(path).ok_or_else(|| {
                 invalid(at(key), format!("[{name}] {key} begins with neither `/` nor `~/`"))

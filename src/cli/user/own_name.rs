@@ -1,4 +1,4 @@
-//! The name that this user has chosen to be seen under, by the members of their shares.
+//! The name that this user has chosen, under which members of their shares see them.
 //!
 //! It is one line in a file beside the identity. It is not a secret and proves nothing.
 
@@ -14,7 +14,7 @@ use crate::format::members::MAX_NAME;
 /// The name of a founder without a name of their own choice.
 pub const NONE_CHOSEN: &str = "owner";
 
-/// Returns which names a list of members can hold.
+/// Describes the names that a list of members can hold.
 fn rule() -> String {
     format!("a name has 1 to {MAX_NAME} bytes and no control characters")
 }
@@ -24,7 +24,7 @@ fn rule() -> String {
 /// # Errors
 /// Its file cannot be used.
 pub fn chosen() -> Result<Option<String>, Error> {
-    // Without a home there is nowhere to choose a name.
+    // Without a home directory, no name can have been stored.
     let Ok(path) = directories::own_name() else { return Ok(None) };
     let unusable = |what| Error::OwnName { path: path.clone(), what };
     let text = match read_own(&path, MAX_NAME + 1) {

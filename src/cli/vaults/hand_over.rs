@@ -36,7 +36,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Finds the vault and its identity. `person` is the file of the other one.
+    /// Finds the vault and its identity. `person` is the identity file of the person.
     ///
     /// # Errors
     /// The vault has no identity of its own, or is mounted; a file cannot be read.
@@ -154,7 +154,7 @@ fn replace_admin(
     let opened = Unlocked { identity: owner.duplicate(), person: None };
     match open::find(dir)?.open_with(opened, &args, Purpose::Write) {
         Ok(open) => add_admin(&open, dir, owner, person, &name, signed)?,
-        // An earlier run has removed it from the vault itself.
+        // An earlier run has removed `owner` from the vault itself.
         Err(failure) if signed && failure.exit == Exit::WrongSecret => {}
         Err(failure) => return Err(failure),
     }
@@ -221,7 +221,7 @@ fn remove_admin(
 ) -> Result<(), Failure> {
     let in_dir = |error| in_vault(error, dir, None);
     let (mut paths, _) = shares_below(&open.vault);
-    // Deeper shares first: each is left before those around it.
+    // Deeper shares first, so that `owner` leaves each one before the shares around it.
     paths.sort_by_key(|path| std::cmp::Reverse(path.len()));
     for path in &paths {
         let share = open.vault.share_at(path).map_err(in_dir)?;
@@ -245,8 +245,8 @@ fn role_of(info: &ShareInfo, identity: &Identity) -> Option<Role> {
     info.members.iter().find(is_theirs).map(|member| member.role)
 }
 
-/// Returns the folders of all shares in a vault, and its root; and folders that cannot be entered,
-/// with the reason. A share of others, without this identity, is none of both.
+/// Returns the folders of all shares in a vault, with its root, and the folders that cannot be
+/// entered, with the reason. A share that this identity is no member of is in neither list.
 fn shares_below(vault: &Vault) -> (Vec<Vec<u8>>, Vec<String>) {
     let (mut shares, mut unseen) = (Vec::new(), Vec::new());
     let mut left = vec![Vec::new()];

@@ -1,6 +1,6 @@
-//! Walking a vault by inodes, for commands that work without a mount.
+//! Walking a vault by nodes, for commands that work without a mount.
 //!
-//! Rule: every inode that a lookup returned is forgotten again, so that a walk over a million files
+//! Rule: every node that a lookup returned is forgotten again, so that a walk over a million files
 //! keeps none.
 
 use std::os::unix::ffi::OsStrExt;
@@ -14,14 +14,14 @@ use crate::vault::{self, Attr, Caller, Entry, Handle, NodeId, OpenFlags, OsRando
 pub const BLOCK: usize = 1 << 20;
 /// Bytes of names per listing.
 const LISTING: usize = 64 << 10;
-/// Prefix of the name under which a file is written until it is complete. A hash of the final name
-/// follows, so that a second run finds the remains of the first.
+/// Prefix of the name under which a file is written until it is complete. See [`partial_name`] and
+/// [`new_partial_name`].
 const PARTIAL: &str = ".kithfs-part-";
 
-/// An inode that was looked up; forgotten on drop.
+/// A node that was looked up; forgotten on drop.
 pub struct Node<'a> {
     vault: &'a Vault,
-    /// Its attributes.
+    /// Its attributes at the lookup.
     pub attr: Attr,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the inode number.
+    /// Returns the number of the node.
     pub fn id(&self) -> NodeId {
         self.attr.node
     }
@@ -64,8 +64,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// An open file or directory of a vault. It is closed on drop, unless [`OpenFile::close`] did so
-/// and returned the result.
+/// An open file of a vault. It is closed on drop, unless [`OpenFile::close`] did so and returned
+/// the result.
 pub struct OpenFile<'a> {
     vault: &'a Vault,
     handle: Option<Handle>,
@@ -169,7 +169,7 @@ pub fn names_and_more(vault: &Vault, dir: NodeId) -> vault::Result<(Vec<Box<[u8]
     Ok((names, more))
 }
 
-/// Creates a directory and its missing parents, and returns its inode.
+/// Creates a directory and its parents where they are missing, and returns its node.
 pub fn make_path<'a>(vault: &'a Vault, path: &[u8], mode: u32) -> vault::Result<Node<'a>> {
     let mut node = Node::at(vault, b"")?;
     for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
@@ -189,7 +189,8 @@ pub fn new_dir_mode() -> u32 {
     0o777 & !umask.as_raw_mode()
 }
 
-/// Returns the temporary name for `name` (FNV-1a, as the hash only has to be stable).
+/// Returns the temporary name for `name`, with a hash of that, so that a second run finds the
+/// remains of the first. The hash is FNV-1a, as it only has to be stable.
 pub fn partial_name(name: &[u8]) -> String {
     let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
@@ -204,7 +205,7 @@ pub fn new_partial_name() -> String {
     format!("{PARTIAL}{:016x}", u64::from_le_bytes(number))
 }
 
-/// Returns whether a name is one of [`partial_name`], left by an earlier run.
+/// Returns whether a name has the form of temporary names, such as one left by an earlier run.
 pub fn is_partial(name: &[u8]) -> bool {
     name.strip_prefix(PARTIAL.as_bytes())
         .is_some_and(|hash| hash.len() == 16 && hash.iter().all(u8::is_ascii_hexdigit))

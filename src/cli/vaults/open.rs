@@ -104,8 +104,8 @@ pub fn find(given: &Path) -> Result<Found, Failure> {
 }
 
 impl Found {
-    /// Returns whether several daemons may have the vault open for writing, by its mark, or because
-    /// one has opened it so. That it has members is known only when it is unlocked.
+    /// Returns whether several daemons may have the vault open for writing: it is marked as shared,
+    /// or a daemon has it open as shared now, and it is not synced.
     pub fn is_shared(&self) -> bool {
         let is_open_so = !self.description.shared_by.is_empty();
         (self.description.shared || is_open_so) && !self.description.synced
@@ -134,7 +134,7 @@ impl Found {
     /// program releases it.
     pub fn wait_for_last_daemon(&self) {
         const PATIENCE: Duration = Duration::from_secs(10);
-        // The vault's own lock refuses daemons that are not visible or do not end.
+        // If a daemon is not listed or does not end, the vault's own lock still refuses this one.
         for process in
             Registry::open().and_then(|registry| registry.writing(&self.dir)).unwrap_or_default()
         {
@@ -158,7 +158,7 @@ impl Found {
         Ok((locked, asked))
     }
 
-    /// Unlocks the identity with what was asked for and opens the vault.
+    /// Unlocks the identity with the secret from [`Found::ask`], and opens the vault.
     ///
     /// # Errors
     /// The secret does not match, or the vault cannot be opened.
@@ -218,7 +218,7 @@ impl Found {
 }
 
 /// Returns where this machine keeps its own records of the vault in `dir`; `None` without a state
-/// directory. With `make` that is created.
+/// directory. With `make`, a missing state directory is created.
 pub fn local(dir: &Path, make: bool) -> Option<Local> {
     let state = directories::state().ok()?;
     if make && let Err(error) = directories::make_parent(&state.join("synced")) {
@@ -257,8 +257,8 @@ pub fn open(given: &Path, args: &OpenArgs, purpose: Purpose) -> Result<Open, Fai
 }
 
 impl Open {
-    /// Compares the vault with its recorded state, and records what the command does from now on,
-    /// unless `args` switches that off.
+    /// Records what the command does from now on in the rollback database, and reports alarms that
+    /// are recorded there, unless `args` switches that off.
     pub fn recording(self, args: &MemoryArgs) -> Open {
         if !args.no_rollback_memory {
             let limit = args.limit.rollback_memory;
@@ -272,7 +272,7 @@ impl Open {
         move |error| in_vault(error, &self.dir, Some(plain))
     }
 
-    /// Refuses a directory for plain files inside the vault, where the storage host would read
+    /// Refuses a directory for plain files inside the vault, where the storage host could read
     /// them. Called before anything is created there.
     ///
     /// # Errors
@@ -317,7 +317,8 @@ impl Open {
         Error::Usage(format!("{op} {}: it is inside the vault {}", shown(place), shown(&self.dir)))
     }
 
-    /// Commits everything and closes the vault. Every command that has written ends with it.
+    /// Commits everything and closes the vault. Every command that has written calls this at its
+    /// end.
     ///
     /// # Errors
     /// A write failed.

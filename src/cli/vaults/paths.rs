@@ -42,10 +42,11 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// Splits `VAULT[/PATH]` at the deepest directory that contains a vault's descriptor. A plain path
-/// is never found in the ciphertext, as stored names are not plain ones.
+/// is never found in the ciphertext, as stored names are not plain ones. Without such a directory,
+/// returns the whole path as the vault.
 ///
 /// # Errors
-/// No ancestor is a vault, or the rest contains `..`.
+/// The rest contains `..`.
 pub fn split_vault(given: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
     for vault in given.ancestors() {
         let here = if vault.as_os_str().is_empty() { Path::new(".") } else { vault };
@@ -54,7 +55,7 @@ pub fn split_vault(given: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
             return Ok((here.to_owned(), clean(rest.as_os_str())?));
         }
     }
-    // The whole path is taken for the vault, so that the message names the right cause.
+    // The message that this is no vault then names the whole path.
     Ok((given.to_owned(), Vec::new()))
 }
 
@@ -90,8 +91,8 @@ pub fn several(vault: &Path, paths: &[OsString]) -> Result<(PathBuf, Vec<Vec<u8>
     Ok((dir, found))
 }
 
-/// Returns the path in the vault `dir` that `path` names, from `base` on unless it begins with the
-/// vault itself.
+/// Returns the path in the vault `dir` that `path` names. It is relative to `base`, unless it
+/// begins with the path of the vault.
 fn inside(dir: &Path, base: &[u8], path: &OsStr) -> Result<Vec<u8>, Error> {
     if let Some(path) = in_vault(dir, path) {
         return Ok(path);
@@ -104,7 +105,7 @@ fn inside(dir: &Path, base: &[u8], path: &OsStr) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// Returns the rest of a path that begins with the vault `dir`.
+/// Returns the rest of a path that begins with the vault `dir` and goes on; else `None`.
 fn in_vault(dir: &Path, path: &OsStr) -> Option<Vec<u8>> {
     let (vault, rest) = split_vault(Path::new(path)).ok()?;
     let is_it = !rest.is_empty() && vault.canonicalize().ok()? == dir.canonicalize().ok()?;

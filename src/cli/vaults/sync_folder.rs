@@ -6,7 +6,8 @@ use std::path::Path;
 use crate::cli::display::path as shown;
 use crate::cli::report::note;
 
-/// What a tool leaves in the folder that it keeps: the beginning and the end of a name.
+/// Files that tools leave in the folders that they keep: the tool, and the beginning and the end of
+/// a name. Without an end, the beginning is the whole name.
 const MARKS: [(&str, &str, &str); 12] = [
     ("Syncthing", ".stfolder", ""),
     ("Syncthing", ".stignore", ""),

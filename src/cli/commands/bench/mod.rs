@@ -1,7 +1,8 @@
 //! `kithfs bench`
 //!
 //! Rules that hold here
-//! * Each figure of a cipher is the best of many runs, as disturbances only ever slow a run down.
+//! * Each figure of ciphers and names is the best of many runs, as disturbances only slow a run
+//!   down.
 //! * The total is less than a minute. Each measurement of files runs once and has a time limit,
 //!   after which the work done so far counts.
 //! * The temporary vault is unmounted and removed, also after a signal.

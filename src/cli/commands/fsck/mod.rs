@@ -109,7 +109,7 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
         };
         let done = repair(&open, &found, answers)?;
         report.repaired(&done);
-        leave_word(&open, &done, &report)?;
+        store_report(&open, &done, &report)?;
         // Restored files may show more faults, and moved files have other paths.
         let after =
             look(&open, if open.vault.resolve(&start).is_ok() { &start } else { b"" }, false)?;
@@ -193,7 +193,7 @@ fn ask(fault: &CheckFault) -> Option<char> {
 }
 
 /// Writes the report beside the moved files.
-fn leave_word(open: &Open, done: &RepairReport, report: &Report) -> Result<(), Failure> {
+fn store_report(open: &Open, done: &RepairReport, report: &Report) -> Result<(), Failure> {
     let Some(dir) = &done.kept_in else { return Ok(()) };
     let failed = open.failed(dir);
     let node = open.vault.resolve(dir).map_err(&failed)?.node;

@@ -21,7 +21,7 @@ pub fn run(args: &IdentityAdopt) -> Result<Exit, Failure> {
     if unlocked.person.is_some() {
         let vault = word(&args.vault);
         note(format_args!(
-            "the vault's former passphrase and recovery code still open it: `kithfs passphrase list {vault}` shows them, `kithfs passphrase remove` ends that"
+            "the vault's former passphrase and recovery code still open it: `kithfs passphrase list {vault}` shows their slots, `kithfs passphrase remove` removes one"
         ));
     }
     Ok(Exit::Ok)

@@ -37,8 +37,8 @@ use crate::store::{Access, File, Lock};
 use crate::vault::OsRandom;
 
 /// Timeout and poll interval of the wait for another command that is replacing the file.
-const ALONE_TAKES: Duration = Duration::from_secs(10);
-const ASKED: Duration = Duration::from_millis(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Runs one of the commands.
 pub fn run<Of: Owner>(command: &PassphraseCommand<Of>) -> Result<Exit, Failure> {
@@ -147,13 +147,13 @@ impl Unlocked {
     /// wait is bounded; `None` without the lock.
     fn alone(&self) -> Option<Arc<dyn File>> {
         let Place { dir, name, .. } = &self.place;
-        let end = Instant::now() + ALONE_TAKES;
+        let end = Instant::now() + LOCK_TIMEOUT;
         while Instant::now() < end {
             // NFS grants such a lock only to a handle that is open for writing.
             let opened = dir.open_file(name, Access::ReadWrite);
             let file = opened.or_else(|_| dir.open_file(name, Access::Read)).ok()?;
             if !file.try_lock(Lock::Exclusive).ok()? {
-                std::thread::sleep(ASKED);
+                std::thread::sleep(LOCK_POLL);
                 continue;
             }
             // Otherwise the former holder of the lock has replaced the file.
