@@ -71,7 +71,7 @@ fn locate(given: &Path) -> Result<(PathBuf, Vec<u8>, Option<Entry>), Failure> {
     let below = live
         .iter()
         .filter_map(|entry| Some((entry, place.strip_prefix(&entry.mountpoint.0).ok()?)));
-    // Of nested mounts, the innermost.
+    // Of nested mounts, the innermost one counts.
     let (vault, path) = match below.min_by_key(|(_, rest)| rest.as_os_str().len()) {
         Some((entry, rest)) => (entry.vault.0.clone(), paths::clean(rest.as_os_str())?),
         None => paths::split_vault(given)?,

@@ -96,7 +96,7 @@ pub enum Reply {
     Done,
     /// The share.
     Info(ShareInfo),
-    /// Its history.
+    /// The history of the share.
     Log(Vec<LogEntry>),
     /// The state of the mount.
     Status(Status),

@@ -114,7 +114,7 @@ pub fn load() -> Result<Vec<Named>, Error> {
 /// Returns the vault with this name.
 ///
 /// # Errors
-/// Those of [`load`]; there is none.
+/// Those of [`load`]; no vault has the name.
 pub fn find(name: &str) -> Result<Named, Error> {
     take(load()?, name)
 }

@@ -95,7 +95,7 @@ pub fn check_place() -> Result<(), Error> {
 /// Stores the name.
 ///
 /// # Errors
-/// It is not allowed; those of writing the file.
+/// The name is not allowed; those of writing the file.
 pub fn choose(name: &str) -> Result<(), Error> {
     check(name)?;
     check_place()?;

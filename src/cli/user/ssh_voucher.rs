@@ -57,7 +57,8 @@ pub fn vouching_key(
         .find(|key| key == signature.public_key())
         .ok_or(VoucherError::OtherKey(signer))?;
     let key = PublicKey::new(key, "");
-    // As `kithfs identity export` prints it, and as an editor without a newline stores it.
+    // The signed text may end with a newline, as `kithfs identity export` prints it, or without
+    // one, as some editors store it.
     let text = public.to_string();
     let is_signed = [format!("{text}\n"), text]
         .iter()

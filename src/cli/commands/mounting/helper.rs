@@ -266,7 +266,8 @@ impl Asked {
         if call.uring {
             enable_uring(Path::new(uring::SWITCH));
         }
-        // It runs in a process of its own, whose failures all become one exit code of mount(8).
+        // `kithfs mount` runs in a process of its own: a failure of any kind is one exit code of
+        // mount(8).
         let mut command = Command::new("/proc/self/exe");
         command.arg0("kithfs").args(&call.arguments);
         let path = std::env::var("PATH").ok().filter(|path| !path.is_empty());

@@ -61,7 +61,7 @@ impl MountPoint {
     /// guard; one that is there is kept.
     ///
     /// # Errors
-    /// Those that have `MountPoint` in their name; [`Error::GuardMissing`].
+    /// The variants of [`Error`] that have `MountPoint` in their name, and [`Error::GuardMissing`].
     pub fn check(
         given: &Path,
         vault: &Path,
@@ -117,7 +117,7 @@ impl MountPoint {
     /// Creates a missing mount point. A guard by mode is open until [`Ready::close_guard`].
     ///
     /// # Errors
-    /// Those of the calls; it turns out not to be empty; something was mounted there meanwhile.
+    /// Those of the calls; the directory is not empty; something was mounted on it meanwhile.
     pub fn prepare(self, nonempty: bool) -> Result<Ready, Error> {
         let MountPoint { path, is_missing, guard } = self;
         let failed = |source| Error::MountPoint { path: path.clone(), source };

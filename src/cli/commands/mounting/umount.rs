@@ -52,7 +52,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
             add_vaults_within(&place, registry.as_ref(), &mut holders);
             return Err(MountError::Busy { path, holders }.into());
         }
-        // It was already unmounted, and its daemon is still writing.
+        // The vault was already unmounted, and its daemon is still writing.
         (Err(MountError::NotMounted { .. }), Some(_)) => {}
         (Err(error @ MountError::NotMounted { .. }), None) => {
             let live =
@@ -85,7 +85,7 @@ pub fn run(args: &Umount) -> Result<Exit, Failure> {
     };
     let fits = |other: &MountEntry| match &was {
         Some(was) => was.device == other.device,
-        // It was already unmounted, by another user or an earlier call.
+        // The vault was already unmounted, by another user or an earlier call.
         None => other.mountpoint == place || other.source == entry.vault.0.as_os_str(),
     };
     let is_it = |other: &MountEntry| fits(other) && !other_daemons(other);

@@ -39,10 +39,10 @@ const SHORTER: &str = "it was truncated while it was read";
 /// The reason why one entry could not be copied.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
-    /// In the vault.
+    /// An operation in the vault failed.
     #[error(transparent)]
     Vault(#[from] vault::Error),
-    /// Outside the vault.
+    /// A call outside the vault failed.
     #[error("{0}: {1}")]
     Local(&'static str, std::io::Error),
     /// The entry itself is unsuitable.
