@@ -2,8 +2,8 @@
 //!
 //! Rules that hold here
 //! * A number never changes its meaning and is never reused.
-//! * The tables in the man page, in `kithfs exit-codes` and in docs/TROUBLESHOOTING.md are made from
-//!   [`Exit::ALL`].
+//! * The tables in the man page, in `kithfs exit-codes` and in docs/TROUBLESHOOTING.md are made
+//!   from [`Exit::ALL`].
 
 /// Defines the codes, in ascending order, each with its number and its meaning in one line.
 macro_rules! exits {

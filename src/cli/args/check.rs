@@ -21,20 +21,20 @@ pub struct Fsck {
     pub json: bool,
     /// Repair the faults, with a question for each
     ///
-    /// Replays the journal of a crash and clears its residue without a question. Restores lost names
-    /// from authenticated copies in the vault. Moves data that cannot be authenticated to a new
-    /// directory in `lost+found`, with a report. The vault must not be mounted.
+    /// Replays the journal of a crash and clears its residue without a question. Restores lost
+    /// names from authenticated copies in the vault. Moves data that cannot be authenticated to a
+    /// new directory in `lost+found`, with a report. The vault must not be mounted.
     #[arg(long, conflicts_with = "online", group = "changes")]
     pub repair: bool,
     /// Remove control files to which nothing refers, with one question
     ///
     /// Lists of attributes, targets of links, long names, records of renames and lists of members
-    /// are files of their own in the vault, which are only ever added: a sync tool may still deliver
-    /// an entry that needs one. This removes those that this machine has found unused for some time (see
-    /// --unused-for), by its own record and clock. They are kept in the state directory, and the
-    /// command that puts them back is printed. Nothing is removed if the check finds a fault, or if
-    /// entries are missing that this machine has seen. Sync all copies first, and use a complete
-    /// copy, with no selective sync. The vault must not be mounted.
+    /// are files of their own in the vault, which are only ever added: a sync tool may still
+    /// deliver an entry that needs one. This removes those that this machine has found unused for
+    /// some time (see --unused-for), by its own record and clock. They are kept in the state
+    /// directory, and the command that puts them back is printed. Nothing is removed if the check
+    /// finds a fault, or if entries are missing that this machine has seen. Sync all copies first,
+    /// and use a complete copy, with no selective sync. The vault must not be mounted.
     #[arg(long, conflicts_with = "online", group = "changes")]
     pub prune: bool,
     /// With --prune: remove what earlier runs found unused this many days ago

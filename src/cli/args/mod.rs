@@ -38,8 +38,8 @@ const SECRET: &str = "Secret";
 pub struct Cli {
     /// Log level; logs go to stderr in the foreground, to the journal or syslog in the background
     ///
-    /// File names are logged at `debug` and `trace` only. Default: `info` for mount and open, `warn`
-    /// for all other commands.
+    /// File names are logged at `debug` and `trace` only. Default: `info` for mount and open,
+    /// `warn` for all other commands.
     #[arg(long, global = true, value_name = "LEVEL", value_enum, display_order = 900)]
     pub log_level: Option<LogLevel>,
     /// When to use colours
@@ -95,8 +95,8 @@ pub enum Command {
     Open(Open),
     /// Close named vaults, and wait until everything is written
     ///
-    /// A vault that programs still use stays open; they are listed, with exit code 13. `lock` closes
-    /// it even then.
+    /// A vault that programs still use stays open; they are listed, with exit code 13. `lock`
+    /// closes it even then.
     Close(Close),
     /// Lock open vaults at once, even while programs use them
     ///
@@ -154,9 +154,9 @@ pub enum Command {
     /// Changes are then committed within a second, other machines' changes are visible within two,
     /// and journals stay on the machine. It cannot be unset.
     ///
-    /// With --shared: the vault is in one store that several machines or users use at the same time.
-    /// Each mount then opens it as `kithfs mount --shared` does, without the option. --no-shared
-    /// unsets it.
+    /// With --shared: the vault is in one store that several machines or users use at the same
+    /// time. Each mount then opens it as `kithfs mount --shared` does, without the option.
+    /// --no-shared unsets it.
     ///
     /// Needs no secret. A vault cannot have both properties. Present mounts do not use a change.
     Set(Set),
@@ -165,8 +165,8 @@ pub enum Command {
     /// Prints the plain path and cipher path of each fault, and which bytes of a file are bad. With
     /// --repair, restores what can be known and moves data that cannot be authenticated to
     /// `lost+found` in the vault; nothing is deleted. Exit code 0: no fault, or none is left; 20:
-    /// faults found; 21: the check could not run, or not to its end; 23: no damage, but what a crash
-    /// leaves behind.
+    /// faults found; 21: the check could not run, or not to its end; 23: no damage, but what a
+    /// crash leaves behind.
     Fsck(Fsck),
     /// List files in a vault that are older than this machine has seen, or gone
     ///
@@ -432,9 +432,9 @@ pub struct MountSettings {
     /// The kernel checks permissions. The daemon does so instead in a mount by root without
     /// allow_other, and with no_default_permissions.
     ///
-    /// allow_other is refused if the vault's directory belongs to, or can be written by, a user other
-    /// than root and the one who mounts: that user could grant themselves access to any file in the
-    /// vault. With allow_foreign_store it is allowed even then.
+    /// allow_other is refused if the vault's directory belongs to, or can be written by, a user
+    /// other than root and the one who mounts: that user could grant themselves access to any file
+    /// in the vault. With allow_foreign_store it is allowed even then.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
     /// Unmount after this time without use: 10m, 1h30m, or a number of seconds
@@ -446,10 +446,10 @@ pub struct MountSettings {
     /// Lock the vault at these events, even while programs use it: suspend,screen,logout
     ///
     /// suspend: before the machine sleeps; it waits until the vault is locked. screen: when the
-    /// desktop locks the screen, or `loginctl lock-session` locks the session. logout: when the login
-    /// session of the mount ends; if it was mounted outside of one, when your last session ends.
-    /// Programs that have files open get errors, as with `kithfs lock`. The mount is refused if
-    /// nothing on this machine would announce the event.
+    /// desktop locks the screen, or `loginctl lock-session` locks the session. logout: when the
+    /// login session of the mount ends; if it was mounted outside of one, when your last session
+    /// ends. Programs that have files open get errors, as with `kithfs lock`. The mount is refused
+    /// if nothing on this machine would announce the event.
     #[arg(
         long,
         value_name = "EVENT[,EVENT...]",
@@ -460,9 +460,9 @@ pub struct MountSettings {
     pub lock_on: Vec<LockEvent>,
     /// Show notifications on the desktop: off, on, or names
     ///
-    /// They report a lock, an unmount after --idle, new members, conflicting changes of the members,
-    /// a rollback alarm, and a full disk. A desktop shows notifications on a locked screen, so `on`
-    /// names no vault and no person; `names` does.
+    /// They report a lock, an unmount after --idle, new members, conflicting changes of the
+    /// members, a rollback alarm, and a full disk. A desktop shows notifications on a locked
+    /// screen, so `on` names no vault and no person; `names` does.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Notify::Off, hide_possible_values = true)]
     pub notify: Notify,
     /// Refuse writes
@@ -471,9 +471,9 @@ pub struct MountSettings {
     /// Allow other machines or users to mount the vault for writing at the same time
     ///
     /// All of them must do so. After `kithfs set --shared` nobody needs the option. Only one mount
-    /// writes to a file at a time, and nothing is cached while several of them work. Each mount must
-    /// see the file locks of the others in the store: a local filesystem and NFS show them, a sync
-    /// tool does not.
+    /// writes to a file at a time, and nothing is cached while several of them work. Each mount
+    /// must see the file locks of the others in the store: a local filesystem and NFS show them, a
+    /// sync tool does not.
     #[arg(long)]
     pub shared: bool,
     /// Keep programs from writing to the mount point while nothing is mounted

@@ -30,9 +30,9 @@ pub enum IdentityCommand {
     ///
     /// Your identity opens the vault from then on, and the shares in it belong to you: members see
     /// your name and your fingerprint. The former passphrase and recovery code still open the vault
-    /// with --own-identity, until you remove them: `kithfs passphrase list VAULT` shows their slots,
-    /// `kithfs passphrase remove` removes one. If the vault was made with `init --signed`, its former
-    /// identity no longer opens it; it is kept in ~/.config/kithfs/former-identities.
+    /// with --own-identity, until you remove them: `kithfs passphrase list VAULT` shows their
+    /// slots, `kithfs passphrase remove` removes one. If the vault was made with `init --signed`,
+    /// its former identity no longer opens it; it is kept in ~/.config/kithfs/former-identities.
     Adopt(IdentityAdopt),
     /// Manage the slots of the identity: passphrases, recovery codes, key files
     #[command(subcommand)]

@@ -147,11 +147,12 @@ impl Connection {
         Ok(Connection { way, vault, path })
     }
 
-    /// Does [`Connection::to`] for the founder of a share. If the vault has an identity of its own and the
-    /// user has another one, the vault is handed over first, so that members see the user.
+    /// Does [`Connection::to`] for the founder of a share. If the vault has an identity of its own
+    /// and the user has another one, the vault is handed over first, so that members see the user.
     ///
     /// # Errors
-    /// Those of [`Connection::to`] and of handing over, which is not possible while the vault is mounted.
+    /// Those of [`Connection::to`] and of handing over, which is not possible while the vault is
+    /// mounted.
     pub fn founding(given: &Path, args: &OpenArgs) -> Result<Connection, Failure> {
         let (vault, path, mount) = locate(given)?;
         if args.identity.is_some() || args.own_identity || !hand_over::is_due(&vault)? {

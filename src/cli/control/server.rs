@@ -57,15 +57,16 @@ impl Control {
         Working(self.served.clone())
     }
 
-    /// Gives up the vault. From now on no request is performed, but commands that wait for the end of
-    /// this process can still ask whether the store answers.
+    /// Gives up the vault. From now on no request is performed, but commands that wait for the end
+    /// of this process can still ask whether the store answers.
     pub fn end(self) -> Ended {
         self.served.vault.lock().take();
         Ended(self)
     }
 }
 
-/// The socket of a mount that has ended; removed on drop. Operations that began before may still run.
+/// The socket of a mount that has ended; removed on drop. Operations that began before may still
+/// run.
 pub struct Ended(Control);
 
 impl Drop for Ended {

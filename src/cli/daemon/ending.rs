@@ -3,14 +3,14 @@
 //! Rules that hold here
 //! * Everything that programs have written is committed before the mount ends. Locking waits for a
 //!   slow store as long as that takes: keys that stay in memory are better than lost files.
-//! * A store that does not answer is not waited for: the lock takes the mount away, reports that data
-//!   was not written, and ends this process. No key is overwritten then, because threads that wait
-//!   for the store use them; the kernel takes the memory back.
+//! * A store that does not answer is not waited for: the lock takes the mount away, reports that
+//!   data was not written, and ends this process. No key is overwritten then, because threads that
+//!   wait for the store use them; the kernel takes the memory back.
 //! * A vault inside this mount is locked first, and waited for: its files are written through this
 //!   mount.
-//! * Locking also drops the pages and attributes of open files from the kernel's cache, and lets the
-//!   kernel load none again. Otherwise programs could continue to read and write them without an
-//!   error.
+//! * Locking also drops the pages and attributes of open files from the kernel's cache, and lets
+//!   the kernel load none again. Otherwise programs could continue to read and write them without
+//!   an error.
 //! * Nothing here keeps keys alive: [`Ending::release`] gives the vault up.
 //! * The log names the programs that lost their files by process and command, never by path.
 

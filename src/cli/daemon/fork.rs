@@ -121,8 +121,8 @@ fn close_inherited() {
 }
 
 impl Front {
-    /// Reports from now on that Ctrl-C has ended `mount`. The terminal sends the signal to the child
-    /// too, which ends by it, or because nobody expects its mount any more (see
+    /// Reports from now on that Ctrl-C has ended `mount`. The terminal sends the signal to the
+    /// child too, which ends by it, or because nobody expects its mount any more (see
     /// [`Background::serving`]).
     pub fn reporting_interrupts(self) -> Front {
         let action =
@@ -131,7 +131,8 @@ impl Front {
         if let Ok(old) = unsafe { sigaction(Signal::SIGINT, &action) }
             && matches!(old.handler(), SigHandler::SigIgn)
         {
-            // SAFETY: this action was there before; a signal that was ignored, as by nohup, stays so.
+            // SAFETY: this action was there before; a signal that was ignored, as by nohup, stays
+            // so.
             let _ = unsafe { sigaction(Signal::SIGINT, &old) };
         }
         self
@@ -204,7 +205,8 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this process without exit(3), which could wait for locks of threads that wait for the store.
+/// Ends this process without exit(3), which could wait for locks of threads that wait for the
+/// store.
 pub fn end_now(exit: Exit) -> ! {
     // SAFETY: needs nothing of this process, and nothing runs after it.
     unsafe { libc::_exit(exit.code().into()) }

@@ -1,8 +1,8 @@
 //! How long a store may take: kithfs waits for a slow store, but not for one that does not answer.
 //!
-//! Rule: a store does not answer if it was asked for its free space, which takes no work, and has been
-//! silent for the whole time. A flush of much data to a slow disk may take longer than that, and must
-//! be waited for: the disk answers meanwhile.
+//! Rule: a store does not answer if it was asked for its free space, which takes no work, and has
+//! been silent for the whole time. A flush of much data to a slow disk may take longer than that,
+//! and must be waited for: the disk answers meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,8 +77,8 @@ impl Silence {
         Silence { answers: None, since: Instant::now(), patience: of_store() }
     }
 
-    /// Takes the number of answers until now, if it is known. Returns the time that the store had, if
-    /// that is over.
+    /// Takes the number of answers until now, if it is known. Returns the time that the store had,
+    /// if that is over.
     pub fn is_over(&mut self, answers: Option<u64>) -> Option<Duration> {
         self.is_over_at(answers, Instant::now())
     }

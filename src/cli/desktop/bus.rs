@@ -21,7 +21,8 @@ use zbus::{Connection, Message, MessageStream, Type, block_on};
 pub const DBUS: &str = "org.freedesktop.DBus";
 const DBUS_PATH: &str = "/org/freedesktop/DBus";
 
-/// How long a service may take to answer. A service that is started for the call needs some seconds.
+/// How long a service may take to answer. A service that is started for the call needs some
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// How many signals may wait while a call is answered. A queue that is full would hold up the
 /// answer, and these signals are rare.

@@ -4,8 +4,8 @@
 //! * An event that nobody would announce is refused, before any passphrase is asked for.
 //! * Sleep waits for this process: the inhibitor is closed when it ends, and the keys are wiped
 //!   before.
-//! * If a bus is lost, this process connects to it again at once. If that fails, the vault is locked:
-//!   its user relies on events that could no longer be noticed.
+//! * If a bus is lost, this process connects to it again at once. If that fails, the vault is
+//!   locked: its user relies on events that could no longer be noticed.
 //! * Nothing polls.
 
 use std::io;

@@ -31,7 +31,8 @@ type Listed = (String, u32, String, String, OwnedObjectPath);
 /// The sessions whose end is waited for.
 #[derive(Default)]
 pub struct Sessions {
-    /// The session of this process. If the process is in no session, all sessions of its user count.
+    /// The session of this process. If the process is in no session, all sessions of its user
+    /// count.
     own: Option<String>,
     live: Mutex<HashSet<String>>,
     /// Called when none is left. Set when the vault is open.

@@ -121,7 +121,8 @@ mod tests {
     use super::*;
 
     /// On the way up all directories were opened again from the root, each time that none of the
-    /// last 128 was left: an import of 1,000 levels took more than twice as many calls as one of 500.
+    /// last 128 was left: an import of 1,000 levels took more than twice as many calls as one of
+    /// 500.
     #[test]
     fn each_directory_of_a_deep_tree_is_opened_twice() {
         let temp = tempfile::tempdir().unwrap();

@@ -182,8 +182,9 @@ impl Object {
         Ok(dir)
     }
 
-    /// Creates the regular file at `path` below this directory, and missing parent directories. Only
-    /// the user may read them, because the contents are plaintext and may be private in the vault.
+    /// Creates the regular file at `path` below this directory, and missing parent directories.
+    /// Only the user may read them, because the contents are plaintext and may be private in the
+    /// vault.
     ///
     /// # Errors
     /// Those of `openat2(2)` and `mkdirat(2)`; `EEXIST` if the file exists.

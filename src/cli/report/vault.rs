@@ -216,8 +216,8 @@ fn in_use(place: &str, vault: &Path, holder: &LockHolder, between: Contention) -
     })
 }
 
-/// Returns whether a process of this machine has another program's name. Anybody can choose the name,
-/// so it decides only about a hint.
+/// Returns whether a process of this machine has another program's name. Anybody can choose the
+/// name, so it decides only about a hint.
 fn is_another_program(pid: u32) -> bool {
     std::fs::read(format!("/proc/{pid}/comm"))
         .is_ok_and(|name| !name.windows(6).any(|part| part == b"kithfs"))
@@ -256,8 +256,8 @@ mod tests {
         assert!(on_smb.hint.unwrap().contains("kithfs set --no-shared /v"));
     }
 
-    /// The hint named `kithfs fsck`, which refuses such a vault too; then a command with a folder that
-    /// the user had to choose and to make first.
+    /// The hint named `kithfs fsck`, which refuses such a vault too; then a command with a folder
+    /// that the user had to choose and to make first.
     #[test]
     fn the_hint_for_too_many_journals_moves_them_away() {
         let what = TOO_MANY_JOURNALS.to_owned();

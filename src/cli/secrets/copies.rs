@@ -1,10 +1,10 @@
 //! Conflict copies of a vault's own identity.
 //!
 //! Rules that hold here
-//! * Two machines may change the passphrases of a synced vault at the same time. The sync tool keeps
-//!   one file as `+identity` and renames the other one by a suffix. The passphrase that was set on
-//!   the other machine opens only the copy, so a secret that does not open `+identity` is tried on
-//!   the copies. They are also tried where `+identity` itself is missing or damaged.
+//! * Two machines may change the passphrases of a synced vault at the same time. The sync tool
+//!   keeps one file as `+identity` and renames the other one by a suffix. The passphrase that was
+//!   set on the other machine opens only the copy, so a secret that does not open `+identity` is
+//!   tried on the copies. They are also tried where `+identity` itself is missing or damaged.
 //! * The storage host can add copies. They are read only after the secret has failed, a bounded
 //!   number of them is tried, and one attempt costs no more than kithfs permits for one file.
 //! * A copy counts only if it holds the same identity. An old copy opens with the old passphrase,

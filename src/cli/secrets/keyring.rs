@@ -2,7 +2,8 @@
 //! and KeePassXC offer it).
 //!
 //! Rules that hold here
-//! * A passphrase is stored only if the user asked for that, and after it has unlocked the identity.
+//! * A passphrase is stored only if the user asked for that, and after it has unlocked the
+//!   identity.
 //! * The keyring is optional: without a session bus or a keyring, commands ask for the passphrase.
 //! * An item belongs to the public keys of an identity, not to a path, which others may change.
 //! * A passphrase crosses the bus in a process of its own: the messages of a bus are not wiped, and

@@ -3,8 +3,9 @@
 //! Rules that hold here
 //! * A question that cannot be asked counts as a refusal, never as a yes.
 //! * Without a terminal, a secret is asked for by the program in the variable KITHFS_PROMPT. A
-//!   program whose name begins with `pinentry` speaks the protocol of pinentry; every other one gets
-//!   the question as its argument and prints the secret, as systemd-ask-password and ssh-askpass do.
+//!   program whose name begins with `pinentry` speaks the protocol of pinentry; every other one
+//!   gets the question as its argument and prints the secret, as systemd-ask-password and
+//!   ssh-askpass do.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -12,8 +12,8 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 /// The signals that end a process at a prompt.
 const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// The state of the terminal before the first prompt. Its descriptor is not kept: a daemon would keep
-/// the terminal open.
+/// The state of the terminal before the first prompt. Its descriptor is not kept: a daemon would
+/// keep the terminal open.
 static BEFORE: OnceLock<Termios> = OnceLock::new();
 
 /// Whether another process reports the end of this one.
@@ -60,7 +60,8 @@ extern "C" fn restore(signal: i32) {
         let had_echo =
             tcgetattr(&terminal).is_ok_and(|now| now.local_modes.contains(LocalModes::ECHO));
         let _ = tcsetattr(&terminal, OptionalActions::Now, state);
-        // At Ctrl-C the prompt has begun a new line itself, unless it had not switched the echo off.
+        // At Ctrl-C the prompt has begun a new line itself, unless it had not switched the echo
+        // off.
         if signal != libc::SIGINT || had_echo {
             let _ = rustix::io::write(&terminal, b"\n");
         }

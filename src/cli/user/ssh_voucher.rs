@@ -4,7 +4,8 @@
 //! Rules that hold here
 //! * A file of SSH keys has plain public keys only. Names and options, as in `authorized_keys` and
 //!   `allowed_signers`, are refused: a line of another person must not vouch.
-//! * The signature has the namespace `kithfs`, so that one made for another purpose is not accepted.
+//! * The signature has the namespace `kithfs`, so that one made for another purpose is not
+//!   accepted.
 
 use ssh_key::public::KeyData;
 use ssh_key::{Fingerprint, HashAlg, PublicKey, SshSig};

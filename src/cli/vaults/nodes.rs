@@ -122,8 +122,8 @@ pub fn caller() -> Caller {
     }
 }
 
-/// Calls `each` with every entry of a directory, in the order of the store. Returns whether there are
-/// further entries with unreadable names.
+/// Calls `each` with every entry of a directory, in the order of the store. Returns whether there
+/// are further entries with unreadable names.
 ///
 /// # Errors
 /// Those of the listing and of `each`.

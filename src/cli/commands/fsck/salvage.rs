@@ -17,8 +17,8 @@ pub(super) struct Salvaged {
 }
 
 /// Writes the good ranges of every readable damaged file below `dir`, at its plain path. Nothing is
-/// overwritten. Returns the salvaged files, and whether these are all. If a file could not be written
-/// to its end, it is removed and a message is printed.
+/// overwritten. Returns the salvaged files, and whether these are all. If a file could not be
+/// written to its end, it is removed and a message is printed.
 pub(super) fn write(
     open: &Open,
     found: &CheckReport,

@@ -329,8 +329,9 @@ mod tests {
         assert!(matches!(missing.prepare(false), Err(Error::MountPointNotEmpty(_))));
     }
 
-    /// Two commands opened a vault at once. Each created the mount point for a moment, to see whether
-    /// that is possible; one found it there, then found it gone, and failed with "No such file".
+    /// Two commands opened a vault at once. Each created the mount point for a moment, to see
+    /// whether that is possible; one found it there, then found it gone, and failed with "No such
+    /// file".
     #[test]
     fn a_check_does_not_create_the_mount_point() {
         let dir = tempfile::tempdir().unwrap();

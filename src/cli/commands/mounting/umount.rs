@@ -117,8 +117,8 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
     }
 }
 
-/// Has the kernel hand over what programs have written. The unmount would do it too, but could not be
-/// interrupted, even by SIGKILL, if the store does not answer.
+/// Has the kernel hand over what programs have written. The unmount would do it too, but could not
+/// be interrupted, even by SIGKILL, if the store does not answer.
 ///
 /// # Errors
 /// The store does not answer.
@@ -149,9 +149,9 @@ fn write_back(place: &Path, entry: &Entry, was: &MountEntry) -> Result<(), Failu
     }
 }
 
-/// Waits for the end of the daemon as long as its store answers, because files are not safe before. But
-/// if the filesystem is still mounted at another mount point or in another mount namespace, the daemon
-/// may run for ever, and the wait stops.
+/// Waits for the end of the daemon as long as its store answers, because files are not safe before.
+/// But if the filesystem is still mounted at another mount point or in another mount namespace, the
+/// daemon may run for ever, and the wait stops.
 fn wait(place: &Path, entry: &Entry, is_it: impl Fn(&MountEntry) -> bool) -> Result<(), Failure> {
     let failed =
         |source| Error::Io { op: "wait for the daemon of", path: place.to_owned(), source };

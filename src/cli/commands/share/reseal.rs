@@ -62,8 +62,8 @@ fn shower() -> impl FnMut(&ShareProgress) {
     }
 }
 
-/// Reseals the remaining data. A pass leaves out an entry that gets another name or is replaced before
-/// its turn, and the next pass finds it.
+/// Reseals the remaining data. A pass leaves out an entry that gets another name or is replaced
+/// before its turn, and the next pass finds it.
 pub fn pass(connection: &Connection, eager: bool) -> Result<Pending, Failure> {
     let mut left = connection.reseal(eager, &mut shower())?;
     while !left.is_done(eager) && left.skipped == 0 {
