@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * Error types have no hints: this module and its children choose the hint. A command that knows
-//!   more sets another one with [`Failure::hint`].
+//!   more sets another one with [`Failure::hint()`].
 //! * The message is `kithfs: <operation> <path>: <reason>`; the hint is on a line of its own.
 //!   Each is one line, whatever it contains.
 
