@@ -1,7 +1,6 @@
 //! Checks that every store must pass: same results, and the same errno for the same mistake.
 //!
-//! Each function gets the empty root of a fresh store. [`conformance!`] makes a test of each of
-//! them.
+//! Each check gets the empty root of a fresh store. [`conformance!`] makes a test of each check.
 
 use std::io;
 use std::sync::Arc;
@@ -10,8 +9,8 @@ use super::{Access, Allocate, Dir, File, Kind, Lock, RenameMode, Seek, SetTime, 
 
 type Root = Arc<dyn Dir>;
 
-/// Makes the test module `$name`, whose tests run all checks over the store that `$store` makes:
-/// `(guard, root)`.
+/// Makes the test module `$name`, with one test for each check. `$store` is an expression that makes
+/// a fresh store and returns `(guard, root)`.
 macro_rules! conformance {
     ($name:ident, $store:expr) => {
         $crate::store::conformance::conformance!(@each $name, $store;
@@ -296,7 +295,7 @@ pub(super) fn symlinks(root: Root) {
     fails(root.readlink(b"f"), &[libc::EINVAL]);
     fails(root.readlink(b"d"), &[libc::EINVAL]);
     fails(root.readlink(b"none"), &[libc::ENOENT]);
-    // A hard link to the link is the link, and a link to nowhere can be renamed and removed.
+    // A hard link to a symbolic link is a symbolic link, and both can be renamed and removed.
     root.link(b"l", &*root, b"l2").unwrap();
     assert_eq!(root.stat(b"l2").unwrap().kind, Kind::Symlink);
     root.rename(b"l", &*root, b"l3", RenameMode::Replace).unwrap();
@@ -401,7 +400,7 @@ pub(super) fn rename_leaves_a_whiteout(root: Root) {
     let dir = root.open_dir(b"d").unwrap();
     let (file, replaced) = (write_file(&root, b"f", b"f"), write_file(&dir, b"g", b"g"));
     match root.rename(b"f", &*dir, b"g", RenameMode::Whiteout) {
-        // NFS, and filesystems behind FUSE, support no flags.
+        // NFS and most filesystems behind FUSE support no rename flags.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
         result => result.unwrap(),
     }
@@ -472,7 +471,7 @@ pub(super) fn sparse(root: Root) {
 
     file.allocate(Allocate::PunchHole, 4 * MIB, 65536).unwrap();
     assert_eq!(file.seek(Seek::Data, 0).unwrap(), 8 * MIB);
-    // Within a block the bytes become zero; the file keeps its length beyond its end.
+    // A hole within a block zeroes only its own bytes.
     file.allocate(Allocate::PunchHole, 8 * MIB + 10, 20).unwrap();
     let mut bytes = [9; 40];
     file.read_at(&mut bytes, 8 * MIB).unwrap();
@@ -480,6 +479,7 @@ pub(super) fn sparse(root: Root) {
         bytes[..10].iter().chain(&bytes[30..]).all(|&byte| byte == 2)
             && bytes[10..30].iter().all(|&byte| byte == 0)
     );
+    // Space that is allocated beyond the end does not change the length.
     file.allocate(Allocate::KeepSize, 0, 20 * MIB).unwrap();
     assert_eq!(file.stat().unwrap().size, 16 * MIB);
     assert!(file.stat().unwrap().blocks * 512 >= 20 * MIB);
@@ -570,7 +570,7 @@ pub(super) fn xattrs(root: Root) {
     assert_eq!(dir.get_xattr_self(key).unwrap().as_deref(), Some(&b"dir 2"[..]));
     assert!(dir.remove_xattr_self(key).unwrap());
     assert_eq!(dir.get_xattr_self(key).unwrap(), None);
-    // A link has no user attributes, and its target is not touched.
+    // A symbolic link has no user attributes, and its target is not touched.
     root.set_xattr(b"f", key, b"target's").unwrap();
     fails(root.set_xattr(b"l", key, b"x"), &[libc::EPERM]);
     assert!(!matches!(root.get_xattr(b"l", key), Ok(Some(_))));
@@ -614,7 +614,8 @@ pub(super) fn locks_on_ranges(root: Root) {
     assert_eq!(found, Some((Lock::Exclusive, span(30, Span::END))));
     assert!(!first.try_lock_span(exclusive, span(20, 24)).unwrap(), "two have it shared");
     assert!(!second.try_lock_span(shared, span(25, 25)).unwrap(), "nothing else has changed");
-    // A lock on the whole file is of another kind, and ends with its own handle only.
+    // A lock on the whole file does not conflict with locks on ranges. Closing one handle does not
+    // end the locks of another one.
     assert!(first.try_lock(Lock::Exclusive).unwrap());
     root.unlink(b"f").unwrap();
     let third = first.reopen(Access::ReadWrite).unwrap();

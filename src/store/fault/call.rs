@@ -7,9 +7,9 @@
 pub enum Call {
     /// `open_dir`
     OpenDir,
-    /// `reopen`
+    /// `reopen` of a directory
     Reopen,
-    /// `open_file`
+    /// `open_file`, `reopen` of a file
     OpenFile,
     /// `create_file`
     CreateFile,
@@ -63,7 +63,7 @@ pub enum Call {
     SyncData,
     /// `sync_all`
     SyncAll,
-    /// `try_lock`, of a file or a directory
+    /// `try_lock` of a file or a directory, `try_lock_span`, `find_lock`
     Lock,
 }
 

@@ -1,6 +1,6 @@
 //! A ciphertext store that fails on request.
 //!
-//! [`FaultStore::wrap`] puts a store behind a [`FaultPlan`], which counts all calls to it and to
+//! [`FaultStore::wrap`] puts a store behind a [`FaultPlan`], which counts each [`Call`] to it and to
 //! everything that is opened from it, and fails the selected ones. So a test can count the calls of
 //! an operation and then fail each of them in turn:
 //!
@@ -23,9 +23,9 @@
 //! ```
 //!
 //! Rules that hold here
-//! * A failed call does nothing. The exceptions are a write that is cut short, and calls that the
-//!   plan performs although they fail.
-//! * A name is a name of the store below: names that it rejects are rejected in the same way.
+//! * A failed call does nothing, except where the plan says so: a write can be cut short, a call can
+//!   take effect although it fails, and a failed flush can lose data.
+//! * The store below checks the names.
 //! * Locks can behave differently from those of the store ([`Locks`]), for example as on a network
 //!   filesystem. The plan can also imitate a store behind FUSE ([`FaultPlan::come_through_fuse`]).
 
@@ -65,7 +65,7 @@ struct FaultFile {
     file: Arc<dyn File>,
     plan: Arc<FaultPlan>,
     access: Access,
-    /// What the driver keeps of the file: see [`FaultPlan::keep_pages`].
+    /// The bytes that this handle keeps: see [`FaultPlan::keep_pages`].
     pages: Mutex<Option<Vec<u8>>>,
     is_direct: AtomicBool,
     /// See [`FaultPlan::keep_locks`].
@@ -82,8 +82,7 @@ impl FaultDir {
     }
 }
 
-/// Returns the directory below if `dir` is a `FaultStore` directory; the store below rejects any
-/// other kind.
+/// Returns the directory below if `dir` is one of a `FaultStore`, otherwise `dir` itself.
 fn below(dir: &dyn Dir) -> &dyn Dir {
     dir.as_any().downcast_ref::<FaultDir>().map_or(dir, |wrapped| &*wrapped.dir)
 }
@@ -298,7 +297,8 @@ impl FaultFile {
         Arc::new(FaultFile { file, plan, access, pages, is_direct, _writer })
     }
 
-    /// Returns the bytes that the driver keeps, which it reads now if it has none.
+    /// Returns the bytes that this handle keeps, which the first call reads. Returns `None` if it
+    /// keeps none ([`FaultPlan::keep_pages`]).
     fn kept(&self) -> io::Result<Option<Vec<u8>>> {
         let keeps = self.plan.keeps_pages()
             && self.access == Access::ReadWrite

@@ -54,7 +54,7 @@ pub struct Fault {
     pub when: When,
     /// The error that they return (`errno`).
     pub errno: i32,
-    /// Whether a write does the first half of its bytes before it fails.
+    /// Whether a write writes the first half of its bytes before it fails.
     pub short: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct FaultPlan {
     through_fuse: Mutex<Option<HashSet<Vec<u8>>>>,
 }
 
-/// Actions to run before each call of a kind.
+/// An action to run before each call of a kind.
 struct Before {
     call: Call,
     act: Arc<dyn Fn() + Send + Sync>,
@@ -143,7 +143,7 @@ impl FaultPlan {
         self.forbidden.lock().insert(name.to_vec());
     }
 
-    /// Fails if objects with this name cannot be opened.
+    /// Fails with `EACCES` if objects with this name cannot be opened.
     pub(super) fn check_allowed(&self, name: &[u8]) -> io::Result<()> {
         match self.forbidden.lock().contains(name) {
             true => Err(io::Error::from_raw_os_error(libc::EACCES)),
@@ -156,8 +156,8 @@ impl FaultPlan {
         *self.locks.lock() = how;
     }
 
-    /// Makes a failing `symlink` take effect from now on: only its answer is lost, as on a network
-    /// filesystem.
+    /// Makes failing `symlink` calls take effect from now on: only their answers are lost, as on a
+    /// network filesystem.
     pub fn link_all_the_same(&self) {
         *self.done.lock() = Some(Call::Symlink);
     }
@@ -201,7 +201,7 @@ impl FaultPlan {
     }
 
     /// Makes every handle from now on behave as on NFS, on a machine of its own. As long as no handle is
-    /// open for writing, all machines may answer for a file by themselves (the server has given each a
+    /// open for writing, each machine may answer for a file by itself (the server has given it a
     /// delegation). A lock is then known to its machine alone, and no other one finds it.
     pub fn keep_locks(&self) {
         self.keeps_locks.store(true, Ordering::Relaxed);
@@ -223,10 +223,13 @@ impl FaultPlan {
         !self.keeps_locks.load(Ordering::Relaxed) || ino().is_some_and(is_written)
     }
 
-    /// Makes the store behave like sshfs, exFAT and others behind FUSE from now on: names cannot be
-    /// exchanged; a file that lost its last name while it is open still has a link count of one;
-    /// each hard link has an inode number of its own; creating a FIFO fails and leaves an empty
-    /// file; times have whole seconds.
+    /// Makes the store behave like sshfs, exFAT and others behind FUSE from now on:
+    ///
+    /// * a rename can neither exchange names nor leave a whiteout;
+    /// * a file that lost its last name while it is open still has a link count of one;
+    /// * a name that was made by `link` has another inode number than the file;
+    /// * `mknod` fails and leaves an empty file;
+    /// * times have whole seconds.
     pub fn come_through_fuse(&self) {
         *self.through_fuse.lock() = Some(HashSet::new());
     }
@@ -241,7 +244,8 @@ impl FaultPlan {
         }
     }
 
-    /// Returns the `stat` of such a store, for the entry `name` or for an open object.
+    /// Returns `stat`, changed if the store behaves like one behind FUSE. `name` is the entry's name,
+    /// or `None` for an open object.
     pub(super) fn show(&self, stat: Stat, name: Option<&[u8]>) -> Stat {
         const ANOTHER: u64 = 1 << 40;
         let through_fuse = self.through_fuse.lock();
@@ -281,7 +285,7 @@ impl FaultPlan {
         self.state.lock().failed
     }
 
-    /// Counts the call and returns how it fails, if it does.
+    /// Delays the call and runs its action, as planned. Then counts it and returns its fault, if any.
     pub(super) fn next(&self, call: Call) -> Option<Fault> {
         let slow = self.slow.lock().filter(|(slow, _)| *slow == call);
         if let Some((_, time)) = slow {
@@ -314,7 +318,7 @@ impl FaultPlan {
         *self.done.lock() == Some(call)
     }
 
-    /// Does [`FaultPlan::pass`] and the call's action.
+    /// Calls [`FaultPlan::pass`], and `act` unless the call fails without taking effect.
     pub(super) fn pass_or_do(
         &self,
         call: Call,

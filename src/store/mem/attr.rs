@@ -15,7 +15,6 @@ use crate::store::{Kind, SetTime, Stat, Timestamp};
 /// `st_dev` of every store in memory, so a store after a power cut is the same device as before.
 const DEVICE: u64 = 0x6b69_7468;
 
-/// Returns the result of `stat`.
 pub(super) fn stat(state: &State, ino: Ino) -> Result<Stat> {
     let inode = state.get(ino)?;
     let (size, blocks) = match inode.kind {
@@ -76,7 +75,7 @@ pub(super) fn set_times(state: &mut State, ino: Ino, atime: SetTime, mtime: SetT
     Ok(())
 }
 
-/// Returns whether this kind of inode can have the attribute.
+/// Fails if the key is invalid, or if this kind of inode cannot have the attribute.
 fn check_key(kind: Kind, key: &[u8]) -> Result<()> {
     if key.is_empty() || key.len() > NAME_MAX {
         return Err(Errno::RANGE);

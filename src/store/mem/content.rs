@@ -1,7 +1,6 @@
 //! Bytes of a file in memory: blocks that may be absent (a hole) or reserved without bytes.
 //!
 //! Rules that hold here
-//! * Blocks are shared between copies and copied when written to, so that a snapshot costs no
 //! * Blocks are shared between copies and copied on write, so a snapshot copies no bytes.
 //! * Bytes of a block beyond the length are zero whenever the length is set ([`Content::cut`]
 //!   clears them). In between, [`Content::write`] may put bytes beyond the length: after a power
@@ -44,7 +43,7 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, Range<usize>, Ran
 }
 
 impl Content {
-    /// Reads up to the length; returns how many bytes.
+    /// Reads up to the length; returns the number of bytes read.
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> usize {
         let len = (buf.len() as u64).min(self.len.saturating_sub(offset));
         for (block, within, part) in pieces(offset, len) {
@@ -136,13 +135,13 @@ impl Content {
         self.blocks.contains_key(&(offset / BLOCK))
     }
 
-    /// Returns the next byte that is data, or `None` if only a hole follows.
+    /// Returns the offset of the first data at or after `offset`, or `None` if only a hole follows.
     pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
         let (&block, _) = self.blocks.range(offset / BLOCK..).find(|(_, bytes)| bytes.is_some())?;
         Some((block * BLOCK).max(offset)).filter(|&at| at < self.len)
     }
 
-    /// Returns the next byte that is in a hole; the end counts as one.
+    /// Returns the offset of the first hole at or after `offset`; the end of the file counts as one.
     pub(super) fn next_hole(&self, offset: u64) -> u64 {
         let mut block = offset / BLOCK;
         while matches!(self.blocks.get(&block), Some(Some(_))) {

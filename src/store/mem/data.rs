@@ -41,7 +41,7 @@ pub(super) struct Data {
     pub(super) live: Content,
     durable: Content,
     pending: Vec<Pending>,
-    /// Blocks whose last write is visible, but which a failed flush has dropped.
+    /// Blocks that have visible bytes which a failed flush has dropped.
     lost: BTreeSet<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Data {
         self.pending.push(Pending::Version(Version { len: self.live.len, tick }));
     }
 
-    /// Makes everything durable; returns the last pending version.
+    /// Makes everything durable except the lost blocks; returns the last pending version.
     pub(super) fn sync(&mut self) -> Option<Version> {
         let last = self.pending.iter().rev().find_map(|pending| match pending {
             Pending::Version(version) => Some(*version),
@@ -123,7 +123,7 @@ impl Data {
     }
 
     /// Returns a possible state after a power cut. `choice(n)` is less than `n`; always 0 loses as
-    /// much as possible, always `n - 1` keeps everything.
+    /// much as possible, always `n - 1` keeps everything that is pending.
     pub(super) fn crash(
         &self,
         choice: &mut dyn FnMut(usize) -> usize,
@@ -167,7 +167,7 @@ impl Data {
         (content, version)
     }
 
-    /// Data after a power cut or a sync: nothing is left to lose.
+    /// Returns data that is all durable, as after a power cut.
     pub(super) fn settled(content: Content) -> Data {
         Data { live: content.clone(), durable: content, ..Data::default() }
     }

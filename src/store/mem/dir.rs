@@ -46,7 +46,7 @@ impl MemDir {
         MemDir { shared: self.shared.clone(), ino, handle: state.hold(ino) }
     }
 
-    /// Checks the name, calls the watcher, and runs `op`.
+    /// Checks the name, calls the hook, and runs `op`.
     fn change<T>(
         &self,
         call: Call,
@@ -92,7 +92,8 @@ impl MemDir {
         })
     }
 
-    /// Returns the other directory of a call, if it is of this store.
+    /// Returns the inode of the other directory of a call. Fails with `EXDEV` if that is in another
+    /// store.
     fn beside(&self, other: &dyn Dir) -> Result<Ino> {
         match other.as_any().downcast_ref::<MemDir>() {
             Some(other) if Arc::ptr_eq(&other.shared, &self.shared) => Ok(other.ino),

@@ -5,14 +5,15 @@
 //! as harsh as the contract of `fsync` allows.
 //!
 //! Rules that hold here
-//! * Directory entries, inodes and attributes change by one global journal. A prefix of it survives
-//!   a power cut, which includes at least every step that a sync made durable. Each step is atomic,
-//!   including a rename.
+//! * Directory entries, inodes and attributes change through one journal. A prefix of it survives a
+//!   power cut: at least the steps that a sync has made durable. Each step is atomic, including a
+//!   rename.
 //! * Bytes and lengths of files are not in the journal: a file can be there without its bytes. Each
 //!   write since the file's last sync is kept, lost or torn independently, so a later one may
-//!   survive an earlier one.
+//!   survive although an earlier one is lost.
 //! * `fsync` of a directory or file makes the journal durable up to the last step that touches it;
-//!   `fdatasync` of a file up to the step that created it.
+//!   `fdatasync` of a file up to the step that created it. Both make the file's bytes and length
+//!   durable.
 //! * There is no real clock and no randomness: equal calls produce equal stores, and the caller
 //!   makes all random choices at a power cut.
 
@@ -61,7 +62,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Calls the watcher, which may inspect the store: no lock is held.
+    /// Calls the hook, which may inspect the store: no lock is held.
     fn event(&self, call: Call, ino: Ino, name: Option<&[u8]>) {
         let hook = self.hook.read().clone();
         if let Some(hook) = hook {
@@ -126,11 +127,14 @@ impl MemStore {
 
     /// Returns a possible state after a power cut at this point; this store is not changed.
     ///
-    /// `choice(n)` returns a number less than `n`, and decides everything. First, how many journal
-    /// steps survive beyond the durable ones. Then for each file, by inode number, which version of
-    /// its length, and for each pending write or punch lost (0), torn (1) or kept (2) and, if torn,
-    /// for each sector lost (0) or kept (1). So `|_| 0` is the harshest power cut, and `|n| n - 1`
-    /// the mildest, which loses nothing.
+    /// `choice(n)` returns a number less than `n`, and decides everything. It is asked:
+    ///
+    /// * how many journal steps survive beyond the durable ones;
+    /// * then for each file, by inode number: how many changes of its length survive;
+    /// * for each pending write or punch of the file: lost (0), torn (1) or kept (2); if torn, for
+    ///   each sector: lost (0) or kept (1); for each pending reservation: lost (0) or kept (1).
+    ///
+    /// So `|_| 0` is the harshest power cut, and `|n| n - 1` the mildest, which loses nothing pending.
     pub fn crash(&self, choice: &mut dyn FnMut(usize) -> usize) -> MemStore {
         let mut checked = |n| {
             let chosen = choice(n);

@@ -20,7 +20,7 @@ use crate::store::{Kind, Lock, Span};
 /// Longest file: that of ext4 with blocks of 4 KiB.
 pub(super) const MAX_LEN: u64 = (1 << 44) - BLOCK;
 
-/// An open handle; never used again.
+/// Number of an open handle, which is never reused.
 pub(super) type HandleId = u64;
 
 pub(super) struct State {
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// `fdatasync` of a file: makes the existence of a new one durable.
+    /// `fdatasync` of a file. It also makes the existence of a new file durable.
     pub(super) fn sync_data(&mut self, ino: Ino) {
         self.flush(self.steps_until(|op| op.creates(ino)));
         if let Some(data) = self.data.get_mut(&ino) {
@@ -249,7 +249,7 @@ impl State {
         Ok((ino, handle))
     }
 
-    /// Returns the number of an inode that is about to be made.
+    /// Returns the number of an inode that is about to be made, or `ENOSPC` if the store is full.
     pub(super) fn fresh_ino(&mut self) -> Result<Ino> {
         self.room_for(1)?;
         self.next_ino += 1;
@@ -262,8 +262,8 @@ impl State {
     }
 
     pub(super) fn get(&self, ino: Ino) -> Result<&Inode> {
-        // A handle keeps its inode, so this cannot fail; a panic inside a store would hide the test
-        // that caused it.
+        // A handle keeps its inode, so this cannot fail. It returns an error nevertheless, because a
+        // panic inside a store would hide the test that caused it.
         self.live.get(ino).ok_or(Errno::STALE)
     }
 
@@ -348,7 +348,8 @@ impl State {
         spans.iter().find(conflicts).map(|&(_, held, at)| (held, at))
     }
 
-    /// Sets or removes the lock of a handle on a range; returns whether no other lock prevents it.
+    /// Sets or removes the lock of a handle on a range. Returns false if another handle's lock
+    /// prevents it.
     pub(super) fn lock_span(
         &mut self,
         ino: Ino,
@@ -377,12 +378,13 @@ impl State {
 
     // Bytes.
 
-    /// Bytes of a file.
+    /// Returns the visible bytes of a file.
     pub(super) fn content(&self, ino: Ino) -> Result<&Content> {
         Ok(&self.data.get(&ino).ok_or(Errno::STALE)?.live)
     }
 
-    /// Changes the bytes of a file at a new time, and updates its block count.
+    /// Changes the bytes of a file. If `modifies` is set, the modification time changes too, otherwise
+    /// only the change time.
     pub(super) fn change_data(
         &mut self,
         ino: Ino,
@@ -425,7 +427,7 @@ impl State {
         Ok(at.min(end) - offset)
     }
 
-    /// Fails if no block is free to create something.
+    /// Fails with `ENOSPC` if fewer than `blocks` blocks are free.
     fn room_for(&self, blocks: u64) -> Result<()> {
         match self.capacity {
             Some(capacity) if self.used_blocks + blocks > capacity / BLOCK => Err(Errno::NOSPC),
@@ -439,7 +441,7 @@ impl State {
         (all, all.saturating_sub(self.used_blocks))
     }
 
-    /// Returns whether only the root directory is left, in every place where an inode may be kept.
+    /// Returns whether only the root directory is left in both trees, and no data of files.
     #[cfg(test)]
     pub(super) fn is_all_forgotten(&self) -> bool {
         let only_root = |tree: &Tree| tree.inodes.keys().eq([&ROOT]);

@@ -10,7 +10,7 @@ use crate::store::{Access, Allocate, File, Kind, RenameMode, SetTime, Timestamp}
 
 conformance!(conforms, ((), MemStore::new().root()));
 
-/// Everything visible in a store: path, attributes, bytes or names.
+/// Everything visible in a store, by path: the attributes, and the bytes or the link's target.
 type Seen = BTreeMap<Vec<u8>, (Kind, u32, u32, Timestamp, Vec<u8>)>;
 
 fn see(store: &MemStore) -> Seen {
@@ -84,7 +84,7 @@ fn only_unsynced_changes_can_be_lost() {
     assert!(after.stat(b"other").is_err());
     file.sync_data().unwrap();
     assert_eq!(read(&harshest(&store).root(), b"f").unwrap(), b"new");
-    // Syncing a new file's data makes the file exist, and every earlier change of the tree.
+    // Syncing a new file's data makes the file durable, and every earlier change of the tree.
     store.root().mkdir(b"later", 0o755).unwrap();
     other.sync_data().unwrap();
     let after = harshest(&store).root();
@@ -228,8 +228,8 @@ fn fsync_covers_the_inode_and_fdatasync_its_bytes() {
         after.get_xattr(b"f", b"user.perm").unwrap().as_deref(),
         Some(&[0o640u32 as u8][..])
     );
-    // A rename touches the file, so its fsync makes the new name durable, and also the loss of the
-    // old name.
+    // A rename touches the file that it moves and the one that it replaces, so an fsync of either
+    // makes the rename durable.
     root.rename(b"f", &*root, b"g", RenameMode::Replace).unwrap();
     assert!(harshest(&store).root().stat(b"f").is_ok());
     file.sync_all().unwrap();
@@ -240,7 +240,7 @@ fn fsync_covers_the_inode_and_fdatasync_its_bytes() {
     assert_eq!(harshest(&store).root().stat(b"g").unwrap().size, 0);
 }
 
-/// Replaces the file `f` with one that contains `new`, as every careful program does.
+/// Replaces the file `f` with one that contains `new`. Careful programs sync that one first.
 fn replace(root: &Arc<dyn Dir>, sync_first: bool) {
     let file = root.create_file(b"tmp", 0o644).unwrap();
     file.write_at(b"new", 0).unwrap();
@@ -252,7 +252,7 @@ fn replace(root: &Arc<dyn Dir>, sync_first: bool) {
 }
 
 // The purpose of the whole model: with the sync, a power cut never leaves anything except old or
-// new; without it, it can.
+// new; without the sync, it can.
 #[test]
 fn cutting_before_every_change_finds_a_missing_sync() {
     for sync_first in [true, false] {
@@ -416,7 +416,7 @@ fn place(store: &MemStore, name: u8) -> io::Result<(Arc<dyn Dir>, [u8; 1])> {
     Ok((if name.is_multiple_of(2) { root } else { root.open_dir(b"0")? }, [b'0' + name]))
 }
 
-/// Does the step; a step that is not possible is skipped.
+/// Does the step; fails if the step is not possible.
 fn take(store: &MemStore, step: &Step) -> io::Result<()> {
     let place = |name| place(store, name);
     let file = |name| {
