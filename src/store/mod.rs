@@ -4,12 +4,12 @@
 //! * Every name is one path component: no `/`, no NUL, not empty, not `.` or `..`. No call follows
 //!   a symbolic link, so a hostile link in the store leads nowhere.
 //! * Bytes are ciphertext. No implementation handles ciphers, plain names or plain sizes.
-//! * Nothing is durable before [`File::sync_data`], [`File::sync_all`] or [`Dir::sync`] has
-//!   returned `Ok`.
+//! * Nothing is certain to be durable before [`File::sync_data`], [`File::sync_all`], [`Dir::sync`]
+//!   or [`Dir::sync_store`] has returned `Ok`.
 //!
 //! The implementation is [`os`]: a directory of the operating system. The feature `test-doubles`,
 //! which tests enable, adds two more. `mem` is in memory, with a durability model that can lose,
-//! tear and reorder unsynced changes. `fault` wraps another store and makes the n-th call fail.
+//! tear and reorder unsynced changes. `fault` wraps another store and makes selected calls fail.
 
 #[cfg(any(test, feature = "test-doubles"))]
 pub mod fault;
@@ -158,16 +158,16 @@ pub enum RenameMode {
 pub enum Allocate {
     /// Reserve blocks without changing the length.
     KeepSize,
-    /// Turn whole blocks of the range into a hole; the length stays.
+    /// Turn whole blocks of the range into a hole, and zero the rest of it; the length stays.
     PunchHole,
 }
 
 /// Which data or hole [`File::seek`] looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// The next byte that is data, at or after the offset.
+    /// The next data at or after the offset.
     Data,
-    /// The next byte that is in a hole, at or after the offset.
+    /// The next hole at or after the offset.
     Hole,
 }
 
@@ -180,7 +180,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Advisory lock on a whole file or on a directory, held until the handle is dropped.
+/// Kind of an advisory lock on a directory, a whole file or a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// Any number of handles may hold it.
@@ -292,8 +292,8 @@ pub trait Dir: Send + Sync {
     fn space(&self) -> io::Result<Space>;
     /// Returns whether the store is mounted read-only.
     fn is_read_only(&self) -> io::Result<bool>;
-    /// Tries to take an advisory lock on the directory itself; `Ok(false)` if another handle holds
-    /// it. It is held until this handle is dropped.
+    /// Tries to take an advisory lock on the directory itself; `Ok(false)` if the lock of another
+    /// handle prevents it. The lock is held until this handle is dropped.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Returns the locks on this directory, each with the process id of its holder, as far as the
     /// kernel lists them: processes of other machines and containers are missing.
@@ -332,7 +332,8 @@ pub trait File: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves or punches blocks.
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()>;
-    /// Returns the next data or hole at or after `offset`; `ENXIO` beyond the end.
+    /// Returns the offset of the next data or hole at or after `offset`. Fails with `ENXIO` at the end
+    /// of the file and beyond, and if no data follows.
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
     /// Starts writeback of a range without waiting for it, so a later flush has less to do. It
     /// guarantees nothing, so there is no error if the store cannot do it.
@@ -371,7 +372,8 @@ pub trait File: Send + Sync {
     fn read_from_store(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Tries to take an advisory lock; `Ok(false)` if another handle holds it.
+    /// Tries to take an advisory lock on the whole file; `Ok(false)` if the lock of another handle
+    /// prevents it. The lock is held until this handle is dropped.
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Opens this same file again, with locks of its own, whether it still has a name or not.
     fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>>;

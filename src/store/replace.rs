@@ -19,8 +19,8 @@ pub enum ReplaceError<E> {
 }
 
 /// Replaces the contents of the file `name` with `contents`, once `verify` has accepted the
-/// contents that were read back. Owner and mode stay those of the old file; a new one gets mode
-/// 0600. `temporary` is a name in `dir` that nothing else uses.
+/// contents that were read back. The mode stays that of the old file, and so do owner and group if the process
+/// may set them; a new file gets mode 0600. `temporary` is a name in `dir` that nothing else uses.
 ///
 /// # Errors
 /// Those of the calls and of `verify`. The old file is then still in place, unless only the last
@@ -54,7 +54,7 @@ pub fn replace<E>(
             }
         }
         new.write_at(contents, 0).and_then(|()| new.sync_all()).map_err(failed("write beside"))?;
-        // By its name and to its end, as a reader will read it.
+        // The file is read by its name and to its end, as a reader will read it.
         let written = dir.open_file(temporary, Access::Read).and_then(|file| {
             let mut bytes = vec![0; file.stat()?.size as usize];
             let read = file.read_at(&mut bytes, 0)?;

@@ -3,8 +3,8 @@
 //! Rules that hold here
 //! * Errors are those of Linux, and are checked in the order in which Linux checks them
 //!   (`fs/namei.c`).
-//! * The cookie of an entry is its position, a number that the directory never reuses; an entry
-//!   that a rename replaces keeps it.
+//! * The cookie of an entry is its position, a number that the directory never reuses. An entry
+//!   that replaces another one takes over its position.
 
 use std::any::Any;
 use std::io;

@@ -1,18 +1,18 @@
-//! Inodes and directory entries in memory, and the changes that a journal holds of them.
+//! Inodes and directory entries in memory, and the changes of them in the journal.
 //!
 //! Rules that hold here
 //! * A tree changes only through [`Tree::apply`], except for the times that a write to a file sets.
 //!   So the live tree, and the durable one after a prefix of the journal, cannot differ in meaning.
 //! * An [`Op`] is atomic, whatever the number of its changes.
-//! * `apply` removes no inode. One without links waits for [`Tree::prune`], because the journal may
-//!   link it again.
+//! * `apply` removes no inode. An inode without links is dropped later, because the journal may link
+//!   it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::store::{Kind, Timestamp};
 
-/// Number of an inode; never used again.
+/// Number of an inode, which is never reused.
 pub(super) type Ino = u64;
 
 /// The root directory.
@@ -73,7 +73,7 @@ impl Inode {
         }
     }
 
-    /// The contents changed at `now`.
+    /// Notes that the contents changed at `now`.
     pub(super) fn modified(&mut self, now: Tick) {
         self.mtime = time(now);
         self.ctime = time(now);
@@ -102,7 +102,7 @@ impl Entries {
         self.by_name.is_empty()
     }
 
-    /// Returns the entries after the position `after`, which are also their cookies.
+    /// Returns the entries after the position `after`, each with its position, which is its cookie.
     pub(super) fn behind(&self, after: u64) -> impl Iterator<Item = (u64, &[u8], Ino)> {
         self.by_position
             .range(after.saturating_add(1)..)
@@ -110,7 +110,7 @@ impl Entries {
     }
 }
 
-/// A change of one thing.
+/// A change of one inode or entry.
 #[derive(Clone)]
 pub(super) enum Change {
     /// A new inode, which has no links yet.
@@ -258,7 +258,7 @@ impl Tree {
         }
     }
 
-    /// Removes the target of the entry, if it exists, and keeps its position.
+    /// Unlinks the target of the entry, if the entry exists, and returns the entry's position.
     fn take_entry(&mut self, dir: Ino, name: &[u8], at: Tick) -> Option<u64> {
         let (ino, position) = *self.get(dir)?.entries.by_name.get(name)?;
         let inode = self.get_mut(ino)?;

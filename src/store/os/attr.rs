@@ -1,4 +1,4 @@
-//! Conversion between the kernel's attributes and those of this room.
+//! Conversion between the kernel's attributes and those of the store.
 
 use std::os::fd::BorrowedFd;
 
@@ -39,9 +39,9 @@ pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
 ///
 /// A filesystem with multigrain timestamps (ext4, XFS, Btrfs, tmpfs since Linux 6.13) notes when a
 /// program reads a file's times. The file's next change then gets a time of its own, between the
-/// ticks of the clock, and from then on no file of the machine gets an earlier one. So reading the
-/// times after each change makes the kernel see a new time in a file of the mount with each write,
-/// which costs a SETATTR with each fsync.
+/// ticks of the clock, and from then on no file of the machine gets an earlier one. So if the
+/// times were read after each change, each write to a file in the mount would get a new time too, and
+/// each fsync would cost a SETATTR.
 pub(super) fn stat_fd_but_times(fd: BorrowedFd<'_>) -> Result<Stat> {
     let times = StatxFlags::MTIME.union(StatxFlags::CTIME);
     let mask = StatxFlags::BASIC_STATS.difference(times) | StatxFlags::BTIME;

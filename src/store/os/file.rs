@@ -4,8 +4,8 @@
 //! * Positions are always explicit; the descriptor's own position is not used.
 //! * Short reads and writes are continued, and `EINTR` is retried: a caller gets everything or an
 //!   error.
-//! * An input/output error is logged with the call and the path: nothing above knows which call of
-//!   an operation has failed.
+//! * `EIO` from an open, read, write, allocation, flush or lock is logged with the call and the path:
+//!   nothing above knows which call of an operation has failed.
 
 use std::any::Any;
 use std::io::{self, IoSlice};
@@ -27,7 +27,7 @@ const IOV_MAX: usize = 1024;
 pub(super) struct OsFile {
     fd: OwnedFd,
     quirks: Quirks,
-    /// The file once more, for reads: see [`File::read_from_store`].
+    /// A second descriptor of the file, for reads: see [`File::read_from_store`].
     direct: OnceLock<OwnedFd>,
 }
 
@@ -36,15 +36,15 @@ impl OsFile {
         OsFile { fd, quirks, direct: OnceLock::new() }
     }
 
-    /// Opens the same file again: it may have lost its name, and a duplicate of the descriptor would
-    /// share its locks and flags.
+    /// Opens the same file again, through `/proc` because it may have lost its name. A duplicate of the
+    /// descriptor would share its locks and flags.
     fn open_again(&self, flags: OFlags, needed: fs::RawMode) -> io::Result<OwnedFd> {
         let path = sys::proc_path(self.fd.as_fd());
         let open = || fs::open(&*path, flags | OFlags::CLOEXEC, Mode::empty());
         self.noted("open", self.attempt(needed, open))
     }
 
-    /// Logs an input/output error of a call.
+    /// Logs the error of a call if it is `EIO`.
     fn noted<T>(&self, call: &'static str, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
             if error.raw_os_error() == Some(libc::EIO) {
@@ -54,8 +54,8 @@ impl OsFile {
         })
     }
 
-    /// Runs `op`, and if the owner lacks the `needed` mode bits, runs it again with them: the
-    /// kernel checks the mode again when extended attributes are accessed through a descriptor.
+    /// Runs `op`. If it fails with `EACCES`, grants the owner the `needed` mode bits and runs it again:
+    /// the kernel checks the mode even when a descriptor is used to access extended attributes.
     fn attempt<T>(
         &self,
         needed: fs::RawMode,
@@ -158,7 +158,8 @@ impl File for OsFile {
     }
 
     fn begin_flush(&self, offset: u64, len: u64) {
-        let _ = sys::begin_flush(self.fd.as_fd(), offset, len); // an error is that of the disk, and the flush will tell it
+        // The flush itself reports an error of the disk.
+        let _ = sys::begin_flush(self.fd.as_fd(), offset, len);
     }
 
     fn sync_data(&self) -> io::Result<()> {

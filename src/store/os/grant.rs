@@ -1,7 +1,7 @@
 //! Access that the owner lacks and can grant to themselves.
 //!
 //! The permission bits of a ciphertext file are those that the user sees, so a vault contains files
-//! of mode 0444 and directories of mode 0555 or 0000. The kernel or `vault` has checked the
+//! of mode 0444 and directories of mode 0555 or 0000. The kernel or `fuse` has checked the
 //! *user's* permissions before the store is called. But deferred writes, key changes and repairs
 //! must reach the bytes in any case. For root no mode is an obstacle. An ordinary user who owns the
 //! object may change its mode: so after `EACCES` the missing bits are set, the operation is
@@ -28,7 +28,7 @@ static GRANTS: RwLock<()> = RwLock::new(());
 /// Mode bits that an owner needs to search a directory and to change its entries.
 pub(super) const CHANGE_ENTRIES: RawMode = 0o300;
 
-/// While this guard exists, no mode has a granted bit.
+/// Returns a guard. While it exists, no mode has a granted bit.
 pub(super) fn steady() -> RwLockReadGuard<'static, ()> {
     GRANTS.read()
 }

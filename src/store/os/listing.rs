@@ -36,8 +36,8 @@ impl Listing {
         cookie: i64,
         limit: usize,
     ) -> Result<Vec<DirEntry>> {
-        // At the beginning the kernel's position may have advanced already: after `.` and `..`, or
-        // if a listing starts again.
+        // Cookie 0 needs a seek even if no entry was returned yet: the kernel's position may be
+        // behind `.` and `..`.
         if cookie != self.position || (cookie == 0 && self.begun) {
             self.ahead.clear();
             // The kernel expects the cookie as the signed number that it returned.

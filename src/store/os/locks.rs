@@ -7,7 +7,8 @@
 //! * Locks on ranges belong to the descriptor and its duplicates, not to the process as those of
 //!   POSIX do. So two descriptors of one process exclude each other, and a close of one leaves the
 //!   locks of the other.
-//! * `/proc/locks` names the holder of a lock, by the inode number and the device of the mount.
+//! * `/proc/locks` lists locks with their holders. It identifies the locked object by its inode number
+//!   and the device of its mount.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -45,7 +46,7 @@ const OF_ONE_MACHINE: [u32; 17] = [
 /// later.
 const SMB: [u32; 2] = [0xff53_4d42, 0xfe53_4d42];
 
-/// Takes a lock without waiting; returns false if another handle holds it.
+/// Takes a lock without waiting; returns false if another handle's lock prevents it.
 pub(super) fn try_lock(fd: BorrowedFd<'_>, lock: Lock) -> io::Result<bool> {
     let operation = match lock {
         Lock::Shared => FlockOperation::NonBlockingLockShared,
@@ -80,7 +81,7 @@ pub(super) fn try_lock_span(
     }
 }
 
-/// Returns a lock that prevents such a lock.
+/// Returns another handle's lock that prevents this lock.
 pub(super) fn find(fd: BorrowedFd<'_>, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>> {
     let found = retry_on_intr(|| sys::get_lock(fd, kind(Some(lock)), span.first, span.last))?;
     Ok(found.map(|(kind, first, last)| {
@@ -134,8 +135,8 @@ fn lock(line: &str, device: (u32, u32), ino: u64) -> Option<(u32, Lock)> {
 mod tests {
     use super::*;
 
-    /// A mount with `--shared` on SMB kept other machines from reading a file that it had open for
-    /// writing: its locks on ranges are locks of the server. Only the documentation said so.
+    /// On SMB, locks on ranges are mandatory locks of the server. So a mount with `--shared` would keep
+    /// other machines from reading a file that it has open for writing.
     #[test]
     fn locks_of_smb_count_as_mandatory() {
         let (cifs, smb2) = (0xff53_4d42, 0xfe53_4d42);

@@ -36,7 +36,7 @@ use super::{Access, Dir, DirEntry, File, Kind, Lock, RenameMode, SetTime, Space,
 
 static UMASK_IS_CLEAR: AtomicBool = AtomicBool::new(false);
 
-/// Sets the process's file mode creation mask to 0, permanently, and lets this room rely on it:
+/// Sets the process's file mode creation mask to 0, permanently, and lets this module rely on it:
 /// `create_file` and `mknod` then need no second system call to set exactly the requested
 /// permission bits.
 ///
@@ -49,8 +49,8 @@ pub fn clear_umask() {
 
 /// An open directory.
 pub struct OsDir {
-    /// Opened for reading; only with `O_PATH` if the process may search it but neither read nor own
-    /// it.
+    /// Opened for reading; with `O_PATH` if the process may search the directory, but may not read it
+    /// and does not own it.
     fd: OwnedFd,
     listing: Mutex<Listing>,
     quirks: Quirks,
@@ -131,8 +131,8 @@ impl OsDir {
         Arc::new(OsDir { fd, listing: Mutex::default(), quirks })
     }
 
-    /// Opens for reading the directory that `path` designates, as its owner; if that fails, the
-    /// given descriptor is used.
+    /// Opens the directory of the descriptor `path` for reading, after granting its owner access.
+    /// Returns `path` itself if access is still denied.
     fn open_granted(path: OwnedFd) -> Result<OwnedFd> {
         let grants = Grants::begin();
         let opened = {
@@ -175,8 +175,8 @@ impl OsDir {
         Ok(retry_on_intr(op)?)
     }
 
-    /// Renames an entry that may be a directory to which its owner may not write: another parent is
-    /// a change of the directory itself.
+    /// Renames an entry that may be a directory without write permission for its owner. The kernel
+    /// requires this permission to give a directory another parent.
     fn rename_closed(
         &self,
         name: &[u8],
@@ -280,7 +280,7 @@ impl OsDir {
     }
 
     /// Sets exactly `perm` on a new entry. `mkdir` drops suid and sgid, and a parent with sgid adds
-    /// it.
+    /// sgid.
     fn set_entry_perm(&self, name: &[u8], perm: u32) -> io::Result<()> {
         let is = self.stat(name)?.perm;
         let exact = if UMASK_IS_CLEAR.load(Ordering::Acquire) {
@@ -448,7 +448,7 @@ impl Dir for OsDir {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
                 self.rename_closed(name, new_dir, new_name, op)
             }
-            // NFS, and filesystems behind FUSE (exFAT, NTFS, sshfs), support no flags.
+            // NFS and most filesystems behind FUSE (exFAT, NTFS, sshfs) support no rename flags.
             Err(error)
                 if error.raw_os_error() == Some(libc::EINVAL) && mode == RenameMode::NoReplace =>
             {

@@ -1,4 +1,4 @@
-//! The mount to which a descriptor belongs, as `/proc/self/mountinfo` has it.
+//! The mount to which a descriptor belongs, as `/proc/self/mountinfo` lists it.
 //!
 //! Rules that hold here
 //! * The device of the mount is that of the filesystem. On Btrfs it differs from the device that
@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Returns the line of the mount.
+/// Returns the line of `mountinfo` for the mount of a descriptor.
 fn mount(fd: BorrowedFd<'_>) -> io::Result<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
@@ -58,8 +58,8 @@ mod tests {
         assert_eq!(line("mnt_id:\t31\n", mounts), None);
     }
 
-    /// A mount with `--shared` on NFS with its usual options showed names of half a minute ago, and
-    /// nothing said so.
+    /// With its usual options, NFS can show names as they were half a minute ago. A mount with `--shared`
+    /// warns of that.
     #[test]
     fn an_nfs_mount_with_the_usual_options_is_late() {
         let usual = "rw,vers=4.2,rsize=262144,namlen=255,hard,proto=tcp,addr=10.99.0.1";

@@ -102,7 +102,7 @@ pub(super) fn set_lock(fd: BorrowedFd<'_>, kind: c_int, first: u64, last: u64) -
     lock_call(fd, libc::F_OFD_SETLK, &mut lock_of(kind, first, last))
 }
 
-/// Returns kind, first and last offset of a lock that prevents such a lock; `None` if none does.
+/// Returns kind, first and last offset of a lock that prevents the given one; `None` if none does.
 pub(super) fn get_lock(
     fd: BorrowedFd<'_>,
     kind: c_int,
@@ -281,7 +281,7 @@ fn fchmodat2(dir: RawFd, name: &CStr, mode: Mode, flags: AtFlags) -> Result<()> 
 /// Calls getxattrat or setxattrat, without following a symlink.
 ///
 /// # Safety
-/// `value` is that of `size` bytes, which are borrowed for what the call does to them.
+/// `value` is the address of `size` bytes that the caller has borrowed, mutably for getxattrat.
 unsafe fn xattrat(
     call: c_long,
     dir: RawFd,

@@ -58,8 +58,8 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-// Users could not commit to their own vault if it contained a read-only tree (a Go module cache, an
-// unpacked archive), and could not change the vault's keys.
+// Otherwise users could not commit to their own vault if it contains a read-only tree (a Go module
+// cache, an unpacked archive), and could not change the vault's keys.
 #[test]
 fn the_owner_bypasses_modes_and_restores_them() {
     as_ordinary_user(|path| {
@@ -103,8 +103,8 @@ fn the_owner_bypasses_modes_and_restores_them() {
             // A failure leaves the mode as it was, too.
             assert_eq!(dir.mkdir(b"sub", 0o755).unwrap_err().raw_os_error(), Some(libc::EEXIST));
             assert_eq!(mode(&path.join("d")), perm);
-            // Moving a directory to another parent changes the directory (its `..`). So `fsck
-            // --repair` of an ordinary user could not move a directory without write permission.
+            // Moving a directory to another parent changes the directory (its `..`). So an ordinary
+            // user's `fsck --repair` needs write permission for a directory that it moves.
             root.mkdir(b"moved", 0o555).unwrap();
             root.rename(b"moved", &*dir, b"moved", RenameMode::NoReplace).unwrap();
             dir.rename(b"moved", &*root, b"sub", RenameMode::NoReplace).unwrap();
@@ -232,8 +232,8 @@ fn only_a_filesystem_of_this_machine_has_its_clock() {
 
 #[test]
 fn no_replace_holds_on_stores_without_rename_flags() {
-    // NFS and filesystems behind FUSE fail RENAME_NOREPLACE with EINVAL: a renamed directory could
-    // not be removed any more.
+    // On NFS and most filesystems behind FUSE, RENAME_NOREPLACE fails with EINVAL. Without a
+    // substitute, a directory that had been renamed could not be removed.
     let temp = tempfile::tempdir().unwrap();
     let open = || OsDir {
         fd: fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(),
@@ -260,8 +260,8 @@ fn no_replace_holds_on_stores_without_rename_flags() {
 #[test]
 fn on_exfat_a_rename_into_a_directory_keeps_its_identity() {
     // The kernel's exFAT (6.1) changes a directory's birth time with each rename into it. The
-    // daemon took the directory for another one, and programs that worked in it got ESTALE until
-    // they left it. `scripts/stores-vm.sh kernel-exfat` tests a real exFAT.
+    // daemon would take the directory for another one, and programs that work in it would get ESTALE
+    // until they leave it. `scripts/stores-vm.sh kernel-exfat` tests a real exFAT.
     let temp = tempfile::tempdir().unwrap();
     let dir =
         OsDir::from_fd(fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), Quirks::of(EXFAT));
@@ -288,7 +288,7 @@ fn on_fat_every_flush_flushes_the_store() {
     let temp = tempfile::tempdir().unwrap();
     let fd = fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap();
     assert!(Quirks::of(FAT).names_apart && !Quirks::of(LOCAL[1]).names_apart);
-    // A descriptor that is not on the filesystem: `syncfs` rejects it, `sync` would not.
+    // `syncfs` rejects an `O_PATH` descriptor, so `EBADF` shows that it was called.
     let path = fs::open(temp.path(), DIR_PATH_FLAGS, Mode::empty()).unwrap();
     assert_eq!(Quirks::of(FAT).flush(path.as_fd(), || Ok(())), Err(Errno::BADF));
     assert_eq!(Quirks::of(LOCAL[1]).flush(path.as_fd(), || Ok(())), Ok(()));
