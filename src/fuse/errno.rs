@@ -2,8 +2,9 @@
 //!
 //! Rules that hold here
 //! * The vault logs each fault that becomes `EIO`, with operation and stored path. Errors that any
-//!   program can cause (no such file, not empty) are not logged.
-//! * The text of an error may contain a plain path, so it is logged only at the level `debug`.
+//!   program can cause (no such file, not empty) are logged only at the level `debug`.
+//! * The text of an error may contain a plain path, so it is logged only at the level `debug`. The
+//!   exception is a fault of a share, whose text contains the path of a control file.
 
 use crate::fuse::ops::Errno;
 use crate::vault::Error;

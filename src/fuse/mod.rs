@@ -6,7 +6,7 @@
 //!   served.
 //! * [`protocol`]: requests and replies in bytes; [`dispatch`]: turns a request into its reply;
 //!   [`listing`]: the replies of directories.
-//! * [`permission`]: what a caller may do, as far as the kernel leaves that to us.
+//! * [`permission`]: what a caller may do, as far as the kernel leaves that to the daemon.
 //! * [`mod@mount`]: mounting and unmounting.
 //! * [`errno`]: errors of the vault as numbers; [`kernel`]: what the running kernel can do.
 

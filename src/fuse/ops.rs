@@ -1,10 +1,11 @@
 //! The operations of a mounted filesystem, free of any transport.
 //!
 //! Rules that hold here
-//! * No type of a FUSE library appears: `fuser` is one transport over this trait and FUSE over
-//!   io_uring can be another.
-//! * Lookup counts: each [`Attr`] that `lookup`, `lookup_entry`, `mknod`, `mkdir`, `symlink`,
-//!   `link` or `create` returns adds one to the count of its node; `forget` subtracts. If a reply
+//! * No type of a FUSE library appears: `fuser` is one transport over this trait, and FUSE over
+//!   io_uring is another.
+//! * Lookup counts: each [`Attr`] that `lookup`, `lookup_again`, `lookup_parent`, `lookup_entry`,
+//!   `mknod`, `mkdir`, `symlink`, `link` or `create` returns adds one to the count of its node;
+//!   `forget` subtracts. If a reply
 //!   does not reach the kernel, the transport calls `forget` at once.
 //! * Methods may be called from several threads at the same time and may block.
 
@@ -154,8 +155,8 @@ pub fn rename_mode(flags: u32) -> Result<RenameMode> {
     }
 }
 
-/// The operations of a mounted filesystem. Names are single path components. The system call returns
-/// the error of its operation.
+/// The operations of a mounted filesystem. Names are single path components. The system call
+/// fails with the error of its operation.
 pub trait Operations: Send + Sync + 'static {
     /// Returns a number that stays the same as long as the kernel may cache what it is told about
     /// `node`, or `None` if it may not; [`ALONE`] if nobody else changes what is below the mount. An
@@ -247,7 +248,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Returns the committed state of a file if the kernel may have pages of an earlier one.
     fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]>;
     /// Notes that the kernel has dropped all pages of a file that are older than this state.
-    fn pages_dropped(&self, handle: Handle, older: [u8; 32]);
+    fn pages_dropped(&self, handle: Handle, state: [u8; 32]);
     /// Returns a lock that prevents the requested one.
     fn find_lock(&self, handle: Handle, request: &LockRequest) -> Result<Option<(Lock, Span)>>;
     /// Removes all `fcntl` locks that `owner` has on the file of a handle.
@@ -298,8 +299,9 @@ pub trait Operations: Send + Sync + 'static {
         mode: Fallocate,
         kill_suid_sgid: bool,
     ) -> Result<()>;
-    /// Returns the next data or hole at or after `offset`; `ENXIO` beyond the end. The kernel has
-    /// written back its dirty pages of the range `sent`.
+    /// Returns the next data or hole at or after `offset`, or the range of pages on which the answer
+    /// depends; `ENXIO` beyond the end. The kernel has written back its dirty pages of the range
+    /// `sent`.
     fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought>;
     /// Copies a range between two files and returns the number of bytes. `kill_suid_sgid` as for
     /// `write`, for the second file.

@@ -74,7 +74,7 @@ pub struct LockCall {
     pub wait: bool,
 }
 
-/// What [`Waiters`] ask for.
+/// The operations that [`Waiters`] call.
 struct Locks {
     ops: Arc<dyn Operations>,
     kernel: Notifier,
@@ -87,13 +87,13 @@ impl TryLock for Locks {
 
     fn drop_pages(&self, node: NodeId, handle: Handle) {
         let run = || {
-            if let Some(older) = self.ops.pages_to_drop(handle) {
+            if let Some(state) = self.ops.pages_to_drop(handle) {
                 match self.kernel.inval_inode(node, 0, 0) {
-                    // The kernel does not know the file any more.
+                    // `ENOENT`: the kernel has no inode of the file any more, and no pages of it.
                     Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
                         tracing::debug!(%error, "the kernel does not drop pages");
                     }
-                    _ => self.ops.pages_dropped(handle, older),
+                    _ => self.ops.pages_dropped(handle, state),
                 }
             }
             Ok(())
@@ -198,8 +198,8 @@ fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
 }
 
 impl Dispatcher {
-    /// Answers by calling `ops`, on a session of `device`. `interrupts`: the transport passes
-    /// INTERRUPT on, so that long copies are done in steps.
+    /// Creates a dispatcher that calls `ops`, for a session of `device`. `interrupts`: the transport
+    /// passes INTERRUPT on, so long copies are done in steps.
     pub fn new(
         ops: Arc<dyn Operations>,
         options: ServeOptions,
@@ -257,8 +257,8 @@ impl Dispatcher {
             .map(|read| read.min(buf.len()))
     }
 
-    /// Answers SETLK and SETLKW: calls `reply`, later and on another thread if another program has
-    /// the lock, or if the kernel first has to drop pages that are older than the lock.
+    /// Answers SETLK and SETLKW: calls `reply`, later and on another thread if the program waits for
+    /// another one's lock, or if the kernel first has to drop pages that are older than the lock.
     pub fn lock_later(
         &self,
         header: &Header,
@@ -275,7 +275,8 @@ impl Dispatcher {
         match guarded(|| "SetLk".into(), || self.ops.lock(handle, &request)) {
             Ok(true) => {
                 if request.lock != Some(Lock::Exclusive) {
-                    self.waiters.poke(); // an exclusive lock may have become a shared one
+                    // A lock may have been removed, or an exclusive one have become a shared one.
+                    self.waiters.poke();
                 }
                 if request.lock.is_some() && self.ops.pages_to_drop(handle).is_some() {
                     return self.waiters.wait(header.into(), call, true, Box::new(reply));
@@ -345,8 +346,8 @@ impl Dispatcher {
         let _ = guarded(|| "undo".into(), run);
     }
 
-    /// Returns the options for an answer about `node` that the kernel may cache if `before` was
-    /// [`Operations::caching`] when its operation began.
+    /// Returns the options for an answer about `node`. The kernel may cache the answer only if
+    /// [`Operations::caching`] still returns `before`, its value when the operation began.
     fn options(&self, node: NodeId, before: Option<u64>) -> ServeOptions {
         if before.is_some() && self.ops.caching(node) == before {
             self.options
@@ -355,8 +356,9 @@ impl Dispatcher {
         }
     }
 
-    /// Appends an entry of the directory `parent`. A nested share in it may be cached on its own
-    /// terms, which were not asked for before it was looked at.
+    /// Appends an entry of the directory `parent`, for which `before` was [`Operations::caching`] when
+    /// the operation began. The entry may be the root of a nested share, whose value can differ; its
+    /// attributes are then not cached.
     fn entry(
         &self,
         attr: &Attr,

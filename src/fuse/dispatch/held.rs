@@ -8,11 +8,11 @@
 //! Rules that hold here
 //! * GETATTR through a descriptor precedes a write. It also precedes a read or a seek if the
 //!   kernel's cached attributes have expired; these are then refused where a write would be.
-//! * Pages are dropped by a thread that serves no request: the kernel waits for a WRITE of each
-//!   dirty page. If they are dropped before a GETATTR is answered, no lock that WRITE or READ needs
-//!   is held meanwhile.
-//! * Pages are dropped for a precise error only since Linux 6.16: earlier kernels do not wait for
-//!   pages that are being written back.
+//! * The kernel drops pages only after a WRITE of each dirty one. So a thread that serves no request
+//!   waits for that. The exception is a thread that answers GETATTR and may wait ([`Patience`]); it
+//!   holds no lock that WRITE or READ needs.
+//! * That exception, which makes write(2) fail with the error of the store, is made only since Linux
+//!   6.16: earlier kernels do not wait for pages that are being written back.
 
 use std::sync::{Arc, mpsc};
 use std::{io, thread};
@@ -32,14 +32,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns a checker that uses `ops`, and makes `kernel` write back its pages.
+    /// Creates a checker that uses `ops`, and makes `kernel` write back its pages.
     pub fn new(ops: Arc<dyn Operations>, kernel: Notifier) -> Held {
         Held { ops, kernel, waits_for_pages: kernel::is_since(6, 16) }
     }
 
-    /// Returns whether the write that may follow a GETATTR through a descriptor is accepted, after
-    /// the kernel has written back its dirty pages. If this thread must not wait, the write-back is
-    /// left to the kernel.
+    /// Checks the write that may follow a GETATTR through a descriptor. On a store that has little room
+    /// or has refused a write, has the kernel write back its dirty pages before. If this thread must not
+    /// wait for that, the kernel only drops the attributes, so the next write is checked too.
     ///
     /// # Errors
     /// The error with which the write is to fail.
@@ -55,8 +55,8 @@ impl Held {
     }
 }
 
-/// Starts a thread that makes `kernel` drop what it receives. The thread ends when the returned
-/// value is dropped.
+/// Returns a function that makes `kernel` drop what it is called with. What need not be dropped before
+/// the function returns is left to a thread, which ends when the function is dropped.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -76,14 +76,14 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
                 tracing::debug!(%error, "the kernel does not forget");
             }
             if let Forget::Name { done, .. } | Forget::Done(done) = what {
-                let _ = done.try_send(()); // the other thread may not wait any more
+                let _ = done.try_send(()); // the receiver may not wait any more
             }
         }
     };
     thread::Builder::new().name("kithfs-forget".into()).spawn(run)?;
     Ok(move |node, what| {
-        // Before a refusal is known: the next write sends GETATTR, whenever the pages are dropped.
-        // Before another daemon changes the file: so does the next read (AUTO_INVAL_DATA).
+        // Without valid attributes the kernel sends GETATTR before the next write, even if the pages
+        // are dropped later, and before the next read (AUTO_INVAL_DATA).
         let dropped = match what {
             Forget::Pages | Forget::Known => at_once.inval_inode(node, -1, 0),
             Forget::Names if names => at_once.forget_names(),

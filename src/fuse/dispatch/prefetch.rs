@@ -47,7 +47,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Prefetch {
-    /// Reads with `ops` and stores with `kernel`. Does nothing if the kernel caches no pages.
+    /// Reads with `ops` and stores with `kernel`. Does nothing if the kernel caches no pages, or is
+    /// older than Linux 6.16.
     pub fn new(ops: Arc<dyn Operations>, options: &ServeOptions, kernel: Notifier) -> Prefetch {
         let keeps = !options.direct_io && !options.attr_ttl.is_zero() && kernel::is_since(6, 16);
         Prefetch {
@@ -70,7 +71,8 @@ impl Prefetch {
         Turn(Some((self, node)))
     }
 
-    /// Returns the flags for the reply to an OPEN, after storing the file's contents if that pays.
+    /// Stores the contents of the file that was opened if it is small, and returns what to answer to the
+    /// OPEN.
     pub fn give(&self, turn: &Turn<'_>, request: OpenRequest, opened: Opened) -> Opened {
         let (Some(kernel), Some((_, node))) = (&self.kernel, turn.0) else { return opened };
         let size = opened.alone.filter(|_| !opened.keep_cache).unwrap_or(0);

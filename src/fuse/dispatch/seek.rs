@@ -8,10 +8,10 @@
 //!
 //! Rules that hold here
 //! * Only pages in holes are invalidated: clean pages of data stay in the page cache.
-//! * Never on a thread that other requests wait for: the kernel returns after a WRITE of each dirty
-//!   page. It holds the inode lock during LSEEK, but none that WRITE or READ needs, and there is
+//! * No thread that other requests wait for does this: the call returns only after a WRITE of each
+//!   dirty page. The kernel holds the inode lock during LSEEK, but none that WRITE or READ needs. There is
 //!   only one LSEEK of an inode at a time.
-//! * If it cannot be done, LSEEK fails with `EINVAL`, as on a filesystem that does not support
+//! * If the pages cannot be invalidated, LSEEK fails with `EINVAL`, as on a filesystem that does not support
 //!   holes: programs then treat everything as data. No other answer has that effect, because only
 //!   the kernel knows where the file ends. `ENOSYS` would make the kernel itself answer so, but for
 //!   all files from then on. It is used only if a program may already have been told about holes of
@@ -28,8 +28,8 @@ use crate::fuse::protocol::notify::Notifier;
 use crate::store::Seek;
 use crate::vault::Handle;
 
-/// How often one seek is repeated. Each time the hole that was found has been filled meanwhile, so
-/// the search continues behind it.
+/// Maximum number of attempts of one seek. Another attempt is needed if the hole that was found has
+/// been filled meanwhile; the search then continues behind it.
 const TIMES_MAX: usize = 64;
 
 /// A seek.
@@ -125,7 +125,7 @@ impl Seeker {
     fn make_kernel_send(&self, node: NodeId, range: &Range<u64>) -> bool {
         let Some(kernel) = &self.kernel else { return false };
         let from = i64::try_from(range.start).unwrap_or(i64::MAX);
-        // 0 means the end of the file, as the kernel knows it.
+        // A length of 0 means up to the end of the file, as the kernel knows it.
         let len = if range.end > i64::MAX as u64 {
             0
         } else {

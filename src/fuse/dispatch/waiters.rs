@@ -5,8 +5,8 @@
 //!   need that thread. All programs that wait share one thread, which exists while there are any.
 //! * The lock may be held in another mount, whose unlock nobody reports. So the thread asks again
 //!   and again, at longer and longer intervals, and at once after each unlock in this mount.
-//! * A lock is answered once the kernel has dropped the pages that another mount has overwritten
-//!   before. The kernel may need other requests for that, so it is done by that thread.
+//! * A program gets the answer about its lock once the kernel has dropped the pages that another mount
+//!   has overwritten before. The kernel may need other requests for that, so that thread waits for it.
 //! * A program that is interrupted gets `EINTR`, also if the kernel's INTERRUPT overtakes the request
 //!   for the lock.
 
@@ -33,13 +33,13 @@ const EARLY_MAX: usize = 64;
 /// Called once with the result, from any thread.
 pub type Reply = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Programs that wait for a lock. Dropping it ends them.
+/// Programs that wait for a lock. Dropping this value ends their waits.
 pub struct Waiters {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread asks for. Neither call may panic.
+/// The operations that the thread calls. Neither may panic.
 pub trait TryLock: Send + Sync {
     /// Tries to get a lock; returns whether it is granted.
     fn try_lock(&self, call: &LockCall) -> Result<bool>;
@@ -71,7 +71,7 @@ struct State {
     waiting: VecDeque<Waiter>,
     /// Interrupted requests that have not arrived.
     early: VecDeque<u64>,
-    /// A lock was removed, or a program has begun to wait.
+    /// A lock was removed, or a program has begun to wait or was interrupted.
     poked: bool,
     running: bool,
     ended: bool,
@@ -100,8 +100,8 @@ impl Waiters {
         Waiters { shared: Arc::new(shared), thread: Mutex::default() }
     }
 
-    /// Calls `reply` when the lock is granted and pages are dropped, the program is interrupted, or
-    /// an error occurs. `granted`: only the pages are missing.
+    /// Calls `reply` when the lock is granted and the pages are dropped, the program is interrupted, the
+    /// session ends, or an error occurs. `granted`: the program has the lock, and waits for the pages.
     pub fn wait(&self, request: Request, call: LockCall, granted: bool, reply: Reply) {
         let mut thread = self.thread.lock();
         let mut state = self.shared.state.lock();
@@ -150,7 +150,7 @@ impl Waiters {
         }
     }
 
-    /// Called when a lock may have been removed in this mount.
+    /// Makes the thread try again at once, because a lock may have been removed in this mount.
     pub fn poke(&self) {
         let mut state = self.shared.state.lock();
         if !state.waiting.is_empty() {
@@ -243,7 +243,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Waiters for a lock that can be given back, and the number of attempts.
+    /// Waiters for a lock, whether the lock is free, and the number of attempts.
     fn waiters() -> (Waiters, Arc<AtomicBool>, Arc<AtomicUsize>) {
         let (free, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let locks = Locks { free: free.clone(), tries: tries.clone() };
@@ -292,7 +292,7 @@ mod tests {
         waiters.interrupt([2, 4][1 - granted]);
         let ended = told[1 - granted].recv_timeout(PATIENCE).unwrap();
         assert_eq!(ended, Err(Errno::new(libc::EINTR)));
-        // The thread has ended or is about to; a later program gets it, or another one.
+        // The thread has ended or is about to. A later program is served by it or by another thread.
         free.store(true, Ordering::SeqCst);
         assert_eq!(wait(&waiters, 6).recv_timeout(PATIENCE).unwrap(), Ok(()));
     }

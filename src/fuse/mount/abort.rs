@@ -47,7 +47,7 @@ pub fn open(device: DeviceId) -> io::Result<File> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         opened => return opened,
     }
-    // Mounted nowhere: it is gone when the file is closed.
+    // This mount has no mount point, and ends when the file is closed.
     let control = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&control)?;
     let root = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -63,7 +63,7 @@ pub struct Aborter {
 
 impl Drop for Aborter {
     fn drop(&mut self) {
-        // It may have been killed.
+        // The helper may have been killed already.
         let _ = pidfd_send_signal(&self.helper, rustix::process::Signal::KILL);
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
@@ -95,7 +95,7 @@ pub fn start(device: DeviceId) -> io::Result<Aborter> {
     Ok(Aborter { helper, waiter: Some(waiter) })
 }
 
-/// Starts the helper, and waits until the end of this thread reaches it.
+/// Starts the helper, and waits until the kernel is to report the end of this thread to it.
 fn spawn(abort: File) -> io::Result<Child> {
     let mut command = helper::command(ABORTER);
     command.arg(std::process::id().to_string()).stdout(abort).stderr(Stdio::piped());
@@ -130,8 +130,8 @@ pub fn run_as_aborter() -> Option<ExitCode> {
 }
 
 fn abort_after(parent: i32) -> io::Result<()> {
-    // What ends the daemon, such as the signals of a terminal or of a service manager, is left to the
-    // daemon: it unmounts, and needs this process until its end.
+    // The signals of a terminal or of a service manager are left to the daemon: it unmounts, and needs
+    // this process until its end.
     SigSet::all().thread_block()?;
     set_parent_process_death_signal(Some(rustix::process::Signal::USR1))?;
     io::stderr().write_all(b"1")?;

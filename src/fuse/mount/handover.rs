@@ -7,9 +7,9 @@
 //!
 //! Rules that hold here
 //! * Nothing is requested if no program can have written: an unused mount is left alone.
-//! * The call never makes an unmount fail as busy. Root uses a detached copy of the mount, which
-//!   does not count. An ordinary user has no such copy; there the call is made while no other write
-//!   is in progress, so it takes milliseconds.
+//! * The call should not make an unmount fail as busy. Root uses a detached copy of the mount, which
+//!   does not count. An ordinary user has no such copy. So the call is made while no program writes,
+//!   when it takes milliseconds, or after ten seconds.
 //! * `syncfs` waits for answers of the daemon and cannot be interrupted, so it runs in a helper
 //!   process. A thread of a killed daemon would keep its descriptors open, and the memory of its
 //!   rings mapped. The kernel would wait for answers for ever, and so would every program in the
@@ -35,7 +35,7 @@ use super::mounted::Mounted;
 use super::mounts::{ASKER, DeviceId};
 use crate::vault::Vault;
 
-/// How long the kernel may keep cached writes.
+/// When `syncfs` is called.
 struct Pace {
     /// Interval at which the thread checks whether a call is due.
     tick: Duration,
@@ -139,7 +139,7 @@ pub fn collect_while(mounted: &Mounted, mut goes_on: impl FnMut() -> bool) -> io
 /// Calls `syncfs` and returns the exit code if this process was started as [`ASKER`]; otherwise
 /// returns `None`.
 pub fn run_as_asker() -> Option<ExitCode> {
-    // It has its name before the mount is used: `mounts::holders` leaves processes of this name out.
+    // The process has its name before it uses the mount: `mounts::holders` leaves processes of this name out.
     let arguments = helper::started_as(ASKER)?;
     let asked = mounted_of(arguments).map(|mounted| ask(&mounted));
     Some(if matches!(asked, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -21,7 +21,7 @@ pub(super) fn started_as(name: &str) -> Option<ArgsOs> {
         return None;
     }
     if let Ok(name) = CString::new(name) {
-        // At worst the log names this process.
+        // If this fails, a message may list this process among those that use the mount.
         let _ = rustix::thread::set_name(&name);
     }
     Some(arguments)

@@ -17,7 +17,7 @@ use super::error::MountError;
 use super::mounted::Mounted;
 use crate::vault::Usage;
 
-/// Number of polls in the idle time.
+/// Number of polls in the idle time, as far as the interval is within the limits below.
 const LOOKS: u32 = 10;
 /// Maximum poll interval, so that the first poll after a suspension comes soon.
 const TICK_MAX: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ impl Watch {
     }
 }
 
-/// The watching thread; it ends after a drop, too.
+/// The thread that watches. It ends soon after this value is dropped.
 #[derive(Debug)]
 pub struct Idle {
     end: mpsc::Sender<()>,

@@ -1,9 +1,9 @@
 //! Mounting: as root by mount(2), as an ordinary user through `fusermount3`.
 //!
 //! Rules that hold here
-//! * The caller has resolved the mount point. It is opened through no symbolic link, and what was
-//!   opened is checked and mounted on: the path may lead elsewhere by now. The path is named in errors
-//!   and looked up in the mount table.
+//! * The caller has resolved the mount point. It is opened through no symbolic link, and the opened
+//!   directory is checked. Root mounts on that directory, because the path may lead elsewhere by now;
+//!   `fusermount3` gets the path. Errors contain the path, and the mount table is searched for it.
 //! * A mounted filesystem blocks every program that accesses it until it is served. Between
 //!   [`mount()`] and [`serve`](crate::fuse::transport::serve::serve) nothing here accesses it, and a
 //!   caller that fails in between unmounts it.
@@ -111,7 +111,7 @@ fn check(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountErro
     if mounts::mount_at(mountpoint).map_err(failed)?.is_some_and(|entry| entry.is_kithfs()) {
         return Err(MountError::AlreadyMounted(mountpoint.to_owned()));
     }
-    // Not as a directory, which would start an automount that waits for this mount.
+    // Opening it as a directory would start an automount, which waits for this mount.
     let dir = place::open(mountpoint, OFlags::PATH).map_err(failed)?;
     let path = place::path_of(&dir);
     if !fs::metadata(&path).map_err(failed)?.is_dir() {

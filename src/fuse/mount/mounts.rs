@@ -144,10 +144,10 @@ pub struct Holder {
     pub path: Option<PathBuf>,
 }
 
-/// How long [`holders`] searches. The search takes milliseconds, unless a process is stuck.
+/// Maximum duration of [`holders`], which takes milliseconds unless a process is stuck.
 const SEARCH: Duration = Duration::from_secs(3);
 
-/// Returns the processes that use an object on `device`, each with the first one found. Only root
+/// Returns the processes that use an object on `device`, each with the first such object. Only root
 /// can see what processes of other users have open.
 ///
 /// If a process is stuck, processes that have only mapped a file may be missing.
@@ -182,8 +182,8 @@ pub fn holders(device: DeviceId) -> Vec<Holder> {
     holders.into_values().filter(|holder| holder.name != ASKER).collect()
 }
 
-/// Returns the mount points, in this process's mount namespace, of a kithfs of which `is_it` is
-/// true. `mount --bind` can make several.
+/// Returns the mount points in this process's mount namespace of each kithfs for which `is_it` returns
+/// true. `mount --bind` can make several of one filesystem.
 pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
     mounts()
         .unwrap_or_default()
@@ -193,8 +193,7 @@ pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns one process for each other mount namespace in which a kithfs is mounted of which `is_it`
-/// is true. A namespace begins as a copy of another one, and keeps mounts that are unmounted there.
+/// Returns one process for each other mount namespace with a kithfs for which `is_it` returns true. A namespace begins as a copy of another one, and keeps mounts that are unmounted there.
 /// Only root can see the mounts of other users' processes.
 pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();

@@ -294,7 +294,7 @@ impl MountOptions {
         self.with_words(names, &words)
     }
 
-    /// Adds to a list what every mount is told, and the words that are on.
+    /// Adds to a list the options of every mount, and the words that are on.
     fn with_words(&self, list: String, words: &[(bool, &str)]) -> String {
         let always =
             [(self.kernel_decides(), "default_permissions"), (self.allow_other, "allow_other")];
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// fuser 0.18 passes `fsname` on without escaping it, so `FSName("x,allow_other,suid")` set two
+    /// fuser 0.18 passes `fsname` on without escaping it, so `FSName("x,allow_other,suid")` sets two
     /// more options.
     #[test]
     fn a_comma_in_the_name_of_the_source_adds_no_option() {

@@ -54,7 +54,7 @@ pub fn unmount(
 /// also ends, and the calls of processes that use it fail.
 ///
 /// # Errors
-/// Those of [`unmount`], but it is never busy.
+/// Those of [`unmount`] except [`MountError::Busy`].
 pub fn force(mountpoint: &Path, device: DeviceId) -> Result<(), MountError> {
     unmount_once(mountpoint, Some(device), How::Force)
 }
@@ -108,7 +108,7 @@ fn unmount_once(mountpoint: &Path, expected: Option<DeviceId>, how: How) -> Resu
     let is_there =
         || mount_at(&place).map_or(true, |now| now.is_some_and(|now| now.device == entry.device));
     match result {
-        // Another program has unmounted it since the look at the mount table.
+        // Another program has unmounted it since the mount table was read.
         Err(_) if !is_there() => Err(MountError::NotMounted { path: place }),
         result => result,
     }
@@ -135,8 +135,8 @@ fn unmount_as_user(place: &Path, device: DeviceId, lazy: bool) -> Result<(), Mou
 mod tests {
     use super::*;
 
-    /// fuser 0.18 looked only whether *something* was mounted and, with the check upside down,
-    /// unmounted filesystems of others.
+    /// fuser 0.18 checks only whether *something* is mounted. The check is inverted, so it unmounts
+    /// other filesystems.
     #[test]
     fn what_is_not_ours_is_not_unmounted() {
         assert!(matches!(unmount(Path::new("/proc"), None, true), Err(MountError::NotOurs { .. })));

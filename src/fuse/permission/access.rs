@@ -73,7 +73,7 @@ pub struct Gate {
     searchable: Mutex<Searchable>,
 }
 
-/// Directories that were found to be searchable, with the user.
+/// Directories that were found to be searchable, each with the user and group.
 struct Searchable {
     /// Counts the changes that may invalidate a result.
     changes: u64,
@@ -173,8 +173,8 @@ impl Gate {
         !self.decides || by.uid == 0 || self.may(by, dir, EXEC).is_ok()
     }
 
-    /// Creates a file with `create`. The permission for an existing file was not checked: the
-    /// kernel looks the name up again and opens it.
+    /// Creates a file with `create`. The permission for an existing file was not checked, so none is
+    /// opened: after `ESTALE` the kernel looks the name up again and opens the file.
     ///
     /// # Errors
     /// Those of `create`; `ESTALE` if the file exists.
@@ -191,7 +191,7 @@ impl Gate {
     }
 
     /// Returns `set` without the changes that `by` may not make: a user outside the object's group
-    /// cannot set sgid. The kernel clears it as well when it checks permissions.
+    /// cannot set sgid. The kernel clears sgid as well when it checks permissions.
     ///
     /// # Errors
     /// Those of `getattr`.
@@ -257,7 +257,7 @@ impl Gate {
             && !self.allows(by, attr, EXEC).unwrap_or(false)
             && let Err(error) = self.kernel.forget_names()
         {
-            tracing::debug!(%error, "the kernel goes on showing names that it knows in a directory that may no longer be searched");
+            tracing::debug!(%error, "the kernel continues to show cached names of a directory that may no longer be searched");
         }
     }
 

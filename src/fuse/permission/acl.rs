@@ -124,10 +124,10 @@ mod tests {
         assert!(allows(10, &[], 4));
         assert!(
             !allows(10, &[21], 2),
-            "the mask takes it, and a named user's groups are not asked"
+            "the mask removes the bit, and a named user's groups do not count"
         );
         assert!(allows(11, &[20], 4) && !allows(11, &[20], 1));
-        assert!(!allows(11, &[20, 30], 5), "no single group gives both");
+        assert!(!allows(11, &[20, 30], 5), "no single group grants both");
         assert!(!allows(11, &[21], 2), "a member without permissions is not one of the others");
         assert!(allows(11, &[], 7), "the mask is not for others");
         let plain = Acl::parse(&value(&[(1, 7, NONE), (4, 6, NONE), (0x20, 0, NONE)])).unwrap();
