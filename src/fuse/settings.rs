@@ -34,7 +34,7 @@ pub enum Permissions {
     /// The kernel, if mounted with `default_permissions`. ACLs imply that option.
     #[default]
     Kernel,
-    /// We do, in [`super::permission::access`]; it must be mounted without `default_permissions`.
+    /// The daemon, in [`super::permission::access`]; the mount must be without `default_permissions`.
     Daemon,
 }
 
@@ -54,8 +54,8 @@ pub struct ServeOptions {
     /// The kernel keeps no pages of files: each read and write of a program becomes a request.
     /// Shared mappings are then impossible.
     pub direct_io: bool,
-    /// Locks of programs (`fcntl`, `flock`) come to us; otherwise the kernel has them, for this mount
-    /// alone.
+    /// Locks of programs (`fcntl`, `flock`) come to the daemon; otherwise the kernel handles them, for
+    /// this mount alone.
     pub locks: bool,
     /// Whether the kernel or the daemon checks permissions.
     pub permissions: Permissions,
@@ -74,8 +74,8 @@ pub struct ServeOptions {
 }
 
 impl Default for ServeOptions {
-    /// For a vault without concurrent writers: everything is cached for an hour, except that a name
-    /// does not exist, as a sync tool may deliver it.
+    /// Returns the options for a vault without concurrent writers. Everything is cached for an hour,
+    /// except that a name does not exist: a file may still be copied into the store.
     fn default() -> ServeOptions {
         const LONG: Duration = Duration::from_secs(3600);
         ServeOptions {
@@ -98,7 +98,7 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
-    /// The same for a vault that a sync tool changes beneath the mount.
+    /// Returns these options for a vault that a sync tool changes beneath the mount.
     pub fn synced(self) -> ServeOptions {
         ServeOptions {
             entry_ttl: self.entry_ttl.min(SYNCED),
@@ -108,7 +108,7 @@ impl ServeOptions {
         }
     }
 
-    /// The same for a vault with concurrent writers, as long as this daemon has the lease.
+    /// Returns these options for a vault with concurrent writers, as long as this daemon has the lease.
     pub fn shared(self) -> ServeOptions {
         // Earlier kernels cannot drop all names without a lock that a waiting change may hold.
         let names = if kernel::is_since(6, 16) { LEASED } else { Duration::ZERO };
@@ -122,7 +122,7 @@ impl ServeOptions {
         }
     }
 
-    /// The same for an answer that the kernel must not cache.
+    /// Returns these options for an answer that the kernel must not cache.
     pub fn uncached(self) -> ServeOptions {
         ServeOptions {
             entry_ttl: Duration::ZERO,

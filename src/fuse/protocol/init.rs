@@ -54,7 +54,7 @@ pub fn wanted(options: &ServeOptions) -> u64 {
     let chosen = [
         (init_flag::WRITEBACK_CACHE, options.writeback),
         // Without a writeback cache the kernel drops pages of a file whose time or size has changed,
-        // also for a descriptor from before.
+        // even for a descriptor that was opened before.
         (init_flag::AUTO_INVAL_DATA, !options.writeback),
         (init_flag::CACHE_SYMLINKS, !options.attr_ttl.is_zero()),
         // With ACLs the daemon applies the umask, because a directory's default ACL replaces it.

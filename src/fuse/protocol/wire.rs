@@ -111,8 +111,8 @@ pub fn put_entry(
     put_attr(out, attr);
 }
 
-/// Appends `struct fuse_lk_out`: the lock that is in the way, without the process that holds it,
-/// which may be one of another machine; `None` if there is none.
+/// Appends `struct fuse_lk_out`: the lock that is in the way, or that there is none. The process that
+/// holds the lock is left out, because it may be on another machine.
 pub fn put_lock(out: &mut Vec<u8>, found: Option<(Lock, Span)>) {
     let (kind, span) = match found {
         None => (libc::F_UNLCK, Span { first: 0, last: 0 }),
@@ -168,12 +168,12 @@ pub fn put_dirent(out: &mut Vec<u8>, ino: u64, next: i64, mode: u32, name: &[u8]
     out.resize(out.len() + dirent_len(name.len()) - DIRENT - name.len(), 0);
 }
 
-/// A description of `/dev/fuse` that is shared with the transport.
+/// An open file description of `/dev/fuse` that is shared with the transport.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<OwnedFd>);
 
 impl Device {
-    /// Takes the descriptor.
+    /// Takes ownership of the descriptor.
     pub fn new(fd: OwnedFd) -> Device {
         Device(Arc::new(fd))
     }

@@ -85,7 +85,7 @@ pub struct Session {
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Serves `ops` on `device` with threads of our own.
+/// Serves `ops` on `device` with kithfs's own threads.
 ///
 /// # Errors
 /// Those of [`shake_hands`]; a thread cannot be started.
@@ -152,7 +152,7 @@ fn serve_all(
     let mut out = Vec::new();
     while let Some((header, body)) = reader.next()? {
         match Call::from_body(header.opcode, body) {
-            // It may wait for other requests, which these threads serve.
+            // LSEEK may wait for other requests, which these threads serve.
             Ok(Call::Seek { handle, offset, whence }) => {
                 let dispatcher = dispatcher.clone();
                 patient.run(move || {
@@ -166,12 +166,13 @@ fn serve_all(
                     dispatcher.send(&header, answer, &out);
                 });
             }
-            // It may have to wait for another program, or for other requests.
+            // The lock may have to wait for another program, or for other requests.
             Ok(Call::SetLk { handle, request, wait }) => {
                 let device = device.clone();
                 let call = LockCall { handle, request, wait };
                 dispatcher.lock_later(&header, call, move |answer| {
-                    // A refused answer leaves nothing to undo: its program has no handle any more.
+                    // If the kernel does not take the answer, nothing has to be undone: the program
+                    // was killed, and its locks end with its descriptors.
                     let _ = match answer.error {
                         None => device.reply(header.unique, &[]),
                         Some(error) => device.refuse(header.unique, error),

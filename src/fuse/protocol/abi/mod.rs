@@ -1,4 +1,4 @@
-//! The numbers of the FUSE protocol that a transport of our own reads: operations, flags, lengths
+//! The numbers of the FUSE protocol that kithfs's own transports need: operations, flags, lengths
 //! of structures.
 //!
 //! Rules that hold here
@@ -49,7 +49,7 @@ layouts! {
     forget_in, "fuse_forget_in", { nlookup: 8 }
     /// BATCH_FORGET; `count` times [`forget_one`] follow.
     batch_forget_in, "fuse_batch_forget_in", { count: 4, dummy: 4 }
-    /// One of BATCH_FORGET.
+    /// One node of BATCH_FORGET.
     forget_one, "fuse_forget_one", { nodeid: 8, nlookup: 8 }
     /// GETATTR.
     getattr_in, "fuse_getattr_in", { getattr_flags: 4, dummy: 4, fh: 8 }
@@ -206,11 +206,11 @@ pub const LK_FLOCK: u32 = 1 << 0;
 pub const GETATTR_FH: u32 = 1 << 0;
 /// In `fsync_in.fsync_flags`: contents only.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
-/// In the answer to OPEN: the kernel may keep its pages; to OPENDIR: what it kept of a listing.
+/// In the answer to OPEN: the kernel keeps the pages that it has; to OPENDIR: the listing.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// In the answer to OPENDIR: the kernel may keep the listing, and read one that it kept.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
-/// In `open_out.open_flags`: each read and write comes to us, and the kernel keeps no pages.
+/// In `open_out.open_flags`: each read and write becomes a request, and the kernel keeps no pages.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 
 /// Over io_uring: makes a buffer known; a request comes back in it.
