@@ -14,8 +14,8 @@
 //! * If the pages cannot be invalidated, LSEEK fails with `EINVAL`, as on a filesystem that does not support
 //!   holes: programs then treat everything as data. No other answer has that effect, because only
 //!   the kernel knows where the file ends. `ENOSYS` would make the kernel itself answer so, but for
-//!   all files from then on. It is used only if a program may already have been told about holes of
-//!   the same file.
+//!   all files from then on. It is used only where LSEEK may not wait, because the program may already
+//!   have been told about holes of the file.
 //! * This is done only since Linux 6.16: earlier kernels treat a page in writeback as clean and
 //!   written, and do not wait for it.
 

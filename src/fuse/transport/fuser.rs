@@ -38,7 +38,7 @@ use crate::fuse::settings::ServeOptions;
 use crate::store::{SetTime, Timestamp};
 
 thread_local! {
-    /// The data of READ. It grows once per thread, to the largest request (1 MiB).
+    /// The data of READ. It grows to the size of the thread's largest request (at most 1 MiB).
     static DATA: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// The bodies of all other answers.
     static BODY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -74,7 +74,7 @@ fn set_time(time: Option<TimeOrNow>) -> SetTime {
     }
 }
 
-/// Size of the buffer that the kernel has for a listing. `fuser` shows it only in the `Debug` text
+/// Returns the size of the buffer that the kernel has for a listing. `fuser` shows it only in the `Debug` text
 /// of the reply object. If the text lacks it, the size is one page: no kernel asks for less, and an
 /// answer may always be shorter.
 fn capacity(reply: &impl Debug) -> usize {
@@ -87,7 +87,7 @@ fn capacity(reply: &impl Debug) -> usize {
     digits[..end].parse().map_or(PAGE, |size: usize| size.min(MOST))
 }
 
-/// The header of a request. Its operation is 0: `fuser` does not expose it.
+/// Returns the header of a request. Its operation is 0, because `fuser` does not expose it.
 fn header(request: &Request, node: INodeNo) -> Header {
     Header {
         opcode: 0,
@@ -162,7 +162,7 @@ impl ::fuser::Filesystem for Adapter {
         {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
-        // A capability that the kernel lacks is not used; the nearest value is one that it accepts.
+        // A capability that the kernel lacks is not used; `nearest` is a value that `fuser` accepts.
         let offered = config.capabilities() & wanted;
         let _ = config.add_capabilities(offered);
         if let Err(nearest) = config.set_max_write(self.options.max_write) {
@@ -223,7 +223,7 @@ impl ::fuser::Filesystem for Adapter {
     ) {
         // HANDLE_KILLPRIV_V2: `fuser` hides FATTR_KILL_SUIDGID. The kernel sets it if a caller
         // without CAP_FSETID truncates. A change of owner clears both bits for every caller; the
-        // kernel leaves that to us altogether.
+        // kernel leaves that to the daemon altogether.
         let truncates = size.is_some() && request.uid() != 0;
         let chowns = uid.is_some() || gid.is_some();
         let perm = mode.map(|mode| mode & 0o7777);

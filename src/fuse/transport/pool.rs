@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * The number of threads is fixed. The number of waiting jobs is bounded by the kernel: each job is
-//!   a request that a program waits for.
+//!   a request that the kernel waits for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -53,7 +53,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Runs `job` on one of the threads. It must not panic.
+    /// Runs `job`, which must not panic, on one of the threads.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         self.shared.waiting.lock().0.push_back(Box::new(job));
         self.shared.changed.notify_one();

@@ -1,8 +1,8 @@
-//! Threads on the FUSE device or on io_uring, until the filesystem is unmounted.
+//! Serves a filesystem over the FUSE device or io_uring, until it is unmounted.
 //!
 //! Rules that hold here
 //! * With [`Transport::Auto`] io_uring is used if it is available, and otherwise, without a message,
-//!   the device: by `fuser`, or by our own loop if the locks of programs come to the daemon.
+//!   the device: by `fuser`, or by kithfs's own loop if the locks of programs come to the daemon.
 //! * `fuser` never mounts or unmounts: it gets the descriptor of a filesystem that is mounted
 //!   already.
 //! * All threads read from one descriptor. With clones (`FUSE_DEV_IOC_CLONE`) a reply would have to
@@ -39,7 +39,7 @@ enum Session {
         session: BackgroundSession,
         lent: RawFd,
     },
-    /// By threads of our own.
+    /// By kithfs's own loop on the device.
     Own(device::Session),
     Uring(uring::Session),
 }

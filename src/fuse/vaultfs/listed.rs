@@ -11,7 +11,7 @@
 //!   times for a while by this machine's clock; the store's clock may differ. If the store uses
 //!   this machine's clock, old times are enough.
 //! * Existing names can become readable without a change of any time: when the key of a new epoch,
-//!   or the directory's id, arrives after them. So the keys and ids for decoding count as well.
+//!   or rename evidence, arrives after them. So the keys and tags for decoding count as well.
 //! * The name of an entry may also depend on the contents of a file beside it (for a long name),
 //!   which none of these cover. So no listing of a directory with an unreadable name is cached
 //!   until the directory changes.
@@ -60,14 +60,14 @@ struct State {
 pub struct Look<'a> {
     /// Its state.
     pub attr: &'a Attr,
-    /// The state of keys and ids with which its names are decoded.
+    /// The state of keys and tags with which its names are decoded.
     pub with: NamesReadWith,
     /// Its times are old ([`is_old`]) by the clock that set them.
     pub is_old: bool,
 }
 
 /// Returns whether a change of a directory after `now` gets other times than its present ones.
-/// `now` precedes the look at the directory; both are by one clock.
+/// `now` was read before the directory's attributes, and both are by one clock.
 pub fn is_old(attr: &Attr, now: SystemTime) -> bool {
     let Ok(now) = now.duration_since(UNIX_EPOCH) else { return false };
     let passed = |at: Timestamp| {
@@ -212,9 +212,9 @@ mod tests {
 
     #[test]
     fn how_long_a_directory_has_settled_is_told_by_our_own_clock() {
-        // The store's clock was behind this machine's, so a directory that had just changed seemed
-        // to be unchanged for long, and a further change within the same tick was not shown. With a
-        // clock ahead of this machine's no listing was cached.
+        // If the store's clock is behind this machine's, a directory that has just changed seems to be
+        // unchanged for long, and a further change within the same tick would not be shown. With a
+        // clock ahead of this machine's no listing would be cached.
         let begun = Instant::now();
         for ctime in [0, i64::MAX, -1] {
             let mut listed = Listed::default();
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(
             listed.opened(1, 1, Some(Look { attr: &attr(12), with, is_old: true }), begun),
             No,
-            "a name may come"
+            "the name may become readable"
         );
 
         let clock = |secs| UNIX_EPOCH + Duration::from_secs(secs);
@@ -264,9 +264,9 @@ mod tests {
 
     #[test]
     fn other_keys_for_names_make_a_listing_be_read_again() {
-        // Names arrived before the manifest with the epoch that they are sealed under. After the
-        // manifest had arrived, the kernel still showed the listing without them, as the directory
-        // had not changed.
+        // Names can arrive before the manifest with the epoch that they are sealed under. Once the
+        // manifest has arrived, the listing must be read again, although the directory has not
+        // changed.
         let (mut listed, begun) = (Listed::default(), Instant::now());
         for (keys, now, expected) in [
             (1, 0, DirCache::No),
@@ -282,14 +282,14 @@ mod tests {
         assert_eq!(
             listed.opened(1, 9, look, begun + Duration::from_secs(9)),
             DirCache::No,
-            "the directory has another id"
+            "the directory has other tags"
         );
     }
 
     #[test]
     fn a_listing_with_an_unreadable_name_is_not_kept() {
-        // The control file of a long name arrived empty, and was filled in place. The directory had
-        // not changed, so the kernel still showed the hash.
+        // The control file of a long name can arrive empty, and be filled in place. That does not
+        // change the directory, so the kernel would continue to show the hash.
         let (mut listed, begun) = (Listed::default(), Instant::now());
         use DirCache::{Fill, Keep, No};
         for (ctime, now, unread, expected) in [

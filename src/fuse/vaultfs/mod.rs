@@ -2,8 +2,8 @@
 //!
 //! Rules that hold here
 //! * With the writeback cache the kernel sends READ for handles that were opened for writing only,
-//!   and itself puts appended bytes at the end. So a file is always opened for reading too, and never
-//!   for appending.
+//!   and itself puts appended bytes at the end. So a file is always opened for reading too, and with
+//!   that cache never for appending.
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
 
 mod listed;
@@ -78,7 +78,7 @@ impl VaultFs {
         Ok(self.written())
     }
 
-    /// Returns the vault, for data that a program has written already.
+    /// Returns the vault, also while the mount is taken away, for data that a program has written.
     fn written(&self) -> &Vault {
         self.usage.mark();
         &self.vault
@@ -162,8 +162,9 @@ impl VaultFs {
     }
 }
 
-/// Defines operations that only pass their arguments on to the vault: `used` while it is not being
-/// closed, `shown` with the attributes as the view shows them, `written` also then.
+/// Defines operations that only pass their arguments on to the vault. `used` operations are refused
+/// while the mount is taken away; so are `shown` ones, which return attributes as the view shows them.
+/// `written` operations are not refused.
 macro_rules! pass_on {
     ($($how:ident $method:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
         fn $method(&self, $($arg: $type),*) -> Result<$result> {
@@ -286,8 +287,8 @@ impl Operations for VaultFs {
         self.written().pages_to_drop(handle)
     }
 
-    fn pages_dropped(&self, handle: Handle, older: [u8; 32]) {
-        self.written().pages_dropped(handle, older);
+    fn pages_dropped(&self, handle: Handle, state: [u8; 32]) {
+        self.written().pages_dropped(handle, state);
     }
 
     fn unlock_owner(&self, handle: Handle, owner: u64) {
@@ -298,7 +299,7 @@ impl Operations for VaultFs {
         let vault = self.used()?;
         let handle = vault.open_dir(node)?;
         let with = vault.names_read_with(handle).ok();
-        let by_clock = SystemTime::now(); // before the directory is looked at
+        let by_clock = SystemTime::now(); // before the directory's attributes are read
         let attr = vault.getattr(node).ok();
         let look = attr.as_ref().zip(with).map(|(attr, with)| {
             let is_old = listed::is_old(attr, by_clock) && vault.has_our_clock(handle);

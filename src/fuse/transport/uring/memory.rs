@@ -20,7 +20,7 @@ pub const HEADERS: usize = 2 * URING_HEADER + ring_in_out::LEN;
 const IOVECS: usize = 320;
 /// Size of a block for headers in bytes.
 const STRIDE: usize = 512;
-/// Both are part of a page and do not overlap.
+/// Headers and iovecs fit into a block and do not overlap.
 const _: () = assert!(
     HEADERS <= IOVECS
         && IOVECS + 2 * size_of::<libc::iovec>() <= STRIDE

@@ -10,10 +10,10 @@
 //!   queue for the writeback that they wait for. An exception is a flush while recent flushes took
 //!   no time, as on a store in memory or with a protected cache. Operations that only may wait run
 //!   here until one was slow; then the next ones of their kind go to the pool until some were fast.
-//! * LSEEK may have to wait until the kernel has written back pages, over this queue or another. So
-//!   it has threads of its own and at most half of the entries; beyond that the kernel is told to
-//!   answer by itself.
-//! * A program that waits for a lock keeps an entry, too, and no thread. Beyond half of the entries
+//! * LSEEK, and GETATTR through a descriptor, may have to wait until the kernel has written back
+//!   pages, over this queue or another. So they have threads of their own and at most half of the
+//!   entries. Beyond that they do not wait: the kernel is told to answer LSEEK by itself.
+//! * A program that waits for a lock keeps an entry, too, but no thread. Beyond half of the entries
 //!   it gets `ENOLCK` in place of the wait: the unlock that it waits for needs an entry. A lock that
 //!   is not waited for may keep any entry but one.
 //! * The reply to a request is submitted before the next request is processed.
@@ -115,8 +115,8 @@ pub struct Queue {
     fresh: Vec<Slot>,
     /// Slots that are not lost.
     live: usize,
-    /// Slots whose requests are in the pool for waiting operations. Their number is limited, so
-    /// that the requests that they wait for find a free slot.
+    /// Slots whose requests wait for other requests or for a lock. Their number is limited, so that
+    /// the requests that they wait for find a free slot.
     patient: usize,
     patient_max: usize,
     /// By slot: how to undo its operation if the kernel does not accept the reply.
@@ -127,8 +127,8 @@ pub struct Queue {
     number: u16,
 }
 
-/// Pins this thread to a processor. If that fails (it is offline or not permitted), its requests
-/// are served on another one.
+/// Pins this thread to a processor. If that fails (the processor is offline, or pinning is not
+/// permitted), the thread runs on another one.
 fn pin(number: u16) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(number.into());
