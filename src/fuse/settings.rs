@@ -34,7 +34,8 @@ pub enum Permissions {
     /// The kernel, if mounted with `default_permissions`. ACLs imply that option.
     #[default]
     Kernel,
-    /// The daemon, in [`super::permission::access`]; the mount must be without `default_permissions`.
+    /// The daemon, in [`super::permission::access`]; the mount must be without
+    /// `default_permissions`.
     Daemon,
 }
 
@@ -54,8 +55,8 @@ pub struct ServeOptions {
     /// The kernel keeps no pages of files: each read and write of a program becomes a request.
     /// Shared mappings are then impossible.
     pub direct_io: bool,
-    /// Locks of programs (`fcntl`, `flock`) come to the daemon; otherwise the kernel handles them, for
-    /// this mount alone.
+    /// Locks of programs (`fcntl`, `flock`) come to the daemon; otherwise the kernel handles them,
+    /// for this mount alone.
     pub locks: bool,
     /// Whether the kernel or the daemon checks permissions.
     pub permissions: Permissions,
@@ -74,8 +75,8 @@ pub struct ServeOptions {
 }
 
 impl Default for ServeOptions {
-    /// Returns the options for a vault without concurrent writers. Everything is cached for an hour,
-    /// except that a name does not exist: a file may still be copied into the store.
+    /// Returns the options for a vault without concurrent writers. Everything is cached for an
+    /// hour, except that a name does not exist: a file may still be copied into the store.
     fn default() -> ServeOptions {
         const LONG: Duration = Duration::from_secs(3600);
         ServeOptions {
@@ -108,7 +109,8 @@ impl ServeOptions {
         }
     }
 
-    /// Returns these options for a vault with concurrent writers, as long as this daemon has the lease.
+    /// Returns these options for a vault with concurrent writers, as long as this daemon has the
+    /// lease.
     pub fn shared(self) -> ServeOptions {
         // Earlier kernels cannot drop all names without a lock that a waiting change may hold.
         let names = if kernel::is_since(6, 16) { LEASED } else { Duration::ZERO };

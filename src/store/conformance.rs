@@ -9,8 +9,8 @@ use super::{Access, Allocate, Dir, File, Kind, Lock, RenameMode, Seek, SetTime, 
 
 type Root = Arc<dyn Dir>;
 
-/// Makes the test module `$name`, with one test for each check. `$store` is an expression that makes
-/// a fresh store and returns `(guard, root)`.
+/// Makes the test module `$name`, with one test for each check. `$store` is an expression that
+/// makes a fresh store and returns `(guard, root)`.
 macro_rules! conformance {
     ($name:ident, $store:expr) => {
         $crate::store::conformance::conformance!(@each $name, $store;

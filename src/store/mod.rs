@@ -332,8 +332,8 @@ pub trait File: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves or punches blocks.
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()>;
-    /// Returns the offset of the next data or hole at or after `offset`. Fails with `ENXIO` at the end
-    /// of the file and beyond, and if no data follows.
+    /// Returns the offset of the next data or hole at or after `offset`. Fails with `ENXIO` at the
+    /// end of the file and beyond, and if no data follows.
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
     /// Starts writeback of a range without waiting for it, so a later flush has less to do. It
     /// guarantees nothing, so there is no error if the store cannot do it.

@@ -3,8 +3,8 @@
 //! Rules that hold here
 //! * The storage host can make the path as deep as it likes, so the number of handles is limited.
 //! * All of the last [`LAST`] directories are held; of those above them, one in each interval of
-//!   equal length. So a walk down a path and up again opens each directory at most twice, as long as the
-//!   intervals are not longer than [`LAST`], that is up to 4,096 levels.
+//!   equal length. So a walk down a path and up again opens each directory at most twice, as long
+//!   as the intervals are not longer than [`LAST`], that is up to 4,096 levels.
 
 /// Number of the last directories, all of which are held.
 const LAST: usize = 64;
@@ -74,9 +74,9 @@ impl<T> PathHandles<T> {
 mod tests {
     use super::*;
 
-    /// If only the last 128 directories were held, all directories would be opened again from the root
-    /// each time that none of those is left on the way up. Then 1,000 levels would take four times as
-    /// many calls as 500.
+    /// If only the last 128 directories were held, all directories would be opened again from the
+    /// root each time that none of those is left on the way up. Then 1,000 levels would take four
+    /// times as many calls as 500.
     #[test]
     fn a_walk_down_and_up_opens_each_directory_twice() {
         for levels in [1, LAST, 500, 1000, LAST * ABOVE] {

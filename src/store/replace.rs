@@ -19,8 +19,9 @@ pub enum ReplaceError<E> {
 }
 
 /// Replaces the contents of the file `name` with `contents`, once `verify` has accepted the
-/// contents that were read back. The mode stays that of the old file, and so do owner and group if the process
-/// may set them; a new file gets mode 0600. `temporary` is a name in `dir` that nothing else uses.
+/// contents that were read back. The mode stays that of the old file, and so do owner and group if
+/// the process may set them; a new file gets mode 0600. `temporary` is a name in `dir` that nothing
+/// else uses.
 ///
 /// # Errors
 /// Those of the calls and of `verify`. The old file is then still in place, unless only the last

@@ -198,8 +198,8 @@ fn put_written(out: &mut Vec<u8>, len: u32) -> Undo {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher that calls `ops`, for a session of `device`. `interrupts`: the transport
-    /// passes INTERRUPT on, so long copies are done in steps.
+    /// Creates a dispatcher that calls `ops`, for a session of `device`. `interrupts`: the
+    /// transport passes INTERRUPT on, so long copies are done in steps.
     pub fn new(
         ops: Arc<dyn Operations>,
         options: ServeOptions,
@@ -257,8 +257,9 @@ impl Dispatcher {
             .map(|read| read.min(buf.len()))
     }
 
-    /// Answers SETLK and SETLKW: calls `reply`, later and on another thread if the program waits for
-    /// another one's lock, or if the kernel first has to drop pages that are older than the lock.
+    /// Answers SETLK and SETLKW: calls `reply`, later and on another thread if the program waits
+    /// for another one's lock, or if the kernel first has to drop pages that are older than the
+    /// lock.
     pub fn lock_later(
         &self,
         header: &Header,
@@ -356,9 +357,9 @@ impl Dispatcher {
         }
     }
 
-    /// Appends an entry of the directory `parent`, for which `before` was [`Operations::caching`] when
-    /// the operation began. The entry may be the root of a nested share, whose value can differ; its
-    /// attributes are then not cached.
+    /// Appends an entry of the directory `parent`, for which `before` was [`Operations::caching`]
+    /// when the operation began. The entry may be the root of a nested share, whose value can
+    /// differ; its attributes are then not cached.
     fn entry(
         &self,
         attr: &Attr,

@@ -8,11 +8,11 @@
 //! Rules that hold here
 //! * GETATTR through a descriptor precedes a write. It also precedes a read or a seek if the
 //!   kernel's cached attributes have expired; these are then refused where a write would be.
-//! * The kernel drops pages only after a WRITE of each dirty one. So a thread that serves no request
-//!   waits for that. The exception is a thread that answers GETATTR and may wait ([`Patience`]); it
-//!   holds no lock that WRITE or READ needs.
-//! * That exception, which makes write(2) fail with the error of the store, is made only since Linux
-//!   6.16: earlier kernels do not wait for pages that are being written back.
+//! * The kernel drops pages only after a WRITE of each dirty one. So a thread that serves no
+//!   request waits for that. The exception is a thread that answers GETATTR and may wait
+//!   ([`Patience`]); it holds no lock that WRITE or READ needs.
+//! * That exception, which makes write(2) fail with the error of the store, is made only since
+//!   Linux 6.16: earlier kernels do not wait for pages that are being written back.
 
 use std::sync::{Arc, mpsc};
 use std::{io, thread};
@@ -37,9 +37,10 @@ impl Held {
         Held { ops, kernel, waits_for_pages: kernel::is_since(6, 16) }
     }
 
-    /// Checks the write that may follow a GETATTR through a descriptor. On a store that has little room
-    /// or has refused a write, has the kernel write back its dirty pages before. If this thread must not
-    /// wait for that, the kernel only drops the attributes, so the next write is checked too.
+    /// Checks the write that may follow a GETATTR through a descriptor. On a store that has little
+    /// room or has refused a write, has the kernel write back its dirty pages before. If this
+    /// thread must not wait for that, the kernel only drops the attributes, so the next write is
+    /// checked too.
     ///
     /// # Errors
     /// The error with which the write is to fail.
@@ -55,8 +56,8 @@ impl Held {
     }
 }
 
-/// Returns a function that makes `kernel` drop what it is called with. What need not be dropped before
-/// the function returns is left to a thread, which ends when the function is dropped.
+/// Returns a function that makes `kernel` drop what it is called with. What need not be dropped
+/// before the function returns is left to a thread, which ends when the function is dropped.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -82,8 +83,8 @@ pub fn forgetting(kernel: Notifier) -> io::Result<impl Fn(NodeId, Forget) + Send
     };
     thread::Builder::new().name("kithfs-forget".into()).spawn(run)?;
     Ok(move |node, what| {
-        // Without valid attributes the kernel sends GETATTR before the next write, even if the pages
-        // are dropped later, and before the next read (AUTO_INVAL_DATA).
+        // Without valid attributes the kernel sends GETATTR before the next write, even if the
+        // pages are dropped later, and before the next read (AUTO_INVAL_DATA).
         let dropped = match what {
             Forget::Pages | Forget::Known => at_once.inval_inode(node, -1, 0),
             Forget::Names if names => at_once.forget_names(),

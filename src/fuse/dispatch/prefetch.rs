@@ -71,8 +71,8 @@ impl Prefetch {
         Turn(Some((self, node)))
     }
 
-    /// Stores the contents of the file that was opened if it is small, and returns what to answer to the
-    /// OPEN.
+    /// Stores the contents of the file that was opened if it is small, and returns what to answer
+    /// to the OPEN.
     pub fn give(&self, turn: &Turn<'_>, request: OpenRequest, opened: Opened) -> Opened {
         let (Some(kernel), Some((_, node))) = (&self.kernel, turn.0) else { return opened };
         let size = opened.alone.filter(|_| !opened.keep_cache).unwrap_or(0);

@@ -9,13 +9,13 @@
 //! Rules that hold here
 //! * Only pages in holes are invalidated: clean pages of data stay in the page cache.
 //! * No thread that other requests wait for does this: the call returns only after a WRITE of each
-//!   dirty page. The kernel holds the inode lock during LSEEK, but none that WRITE or READ needs. There is
-//!   only one LSEEK of an inode at a time.
-//! * If the pages cannot be invalidated, LSEEK fails with `EINVAL`, as on a filesystem that does not support
-//!   holes: programs then treat everything as data. No other answer has that effect, because only
-//!   the kernel knows where the file ends. `ENOSYS` would make the kernel itself answer so, but for
-//!   all files from then on. It is used only where LSEEK may not wait, because the program may already
-//!   have been told about holes of the file.
+//!   dirty page. The kernel holds the inode lock during LSEEK, but none that WRITE or READ needs.
+//!   There is only one LSEEK of an inode at a time.
+//! * If the pages cannot be invalidated, LSEEK fails with `EINVAL`, as on a filesystem that does
+//!   not support holes: programs then treat everything as data. No other answer has that effect,
+//!   because only the kernel knows where the file ends. `ENOSYS` would make the kernel itself
+//!   answer so, but for all files from then on. It is used only where LSEEK may not wait, because
+//!   the program may already have been told about holes of the file.
 //! * This is done only since Linux 6.16: earlier kernels treat a page in writeback as clean and
 //!   written, and do not wait for it.
 

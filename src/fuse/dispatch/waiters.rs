@@ -5,8 +5,9 @@
 //!   need that thread. All programs that wait share one thread, which exists while there are any.
 //! * The lock may be held in another mount, whose unlock nobody reports. So the thread asks again
 //!   and again, at longer and longer intervals, and at once after each unlock in this mount.
-//! * A program gets the answer about its lock once the kernel has dropped the pages that another mount
-//!   has overwritten before. The kernel may need other requests for that, so that thread waits for it.
+//! * A program gets the answer about its lock once the kernel has dropped the pages that another
+//!   mount has overwritten before. The kernel may need other requests for that, so that thread
+//!   waits for it.
 //! * A program that is interrupted gets `EINTR`, also if the kernel's INTERRUPT overtakes the request
 //!   for the lock.
 
@@ -100,8 +101,9 @@ impl Waiters {
         Waiters { shared: Arc::new(shared), thread: Mutex::default() }
     }
 
-    /// Calls `reply` when the lock is granted and the pages are dropped, the program is interrupted, the
-    /// session ends, or an error occurs. `granted`: the program has the lock, and waits for the pages.
+    /// Calls `reply` when the lock is granted and the pages are dropped, the program is
+    /// interrupted, the session ends, or an error occurs. `granted`: the program has the lock, and
+    /// waits for the pages.
     pub fn wait(&self, request: Request, call: LockCall, granted: bool, reply: Reply) {
         let mut thread = self.thread.lock();
         let mut state = self.shared.state.lock();
@@ -292,7 +294,8 @@ mod tests {
         waiters.interrupt([2, 4][1 - granted]);
         let ended = told[1 - granted].recv_timeout(PATIENCE).unwrap();
         assert_eq!(ended, Err(Errno::new(libc::EINTR)));
-        // The thread has ended or is about to. A later program is served by it or by another thread.
+        // The thread has ended or is about to. A later program is served by it or by another
+        // thread.
         free.store(true, Ordering::SeqCst);
         assert_eq!(wait(&waiters, 6).recv_timeout(PATIENCE).unwrap(), Ok(()));
     }

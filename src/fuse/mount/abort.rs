@@ -130,8 +130,8 @@ pub fn run_as_aborter() -> Option<ExitCode> {
 }
 
 fn abort_after(parent: i32) -> io::Result<()> {
-    // The signals of a terminal or of a service manager are left to the daemon: it unmounts, and needs
-    // this process until its end.
+    // The signals of a terminal or of a service manager are left to the daemon: it unmounts, and
+    // needs this process until its end.
     SigSet::all().thread_block()?;
     set_parent_process_death_signal(Some(rustix::process::Signal::USR1))?;
     io::stderr().write_all(b"1")?;

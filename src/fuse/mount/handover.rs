@@ -7,9 +7,9 @@
 //!
 //! Rules that hold here
 //! * Nothing is requested if no program can have written: an unused mount is left alone.
-//! * The call should not make an unmount fail as busy. Root uses a detached copy of the mount, which
-//!   does not count. An ordinary user has no such copy. So the call is made while no program writes,
-//!   when it takes milliseconds, or after ten seconds.
+//! * The call should not make an unmount fail as busy. Root uses a detached copy of the mount,
+//!   which does not count. An ordinary user has no such copy. So the call is made while no program
+//!   writes, when it takes milliseconds, or after ten seconds.
 //! * `syncfs` waits for answers of the daemon and cannot be interrupted, so it runs in a helper
 //!   process. A thread of a killed daemon would keep its descriptors open, and the memory of its
 //!   rings mapped. The kernel would wait for answers for ever, and so would every program in the
@@ -139,7 +139,8 @@ pub fn collect_while(mounted: &Mounted, mut goes_on: impl FnMut() -> bool) -> io
 /// Calls `syncfs` and returns the exit code if this process was started as [`ASKER`]; otherwise
 /// returns `None`.
 pub fn run_as_asker() -> Option<ExitCode> {
-    // The process has its name before it uses the mount: `mounts::holders` leaves processes of this name out.
+    // The process has its name before it uses the mount: `mounts::holders` leaves processes of this
+    // name out.
     let arguments = helper::started_as(ASKER)?;
     let asked = mounted_of(arguments).map(|mounted| ask(&mounted));
     Some(if matches!(asked, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -2,8 +2,9 @@
 //!
 //! Rules that hold here
 //! * The caller has resolved the mount point. It is opened through no symbolic link, and the opened
-//!   directory is checked. Root mounts on that directory, because the path may lead elsewhere by now;
-//!   `fusermount3` gets the path. Errors contain the path, and the mount table is searched for it.
+//!   directory is checked. Root mounts on that directory, because the path may lead elsewhere by
+//!   now; `fusermount3` gets the path. Errors contain the path, and the mount table is searched for
+//!   it.
 //! * A mounted filesystem blocks every program that accesses it until it is served. Between
 //!   [`mount()`] and [`serve`](crate::fuse::transport::serve::serve) nothing here accesses it, and a
 //!   caller that fails in between unmounts it.

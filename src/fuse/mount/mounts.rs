@@ -182,8 +182,8 @@ pub fn holders(device: DeviceId) -> Vec<Holder> {
     holders.into_values().filter(|holder| holder.name != ASKER).collect()
 }
 
-/// Returns the mount points in this process's mount namespace of each kithfs for which `is_it` returns
-/// true. `mount --bind` can make several of one filesystem.
+/// Returns the mount points in this process's mount namespace of each kithfs for which `is_it`
+/// returns true. `mount --bind` can make several of one filesystem.
 pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
     mounts()
         .unwrap_or_default()
@@ -193,8 +193,9 @@ pub fn places(is_it: impl Fn(&MountEntry) -> bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns one process for each other mount namespace with a kithfs for which `is_it` returns true. A namespace begins as a copy of another one, and keeps mounts that are unmounted there.
-/// Only root can see the mounts of other users' processes.
+/// Returns one process for each other mount namespace with a kithfs for which `is_it` returns true.
+/// A namespace begins as a copy of another one, and keeps mounts that are unmounted there. Only
+/// root can see the mounts of other users' processes.
 pub fn elsewhere(is_it: impl Fn(&MountEntry) -> bool) -> Vec<Holder> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let mut seen: HashSet<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();

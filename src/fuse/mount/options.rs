@@ -417,8 +417,8 @@ mod tests {
         }
     }
 
-    /// fuser 0.18 passes `fsname` on without escaping it, so `FSName("x,allow_other,suid")` sets two
-    /// more options.
+    /// fuser 0.18 passes `fsname` on without escaping it, so `FSName("x,allow_other,suid")` sets
+    /// two more options.
     #[test]
     fn a_comma_in_the_name_of_the_source_adds_no_option() {
         let options = parsed(r"fsname=/v\,allow_other\,suid\\,default_permissions").unwrap();

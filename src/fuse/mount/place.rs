@@ -72,8 +72,8 @@ pub(super) fn unmount(place: &Path, flags: UnmountFlags) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// If root mounted and unmounted by a path, a user who owns a directory on the way could replace
-    /// that by a link in the meantime, and so choose another place.
+    /// If root mounted and unmounted by a path, a user who owns a directory on the way could
+    /// replace that by a link in the meantime, and so choose another place.
     #[test]
     fn no_call_follows_a_link_on_the_way() {
         let dir = tempfile::tempdir().unwrap();

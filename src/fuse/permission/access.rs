@@ -173,8 +173,8 @@ impl Gate {
         !self.decides || by.uid == 0 || self.may(by, dir, EXEC).is_ok()
     }
 
-    /// Creates a file with `create`. The permission for an existing file was not checked, so none is
-    /// opened: after `ESTALE` the kernel looks the name up again and opens the file.
+    /// Creates a file with `create`. The permission for an existing file was not checked, so none
+    /// is opened: after `ESTALE` the kernel looks the name up again and opens the file.
     ///
     /// # Errors
     /// Those of `create`; `ESTALE` if the file exists.

@@ -111,8 +111,8 @@ pub fn put_entry(
     put_attr(out, attr);
 }
 
-/// Appends `struct fuse_lk_out`: the lock that is in the way, or that there is none. The process that
-/// holds the lock is left out, because it may be on another machine.
+/// Appends `struct fuse_lk_out`: the lock that is in the way, or that there is none. The process
+/// that holds the lock is left out, because it may be on another machine.
 pub fn put_lock(out: &mut Vec<u8>, found: Option<(Lock, Span)>) {
     let (kind, span) = match found {
         None => (libc::F_UNLCK, Span { first: 0, last: 0 }),

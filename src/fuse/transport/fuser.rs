@@ -74,9 +74,9 @@ fn set_time(time: Option<TimeOrNow>) -> SetTime {
     }
 }
 
-/// Returns the size of the buffer that the kernel has for a listing. `fuser` shows it only in the `Debug` text
-/// of the reply object. If the text lacks it, the size is one page: no kernel asks for less, and an
-/// answer may always be shorter.
+/// Returns the size of the buffer that the kernel has for a listing. `fuser` shows it only in the
+/// `Debug` text of the reply object. If the text lacks it, the size is one page: no kernel asks for
+/// less, and an answer may always be shorter.
 fn capacity(reply: &impl Debug) -> usize {
     const KEY: &str = "max_size: ";
     const PAGE: usize = 4096;
@@ -162,7 +162,8 @@ impl ::fuser::Filesystem for Adapter {
         {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
-        // A capability that the kernel lacks is not used; `nearest` is a value that `fuser` accepts.
+        // A capability that the kernel lacks is not used; `nearest` is a value that `fuser`
+        // accepts.
         let offered = config.capabilities() & wanted;
         let _ = config.add_capabilities(offered);
         if let Err(nearest) = config.set_max_write(self.options.max_write) {

@@ -212,9 +212,9 @@ mod tests {
 
     #[test]
     fn how_long_a_directory_has_settled_is_told_by_our_own_clock() {
-        // If the store's clock is behind this machine's, a directory that has just changed seems to be
-        // unchanged for long, and a further change within the same tick would not be shown. With a
-        // clock ahead of this machine's no listing would be cached.
+        // If the store's clock is behind this machine's, a directory that has just changed seems to
+        // be unchanged for long, and a further change within the same tick would not be shown. With
+        // a clock ahead of this machine's no listing would be cached.
         let begun = Instant::now();
         for ctime in [0, i64::MAX, -1] {
             let mut listed = Listed::default();

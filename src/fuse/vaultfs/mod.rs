@@ -2,8 +2,8 @@
 //!
 //! Rules that hold here
 //! * With the writeback cache the kernel sends READ for handles that were opened for writing only,
-//!   and itself puts appended bytes at the end. So a file is always opened for reading too, and with
-//!   that cache never for appending.
+//!   and itself puts appended bytes at the end. So a file is always opened for reading too, and
+//!   with that cache never for appending.
 //! * `uid=`, `gid=` and `umask=` change what is shown, never what is stored.
 
 mod listed;
@@ -163,8 +163,8 @@ impl VaultFs {
 }
 
 /// Defines operations that only pass their arguments on to the vault. `used` operations are refused
-/// while the mount is taken away; so are `shown` ones, which return attributes as the view shows them.
-/// `written` operations are not refused.
+/// while the mount is taken away; so are `shown` ones, which return attributes as the view shows
+/// them. `written` operations are not refused.
 macro_rules! pass_on {
     ($($how:ident $method:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
         fn $method(&self, $($arg: $type),*) -> Result<$result> {

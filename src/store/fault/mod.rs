@@ -1,8 +1,8 @@
 //! A ciphertext store that fails on request.
 //!
-//! [`FaultStore::wrap`] puts a store behind a [`FaultPlan`], which counts each [`Call`] to it and to
-//! everything that is opened from it, and fails the selected ones. So a test can count the calls of
-//! an operation and then fail each of them in turn:
+//! [`FaultStore::wrap`] puts a store behind a [`FaultPlan`], which counts each [`Call`] to it and
+//! to everything that is opened from it, and fails the selected ones. So a test can count the calls
+//! of an operation and then fail each of them in turn:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -23,8 +23,8 @@
 //! ```
 //!
 //! Rules that hold here
-//! * A failed call does nothing, except where the plan says so: a write can be cut short, a call can
-//!   take effect although it fails, and a failed flush can lose data.
+//! * A failed call does nothing, except where the plan says so: a write can be cut short, a call
+//!   can take effect although it fails, and a failed flush can lose data.
 //! * The store below checks the names.
 //! * Locks can behave differently from those of the store ([`Locks`]), for example as on a network
 //!   filesystem. The plan can also imitate a store behind FUSE ([`FaultPlan::come_through_fuse`]).

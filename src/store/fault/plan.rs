@@ -244,8 +244,8 @@ impl FaultPlan {
         }
     }
 
-    /// Returns `stat`, changed if the store behaves like one behind FUSE. `name` is the entry's name,
-    /// or `None` for an open object.
+    /// Returns `stat`, changed if the store behaves like one behind FUSE. `name` is the entry's
+    /// name, or `None` for an open object.
     pub(super) fn show(&self, stat: Stat, name: Option<&[u8]>) -> Stat {
         const ANOTHER: u64 = 1 << 40;
         let through_fuse = self.through_fuse.lock();
@@ -285,7 +285,8 @@ impl FaultPlan {
         self.state.lock().failed
     }
 
-    /// Delays the call and runs its action, as planned. Then counts it and returns its fault, if any.
+    /// Delays the call and runs its action, as planned. Then counts it and returns its fault, if
+    /// any.
     pub(super) fn next(&self, call: Call) -> Option<Fault> {
         let slow = self.slow.lock().filter(|(slow, _)| *slow == call);
         if let Some((_, time)) = slow {

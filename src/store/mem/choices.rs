@@ -1,7 +1,7 @@
 //! Enumeration of all choices of a power cut.
 
-/// Enumerates every possible sequence of choices for [`MemStore::crash`](super::MemStore::crash), for
-/// tests that can afford all of them. Each run uses one sequence.
+/// Enumerates every possible sequence of choices for [`MemStore::crash`](super::MemStore::crash),
+/// for tests that can afford all of them. Each run uses one sequence.
 ///
 /// ```
 /// use kithfs::store::mem::{Exhaustive, MemStore};

@@ -141,7 +141,8 @@ impl Content {
         Some((block * BLOCK).max(offset)).filter(|&at| at < self.len)
     }
 
-    /// Returns the offset of the first hole at or after `offset`; the end of the file counts as one.
+    /// Returns the offset of the first hole at or after `offset`; the end of the file counts as
+    /// one.
     pub(super) fn next_hole(&self, offset: u64) -> u64 {
         let mut block = offset / BLOCK;
         while matches!(self.blocks.get(&block), Some(Some(_))) {

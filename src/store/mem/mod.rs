@@ -134,7 +134,8 @@ impl MemStore {
     /// * for each pending write or punch of the file: lost (0), torn (1) or kept (2); if torn, for
     ///   each sector: lost (0) or kept (1); for each pending reservation: lost (0) or kept (1).
     ///
-    /// So `|_| 0` is the harshest power cut, and `|n| n - 1` the mildest, which loses nothing pending.
+    /// So `|_| 0` is the harshest power cut, and `|n| n - 1` the mildest, which loses nothing
+    /// pending.
     pub fn crash(&self, choice: &mut dyn FnMut(usize) -> usize) -> MemStore {
         let mut checked = |n| {
             let chosen = choice(n);

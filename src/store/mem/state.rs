@@ -262,8 +262,8 @@ impl State {
     }
 
     pub(super) fn get(&self, ino: Ino) -> Result<&Inode> {
-        // A handle keeps its inode, so this cannot fail. It returns an error nevertheless, because a
-        // panic inside a store would hide the test that caused it.
+        // A handle keeps its inode, so this cannot fail. It returns an error nevertheless, because
+        // a panic inside a store would hide the test that caused it.
         self.live.get(ino).ok_or(Errno::STALE)
     }
 
@@ -383,8 +383,8 @@ impl State {
         Ok(&self.data.get(&ino).ok_or(Errno::STALE)?.live)
     }
 
-    /// Changes the bytes of a file. If `modifies` is set, the modification time changes too, otherwise
-    /// only the change time.
+    /// Changes the bytes of a file. If `modifies` is set, the modification time changes too,
+    /// otherwise only the change time.
     pub(super) fn change_data(
         &mut self,
         ino: Ino,

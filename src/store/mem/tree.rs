@@ -4,8 +4,8 @@
 //! * A tree changes only through [`Tree::apply`], except for the times that a write to a file sets.
 //!   So the live tree, and the durable one after a prefix of the journal, cannot differ in meaning.
 //! * An [`Op`] is atomic, whatever the number of its changes.
-//! * `apply` removes no inode. An inode without links is dropped later, because the journal may link
-//!   it again.
+//! * `apply` removes no inode. An inode without links is dropped later, because the journal may
+//!   link it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

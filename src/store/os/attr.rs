@@ -39,8 +39,8 @@ pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
 ///
 /// A filesystem with multigrain timestamps (ext4, XFS, Btrfs, tmpfs since Linux 6.13) notes when a
 /// program reads a file's times. The file's next change then gets a time of its own, between the
-/// ticks of the clock, and from then on no file of the machine gets an earlier one. So if the
-/// times were read after each change, each write to a file in the mount would get a new time too, and
+/// ticks of the clock, and from then on no file of the machine gets an earlier one. So if the times
+/// were read after each change, each write to a file in the mount would get a new time too, and
 /// each fsync would cost a SETATTR.
 pub(super) fn stat_fd_but_times(fd: BorrowedFd<'_>) -> Result<Stat> {
     let times = StatxFlags::MTIME.union(StatxFlags::CTIME);

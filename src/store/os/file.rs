@@ -4,8 +4,8 @@
 //! * Positions are always explicit; the descriptor's own position is not used.
 //! * Short reads and writes are continued, and `EINTR` is retried: a caller gets everything or an
 //!   error.
-//! * `EIO` from an open, read, write, allocation, flush or lock is logged with the call and the path:
-//!   nothing above knows which call of an operation has failed.
+//! * `EIO` from an open, read, write, allocation, flush or lock is logged with the call and the
+//!   path: nothing above knows which call of an operation has failed.
 
 use std::any::Any;
 use std::io::{self, IoSlice};
@@ -36,8 +36,8 @@ impl OsFile {
         OsFile { fd, quirks, direct: OnceLock::new() }
     }
 
-    /// Opens the same file again, through `/proc` because it may have lost its name. A duplicate of the
-    /// descriptor would share its locks and flags.
+    /// Opens the same file again, through `/proc` because it may have lost its name. A duplicate of
+    /// the descriptor would share its locks and flags.
     fn open_again(&self, flags: OFlags, needed: fs::RawMode) -> io::Result<OwnedFd> {
         let path = sys::proc_path(self.fd.as_fd());
         let open = || fs::open(&*path, flags | OFlags::CLOEXEC, Mode::empty());
@@ -54,8 +54,9 @@ impl OsFile {
         })
     }
 
-    /// Runs `op`. If it fails with `EACCES`, grants the owner the `needed` mode bits and runs it again:
-    /// the kernel checks the mode even when a descriptor is used to access extended attributes.
+    /// Runs `op`. If it fails with `EACCES`, grants the owner the `needed` mode bits and runs it
+    /// again: the kernel checks the mode even when a descriptor is used to access extended
+    /// attributes.
     fn attempt<T>(
         &self,
         needed: fs::RawMode,

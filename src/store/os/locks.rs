@@ -7,8 +7,8 @@
 //! * Locks on ranges belong to the descriptor and its duplicates, not to the process as those of
 //!   POSIX do. So two descriptors of one process exclude each other, and a close of one leaves the
 //!   locks of the other.
-//! * `/proc/locks` lists locks with their holders. It identifies the locked object by its inode number
-//!   and the device of its mount.
+//! * `/proc/locks` lists locks with their holders. It identifies the locked object by its inode
+//!   number and the device of its mount.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -135,8 +135,8 @@ fn lock(line: &str, device: (u32, u32), ino: u64) -> Option<(u32, Lock)> {
 mod tests {
     use super::*;
 
-    /// On SMB, locks on ranges are mandatory locks of the server. So a mount with `--shared` would keep
-    /// other machines from reading a file that it has open for writing.
+    /// On SMB, locks on ranges are mandatory locks of the server. So a mount with `--shared` would
+    /// keep other machines from reading a file that it has open for writing.
     #[test]
     fn locks_of_smb_count_as_mandatory() {
         let (cifs, smb2) = (0xff53_4d42, 0xfe53_4d42);

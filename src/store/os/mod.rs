@@ -49,8 +49,8 @@ pub fn clear_umask() {
 
 /// An open directory.
 pub struct OsDir {
-    /// Opened for reading; with `O_PATH` if the process may search the directory, but may not read it
-    /// and does not own it.
+    /// Opened for reading; with `O_PATH` if the process may search the directory, but may not read
+    /// it and does not own it.
     fd: OwnedFd,
     listing: Mutex<Listing>,
     quirks: Quirks,

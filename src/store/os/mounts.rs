@@ -58,8 +58,8 @@ mod tests {
         assert_eq!(line("mnt_id:\t31\n", mounts), None);
     }
 
-    /// With its usual options, NFS can show names as they were half a minute ago. A mount with `--shared`
-    /// warns of that.
+    /// With its usual options, NFS can show names as they were half a minute ago. A mount with
+    /// `--shared` warns of that.
     #[test]
     fn an_nfs_mount_with_the_usual_options_is_late() {
         let usual = "rw,vers=4.2,rsize=262144,namlen=255,hard,proto=tcp,addr=10.99.0.1";

@@ -260,8 +260,8 @@ fn no_replace_holds_on_stores_without_rename_flags() {
 #[test]
 fn on_exfat_a_rename_into_a_directory_keeps_its_identity() {
     // The kernel's exFAT (6.1) changes a directory's birth time with each rename into it. The
-    // daemon would take the directory for another one, and programs that work in it would get ESTALE
-    // until they leave it. `scripts/stores-vm.sh kernel-exfat` tests a real exFAT.
+    // daemon would take the directory for another one, and programs that work in it would get
+    // ESTALE until they leave it. `scripts/stores-vm.sh kernel-exfat` tests a real exFAT.
     let temp = tempfile::tempdir().unwrap();
     let dir =
         OsDir::from_fd(fs::open(temp.path(), DIR_FLAGS, Mode::empty()).unwrap(), Quirks::of(EXFAT));

@@ -58,8 +58,8 @@ impl Cpus {
         Ok(Cpus { possible: read("possible")?, online: read("online")? })
     }
 
-    /// Returns a layout in which all queues of online processors take at most `memory` bytes. Returns
-    /// `None` if that is too little even for one entry each of the smallest size.
+    /// Returns a layout in which all queues of online processors take at most `memory` bytes.
+    /// Returns `None` if that is too little even for one entry each of the smallest size.
     pub fn plan(&self, memory: usize, max_write: u32) -> Option<Plan> {
         let online = self.online.len().max(1);
         let mut payload = max_write.max(2 * PAGE);

@@ -166,8 +166,8 @@ impl Ready {
     pub fn start(self, insist: bool) -> io::Result<Session> {
         let terms = device::shake_hands(&self.device, &self.options, true)?;
         let mut threads = Vec::new();
-        // The device is read before the queues are registered: the registration may wait for requests
-        // that come over the device.
+        // The device is read before the queues are registered: the registration may wait for
+        // requests that come over the device.
         threads.push(self.read_device(terms.max_write)?);
         let registered = if terms.over_io_uring() {
             self.prepared.register()
