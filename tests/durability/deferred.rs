@@ -106,6 +106,44 @@ fn a_truncation_that_fails_leaves_the_records_of_the_file() {
     assert_eq!(get(&vaults::open(store.root()).unwrap(), b"file").unwrap(), b"new");
 }
 
+/// A truncation failed before its commit, and the records of the file stayed suspended: a rename did not
+/// wait for them, and after a crash they found no file at their path.
+#[test]
+fn a_truncation_that_fails_at_any_call_leaves_the_records() {
+    let truncate = OpenFlags { truncate: true, ..READ_WRITE };
+    let mut kept = 0;
+    for call in
+        [Call::Read, Call::Write, Call::CreateFile, Call::SyncData, Call::Stat, Call::Unlink]
+    {
+        for nth in 1.. {
+            let (store, plan) = (store(), FaultPlan::new());
+            let (vault, now) = with_broken_file(&store, &plan);
+            plan.add(Fault {
+                calls: Calls::Of(call),
+                when: When::From(nth),
+                errno: libc::ENOSPC,
+                short: false,
+            });
+            let opened = vaults::open_or_create(&vault, b"file", truncate);
+            let failed = plan.failed();
+            plan.reset();
+            if opened.is_err() {
+                let _ = vaults::rename(&vault, b"file", b"renamed", RenameMode::NoReplace);
+                let after = vaults::open(store.snapshot().root()).unwrap();
+                let found = get(&after, b"renamed").or_else(|_| get(&after, b"file"));
+                let found = found.unwrap_or_else(|error| panic!("{call:?} from {nth}: {error}"));
+                // Empty if only a call after the truncation failed.
+                assert!(found == now || found.is_empty(), "{call:?} from {nth}");
+                kept += usize::from(found == now);
+            }
+            if failed == 0 {
+                break;
+            }
+        }
+    }
+    assert!(kept > 5, "{kept}");
+}
+
 #[test]
 fn a_file_that_somebody_works_on_is_committed_all_the_same() {
     // The background skipped a file that was locked at that moment. A file that was written without

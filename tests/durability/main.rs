@@ -10,6 +10,7 @@ mod contract;
 mod crash;
 mod deferred;
 mod failing_random;
+mod failing_replays;
 mod faults;
 mod flush_ahead;
 mod journal;

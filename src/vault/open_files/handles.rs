@@ -51,6 +51,7 @@ impl Core {
         if flags.truncate {
             let truncated = self.truncate(&file, 0);
             if let Err(fault) = truncated {
+                self.journal.keep_repair(file.inode());
                 let _ = self.release(&file, flags);
                 return Err(fault);
             }
@@ -333,12 +334,9 @@ impl Core {
         // The old contents are promised to no program any more: committed straight, and only then
         // is the space free.
         state.discard(self.next_serial());
-        let committed = self.commit_state(open, state, Durability::Ordered);
-        match &committed {
-            Ok(()) => self.journal.forget_repair(open.inode()),
-            Err(_) => self.journal.keep_repair(open.inode()),
-        }
-        committed
+        self.commit_state(open, state, Durability::Ordered)?;
+        self.journal.forget_repair(open.inode());
+        Ok(())
     }
 
     /// Fails if the store cannot hold a file of this size. The extension is a tail that no header

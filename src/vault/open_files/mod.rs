@@ -59,6 +59,7 @@ impl Core {
             self.end_writers_beside(node); // one may have continued in this file meanwhile
         }
         if let Err(fault) = self.mode.writers.check_opened(self, &open, flags) {
+            self.journal.keep_repair(open.inode());
             let _ = self.release(&open, flags);
             return Err(fault);
         }
@@ -151,30 +152,12 @@ impl Core {
             return Err(Fault::Os(libc::ESTALE));
         }
         let guards = self.mode.writers.guard_stored(&*dir, link.stored(), &stat, flags)?;
-        let mut waits = false;
-        if flags.truncate {
-            self.journal.suspend_repair((stat.dev, stat.ino));
-            // Before it is in the table: existing changes are committed by the last close.
-            self.journal.checkpoint_for(Some((stat.dev, stat.ino)))?;
-        } else {
-            waits = self.journal.repair((stat.dev, stat.ino), &|| self.nodes.stored_path(node))?;
-        }
-        let mut latched = None;
-        if self.mode.writers.may_rewrite(flags)
-            && let Err(fault) = self.journal.write_lost((stat.dev, stat.ino), &file)
-        {
-            // The contents can be read as long as no commit is based on them.
-            latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
-        }
-        let file = self.journal.overlay(file)?;
-        let how = self.mode.writers.load(flags);
-        let loaded = OpenFile::load(node, file, &self.context(), self.next_serial(), how);
+        let loaded = self.load_repaired(node, file, (stat.dev, stat.ino), flags);
         if loaded.is_err() {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
         if !flags.truncate {
-            self.journal.check_complete(&file.state.read().file_id)?;
             // Another program has lengthened the ciphertext, or a crash has left a tail.
             let is_new = self.note_size(&file);
             if self.mode.caller_caches {
@@ -183,13 +166,50 @@ impl Core {
                 self.have_forgotten(node, Forget::Known);
             }
         }
-        let mut state = file.state.write();
-        state.latched = latched;
-        state.note_doubt(waits);
-        drop(state);
         *file.guard.lock() = guards.guard;
         *file.on_demand.lock() = guards.on_demand;
         self.insert_open(&mut files, node, file.clone(), flags);
+        Ok(file)
+    }
+
+    /// Loads a file after its records are applied. If it is opened to be truncated, records that could
+    /// not be applied are suspended; the caller calls [`Journal::keep_repair`] if the truncation fails.
+    ///
+    /// [`Journal::keep_repair`]: crate::vault::durability::journal::Journal::keep_repair
+    fn load_repaired(
+        &self,
+        node: NodeId,
+        file: Arc<dyn File>,
+        inode: (u64, u64),
+        flags: OpenFlags,
+    ) -> Inner<Arc<OpenFile>> {
+        let mut waits = false;
+        if flags.truncate {
+            self.journal.suspend_repair(inode);
+            // Before it is in the table: existing changes are committed by the last close.
+            self.journal.checkpoint_for(Some(inode))?;
+        } else {
+            waits = self.journal.repair(inode, &|| self.nodes.stored_path(node))?;
+        }
+        let mut latched = None;
+        if self.mode.writers.may_rewrite(flags)
+            && let Err(fault) = self.journal.write_lost(inode, &file)
+        {
+            // The contents can be read as long as no commit is based on them.
+            latched = if flags.write { return Err(fault) } else { Some(fault.errno()) };
+        }
+        let file = self.journal.overlay(file)?;
+        let how = self.mode.writers.load(flags);
+        // Before the load: a checkpoint may complete the file meanwhile.
+        let incomplete = self.journal.incomplete();
+        let file = OpenFile::load(node, file, &self.context(), self.next_serial(), how)?;
+        let mut state = file.state.write();
+        if !flags.truncate && incomplete.contains(&state.file_id) {
+            return Err(Fault::Os(libc::EIO));
+        }
+        state.latched = latched;
+        state.note_doubt(waits);
+        drop(state);
         Ok(file)
     }
 

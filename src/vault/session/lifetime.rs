@@ -55,7 +55,8 @@ pub(in crate::vault) fn open_core(
         shown,
         synced && writers.may_keep_journals_local(),
         read_only,
-    );
+    )
+    .map_err(at)?;
     let journal_key = identity.journal_key(&keys.share);
     let journal = Journal::new(
         store.clone(),
@@ -234,7 +235,11 @@ fn restore_marks(
 }
 
 /// Returns where the journals of a share are. Those of a synced share are in the state directory of
-/// this machine (`keeps`); if that cannot be used, they are in the share.
+/// this machine (`keeps`); if this user may not use that, or it takes no new ones, they are in the
+/// share.
+///
+/// # Errors
+/// Those of reading the state directory: the last mount may have left a journal in it.
 fn home(
     store: &Arc<dyn Dir>,
     share: &[u8; 32],
@@ -242,7 +247,7 @@ fn home(
     path: &Path,
     keeps: bool,
     read_only: bool,
-) -> Home {
+) -> Inner<Home> {
     let mut home = Home {
         dir: store.clone(),
         others: Vec::new(),
@@ -250,19 +255,19 @@ fn home(
         is_local: false,
         machine_in_store: machine(share),
     };
-    let Some(local) = options.local.as_ref().filter(|_| keeps) else { return home };
+    let Some(local) = options.local.as_ref().filter(|_| keeps) else { return Ok(home) };
     match local.folders(share, &**store, path, !read_only, &OsRandom) {
         Ok(folders) => {
             home.is_local = folders.own.is_some();
             home.dir = folders.own.unwrap_or(home.dir);
             home.others = folders.others;
         }
-        Err(fault) => tracing::warn!(
-            errno = fault.errno(),
-            "the state directory cannot be used; the journal of this mount is in the vault, and a sync tool may carry it to other machines"
-        ),
+        Err(fault) if matches!(fault.errno(), libc::EACCES | libc::EPERM) => {
+            synced::warn_unusable(&fault);
+        }
+        Err(fault) => return Err(fault),
     }
-    home
+    Ok(home)
 }
 
 /// Commits all changes of a share, empties its journal and releases its lock. Returns the first

@@ -141,6 +141,14 @@ impl Place {
     }
 }
 
+/// Warns that this machine's state directory cannot be used.
+pub(crate) fn warn_unusable(fault: &Fault) {
+    tracing::warn!(
+        errno = fault.errno(),
+        "the state directory cannot be used; the journal of this mount is in the vault, and a sync tool may carry it to other machines"
+    );
+}
+
 /// Opens a directory; `None` if it does not exist.
 fn open(dir: &dyn Dir, name: &[u8]) -> Inner<Option<Arc<dyn Dir>>> {
     match dir.open_dir(name) {
@@ -172,13 +180,21 @@ impl Local {
         }
     }
 
+    fn make_share(&self, share: &[u8; 32]) -> Inner<Arc<dyn Dir>> {
+        let folder = open_or_make(&*self.state, FOLDER)?;
+        open_or_make(&*folder, hex::encode(share).as_bytes())
+    }
+
     /// Returns whether this machine has seen that a share is synced.
     pub(crate) fn remembers(&self, share: &[u8; 32]) -> Inner<bool> {
         Ok(self.share(share)?.is_some())
     }
 
     /// Remembers that a share is synced, and returns the folders of its copy at `path`, below the
-    /// vault's directory. With `make` there is one for new journals.
+    /// vault's directory. With `make` there is one for new journals, unless none can be made.
+    ///
+    /// # Errors
+    /// Those of reading: the copy may have left journals that cannot be found now.
     pub(crate) fn folders(
         &self,
         share: &[u8; 32],
@@ -187,31 +203,47 @@ impl Local {
         make: bool,
         random: &dyn Random,
     ) -> Inner<Folders> {
-        let folder = open_or_make(&*self.state, FOLDER)?;
-        let folder = open_or_make(&*folder, hex::encode(share).as_bytes())?;
         let below = path.as_os_str().is_empty();
         let here = Place::of(root, if below { self.path.clone() } else { self.path.join(path) })?;
-        let mut copies = Vec::new();
+        let folder = match self.share(share)? {
+            Some(folder) => folder,
+            None => match self.make_share(share) {
+                Ok(folder) => folder,
+                Err(fault) => {
+                    warn_unusable(&fault);
+                    return Ok(Folders { own: None, others: Vec::new() });
+                }
+            },
+        };
+        let mut others = Vec::new();
         for entry in list(&*folder)? {
             if let Some(copy) = open(&*folder, &entry.name)?
                 && let Some(recorded) = Place::read(&*copy)?
                 && here.is(&recorded)
             {
-                if make && recorded != here {
-                    here.write(&*copy, random)?;
-                }
-                copies.push(copy);
+                others.push((copy, recorded));
             }
         }
-        if make && copies.is_empty() {
-            let mut id = [0; 8];
-            random.fill(&mut id);
-            let copy = open_or_make(&*folder, hex::encode(id).as_bytes())?;
-            here.write(&*copy, random)?;
-            copies.push(copy);
+        let last = others.last().map(|(copy, recorded)| (copy.clone(), *recorded == here));
+        let make_own = || match last {
+            Some((copy, true)) => Ok(copy),
+            Some((copy, false)) => here.write(&*copy, random).map(|()| copy),
+            None => {
+                let mut id = [0; 8];
+                random.fill(&mut id);
+                let copy = open_or_make(&*folder, hex::encode(id).as_bytes())?;
+                here.write(&*copy, random)?;
+                Ok(copy)
+            }
+        };
+        let own = make.then(make_own).transpose().unwrap_or_else(|fault: Fault| {
+            warn_unusable(&fault);
+            None
+        });
+        if own.is_some() {
+            others.pop();
         }
-        let own = if make { copies.pop() } else { None };
-        Ok(Folders { own, others: copies })
+        Ok(Folders { own, others: others.into_iter().map(|(copy, _)| copy).collect() })
     }
 
     /// Returns the journals of a share that this machine keeps and does not replay by itself.

@@ -126,16 +126,15 @@ impl Journal {
                 Origin::Open(_, file) => self
                     .redo(&**file, &records, Apply::Again)
                     .map(|outcome| outcome == Outcome::Refused),
-                Origin::Replayed(_) | Origin::Unseen | Origin::Elsewhere => {
-                    self.redo_file(&records, None, Apply::Again).map(|redone| redone.refused > 0)
-                }
+                // A newer file at the path is not the one that could not be written.
+                Origin::Closed(inode) => self
+                    .redo_file(&records, None, Apply::Again)
+                    .map(|redone| redone.refused > 0 || inode.is_none() && redone.newer > 0),
                 Origin::Refused => Ok(true),
             };
-            let may_be_elsewhere = !matches!(broken.origin, Origin::Open(..) | Origin::Refused)
-                && self.may_have_moved();
-            if may_be_elsewhere && matches!(mended, Ok(true)) {
+            if let (Origin::Closed(inode), Ok(true)) = (&mut broken.origin, &mended) {
                 // The next replay searches for it, when no file is open yet.
-                broken.origin = Origin::Elsewhere;
+                *inode = None;
                 kept.push(broken);
                 continue;
             }
@@ -208,15 +207,17 @@ impl Journal {
     /// Begins a journal that contains the records of broken files, and only then removes the
     /// journals that contained them.
     fn carry(&self, state: &mut State) -> Inner<()> {
+        let records: Vec<&JournalRecord<'static>> =
+            state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
+        // Those of files that are mended since must go: their places may be filled without a record.
+        let is_carried = |r: &Running| r.sequence == r.carried && r.carried == records.len() as u64;
         if state.old.is_empty()
-            && state.running.as_ref().is_some_and(|r| r.sequence == r.carried)
+            && state.running.as_ref().is_some_and(is_carried)
             && state.doubtful.is_empty()
         {
             state.unclean = false;
             return Ok(());
         }
-        let records: Vec<&JournalRecord<'static>> =
-            state.broken.iter().flat_map(|b| b.records.iter().flatten()).collect();
         let next = self.begin_from(&records)?;
         let before = state.running.replace(next);
         state.old.extend(before.map(|r| r.retire(0)));
@@ -243,14 +244,13 @@ impl Journal {
     }
 
     /// Checkpoints if a record, even a refused one, names the inode, or any inode if `None`; called
-    /// before the inode's path changes. Fails with `EIO` if its records could not be applied.
+    /// before the inode's path changes. Fails with `EIO` if its records could not be applied. The next
+    /// replay searches for a file whose inode is not known.
     pub fn checkpoint_for(&self, inode: Option<Inode>) -> Inner<()> {
         let mut state = self.state.lock();
         let is_broken = |state: &State| match inode {
-            Some(inode) => state.broken_at(inode, None).is_some_and(|at| !state.broken[at].doomed),
-            // What is elsewhere is searched for by the next replay in any case.
-            None => (state.broken.iter())
-                .any(|b| !matches!(b.origin, Origin::Elsewhere | Origin::Refused)),
+            Some(inode) => state.broken.iter().any(|b| b.inode() == Some(inode) && !b.doomed),
+            None => state.broken.iter().any(|b| b.inode().is_some()),
         };
         let concerned = match inode {
             Some(inode) => state.unflushed.contains_key(&inode) || state.doubtful.contains(&inode),

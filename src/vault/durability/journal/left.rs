@@ -24,7 +24,8 @@ const CHECKED_MAX: usize = 1 << 16;
 /// Number of journals that tell enough: the storage host could add any number.
 const JOURNALS_MAX: usize = 256;
 
-/// A journal with records: its name, and the time of its last change.
+/// A journal with records: its name, and the time of its last change. The name is empty for all those
+/// beyond [`JOURNALS_MAX`].
 type WithRecords = (Vec<u8>, Timestamp);
 
 /// What was seen of them.
@@ -83,6 +84,10 @@ impl Journal {
             return Ok(Remains::Nothing);
         }
         let stat = file.stat()?;
+        // Of more journals nothing tells whether they have changed.
+        if left.journals.iter().any(|(name, _)| name.is_empty()) {
+            return Ok(Remains::Unknown(left.round, stat.mtime));
+        }
         Ok(match left.checked.get(&(stat.dev, stat.ino)) {
             Some(Checked::Whole) => Remains::Nothing,
             Some(Checked::Authentic(with)) if with == header => Remains::Record,

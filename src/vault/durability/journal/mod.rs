@@ -335,7 +335,7 @@ impl Journal {
             tracing::warn!("another program has removed the journal; it is replaced by a new one");
             self.checkpoint_locked(state)?;
         }
-        if is_incomplete || state.broken_at(inode, Some(&record.path)).is_some() {
+        if is_incomplete || state.is_broken(inode) {
             return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
         }
         if state.running.as_ref().is_some_and(|r| r.tail + len > r.capacity) {
@@ -402,13 +402,20 @@ impl Journal {
 
     /// Returns whether the file has records that could not be applied.
     pub fn is_broken(&self, inode: Inode) -> bool {
-        self.state.lock().broken_at(inode, None).is_some()
+        self.state.lock().is_broken(inode)
     }
 
     /// Fails with `EIO` if a replay could not complete a file with this id: its last acknowledged state
     /// is in the journal.
     pub fn check_complete(&self, file_id: &[u8; 32]) -> Inner<()> {
         if self.state.lock().is_incomplete(file_id) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
+    }
+
+    /// Returns the ids of the files that a replay could not complete: see [`Journal::check_complete`].
+    pub fn incomplete(&self) -> Vec<[u8; 32]> {
+        let state = self.state.lock();
+        let is_closed = |b: &&state::Broken| matches!(b.origin, state::Origin::Closed(_));
+        state.broken.iter().filter(is_closed).map(|b| b.file_id).collect()
     }
 
     /// Returns whether any file has records that could not be applied.
@@ -440,17 +447,17 @@ impl Journal {
         if state.broken.is_empty() {
             return Ok(waits);
         }
-        let path = path();
-        if state.broken_at(inode, path.as_deref()).is_none() {
+        if !state.is_broken(inode) && !path().is_some_and(|path| state.names_broken(&path)) {
             return Ok(waits);
         }
-        if self.overlaid.is_none() {
-            let outcome = self.checkpoint_locked(&mut state);
-            if state.broken_at(inode, path.as_deref()).is_none() {
-                return Ok(waits);
-            }
-            outcome?;
+        let outcome = match self.overlaid {
+            None => self.checkpoint_locked(&mut state),
+            Some(_) => Ok(()),
+        };
+        if !state.is_broken(inode) {
+            return Ok(waits);
         }
+        outcome?;
         Err(Fault::Os(libc::EIO))
     }
 

@@ -148,7 +148,7 @@ impl Journal {
     }
 
     /// Returns the bytes of a file that can belong to its header.
-    fn beginning(&self, file: &dyn File) -> Inner<Vec<u8>> {
+    pub(super) fn beginning(&self, file: &dyn File) -> Inner<Vec<u8>> {
         let mut bytes = vec![0; self.keys.layout.cipher_len(SMALL_MAX) as usize];
         let read = file.read_at(&mut bytes, 0)?;
         bytes.truncate(read);
@@ -208,7 +208,7 @@ impl Journal {
     }
 
     /// Returns whether the file is authentic and in a state later than all of the records.
-    fn is_newer(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> bool {
+    pub(super) fn is_newer(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> bool {
         let version = |bytes: &[u8]| {
             let header = self.keys.open_header(bytes).ok()?.header;
             (header.public.file_id == records[0].file_id).then_some(header.version)

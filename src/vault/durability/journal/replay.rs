@@ -13,10 +13,9 @@
 //!   one without records after a day.
 //! * Another machine may have replaced a file since. Its version stays. If a sync tool has kept ours
 //!   as a conflict copy, the records are applied to that.
-//! * Another machine may have renamed a file or a directory above it since, and a sync tool may have
-//!   done the same here; so may another daemon of the same store. So a vault that is synced, or that
-//!   several daemons have open, is searched for files that refused records match, before any file is
-//!   open.
+//! * A file or a directory above it may have been renamed since: by another machine and here by a sync
+//!   tool, by another daemon, or by this one while the file could not be found. So before any file is
+//!   open, the vault is searched for files that refused records match.
 //! * In a read-only vault the records are applied to files in memory, and no journal is touched.
 
 use std::collections::HashMap;
@@ -66,6 +65,8 @@ pub(super) struct Redone {
     refused_ids: Vec<FileId>,
     /// A file that may match refused records could not be looked at.
     unread: bool,
+    /// For how many files the path leads to a newer version, and no conflict copy was brought up to date.
+    pub(super) newer: usize,
     files: HashMap<Inode, Arc<dyn File>>,
     /// The name of the journal, if it belongs to another share or its head cannot be read.
     foreign: Option<String>,
@@ -186,22 +187,18 @@ impl Journal {
             count += done;
             round.files = files;
             let refused_now = refused.iter().map(|refused| refused.count).sum();
-            if refused_now >= refused_before && self.may_have_moved() && places.is_none() {
+            if refused_now > 0 && refused_now >= refused_before && places.is_none() {
                 places = Some(self.search(&refused_ids)?);
             } else if refused_now == 0 || refused_now >= refused_before {
+                let unread = unread || places.as_ref().is_some_and(|places| places.unread);
                 let (failed, refused): (Vec<_>, Vec<_>) =
-                    refused.into_iter().partition(|refused| refused.has_failed);
-                for Refused { found, .. } in failed {
-                    self.replay_one(&found, places.as_ref(), true)?;
+                    refused.into_iter().partition(|refused| refused.has_failed || unread);
+                for Refused { found, .. } in &failed {
+                    self.replay_one(found, places.as_ref(), true)?;
                 }
                 // If a file could not be written, another journal may depend on just that file: it
-                // is left for the next replay. So are records whose file may be where this one could
-                // not look.
-                let wait = self.overlaid.is_some()
-                    || unread
-                    || places.as_ref().is_some_and(|places| places.unread)
-                    || !self.state.lock().broken.is_empty();
-                self.end_refused(refused, wait)?;
+                // is left for the next replay.
+                self.end_refused(refused, self.overlaid.is_some() || !failed.is_empty())?;
                 // The end of every file is known now. Bytes beyond it are cut only if no concurrent
                 // opener has a record of the file or has it open.
                 if self.may_cut() {
@@ -243,11 +240,6 @@ impl Journal {
             dir.sync()?;
         }
         Ok(())
-    }
-
-    /// Returns whether another machine or daemon may have renamed files.
-    pub(super) fn may_have_moved(&self) -> bool {
-        self.home.is_local || self.writers.share_names()
     }
 
     fn replay_in(&self, round: &mut Round, found: Found, places: Option<&Places>) -> Inner<()> {
@@ -442,81 +434,84 @@ impl Journal {
             }
         }
         all.has_failed = !failed.is_empty();
-        if all.has_failed && is_last {
-            if all.unread || places.is_some_and(|places| places.unread) {
-                failed.append(&mut refused); // their files may be where this could not look
-            }
-            let (dir, name) = (dir.clone(), name.clone());
-            self.keep(failed, refused, Old { file, dir, name, head, acknowledged: 0 });
-            return Ok(all);
-        }
-        if Self::may_be_used_elsewhere(found, &*file)? {
+        let is_used_elsewhere = Self::may_be_used_elsewhere(found, &*file)?;
+        if is_used_elsewhere {
             // Its owner relies on it, and its records may be replayed once more.
             self.foreign_records.store(true, Ordering::Relaxed);
-        } else if all.refused == 0 && self.overlaid.is_none() {
+        }
+        if is_last && (all.unread || places.is_some_and(|places| places.unread)) {
+            failed.append(&mut refused); // their files may be where this could not look
+        }
+        if is_last && !failed.is_empty() {
+            let (dir, name) = (dir.clone(), name.clone());
+            let old = Old { file, dir, name, head, acknowledged: 0 };
+            self.keep(failed, (!is_used_elsewhere).then_some((refused, old)), &shown);
+        } else if !is_used_elsewhere && all.refused == 0 && self.overlaid.is_none() {
             dir.unlink(name)?;
             dir.sync()?;
         }
         Ok(all)
     }
 
-    /// Keeps a journal with files that could not be written, and refused records. The first checkpoint
-    /// carries over the records of the former, puts the others aside, and removes the journal.
+    /// Keeps records of files that could not be written or found. The first checkpoint carries them
+    /// over. It also puts the refused records of their journal aside and removes it, if there is a
+    /// second argument.
     fn keep(
         &self,
         failed: Vec<Vec<JournalRecord<'static>>>,
-        refused: Vec<Vec<JournalRecord<'static>>>,
-        journal: Old,
+        journal: Option<(Vec<Vec<JournalRecord<'static>>>, Old)>,
+        shown: &str,
     ) {
         tracing::error!(
-            "journal {}: {} files could not be written; opening them fails until that succeeds",
-            String::from_utf8_lossy(&journal.name),
+            "journal {shown}: {} files could not be written; opening them fails until that succeeds",
             failed.len()
         );
         let broken: Vec<_> = failed.into_iter().flat_map(|records| self.broken(records)).collect();
         let mut state = self.state.lock();
         state.broken.extend(broken);
-        if self.overlaid.is_none() {
+        if let (None, Some((refused, old))) = (&self.overlaid, journal) {
             state.broken.extend(refused.into_iter().map(Broken::refused));
-            state.old.push(journal);
+            state.old.push(old);
         }
     }
 
-    /// Returns broken files, one for each path that `records` (all of one file id) name.
+    /// Returns broken files, one for each inode to which the paths of `records` lead, and one for the
+    /// others. All records are of one file id.
     fn broken(&self, records: Vec<JournalRecord<'static>>) -> Vec<Broken> {
         let mut all: Vec<Broken> = Vec::new();
-        for record in records {
-            match all.iter_mut().find(|b| b.paths[0] == record.path) {
-                Some(broken) => broken.records.get_or_insert_default().push(record),
+        let inodes: Vec<_> = {
+            let of_id: Vec<_> = records.iter().collect();
+            records.iter().map(|record| self.inode_of(&record.path, &of_id)).collect()
+        };
+        for (record, inode) in records.into_iter().zip(inodes) {
+            let broken = match all.iter().position(|b| b.inode() == inode) {
+                Some(at) => &mut all[at],
                 None => {
-                    let origin = self.origin_of(&record);
-                    let (file_id, paths) = (record.file_id, vec![record.path.clone()]);
                     all.push(Broken {
-                        origin,
-                        file_id,
-                        paths,
-                        records: Some(vec![record]),
+                        origin: Origin::Closed(inode),
+                        file_id: record.file_id,
+                        paths: Vec::new(),
+                        records: None,
                         doomed: false,
                     });
+                    all.last_mut().expect("just pushed")
                 }
-            }
+            };
+            broken.paths.push(record.path.clone());
+            broken.records.get_or_insert_default().push(record);
         }
         all
     }
 
-    /// Returns where the file of a record is that could not be written.
-    fn origin_of(&self, record: &JournalRecord<'_>) -> Origin {
-        let (above, name) = split(&record.path);
-        let looked = self.open_below(above).and_then(|dir| {
-            let stat = dir.stat(name)?;
-            Ok(((stat.dev, stat.ino), self.id_of(&*dir, name)))
-        });
-        match looked {
-            Ok((_, Ok(Some(id)))) if id != record.file_id => Origin::Elsewhere,
-            Ok((inode, _)) => Origin::Replayed(inode),
-            Err(fault) if leads_to_no_file(&fault) => Origin::Elsewhere,
-            Err(_) => Origin::Unseen,
-        }
+    /// Returns the inode of the file at a path, if that is certainly the one that `records` (all of one
+    /// file id) were made for.
+    fn inode_of(&self, path: &[u8], records: &[&JournalRecord<'_>]) -> Option<Inode> {
+        let (above, name) = split(path);
+        let file = self.open_below(above).ok()?.open_file(name, Access::Read).ok()?;
+        let (stat, bytes) = (file.stat().ok()?, self.beginning(&*file).ok()?);
+        let header = PublicHeader::decode(&self.keys.layout, &bytes).ok()?;
+        let is_it = header.file_id == records[0].file_id && !self.is_newer(&bytes, records);
+        is_it.then_some((stat.dev, stat.ino))
     }
 
     /// Returns the records of the generation that begins the journal.
@@ -601,13 +596,14 @@ impl Journal {
             if when == Apply::Replay {
                 self.redo_copies(paths, &own, when, &mut tried)?; // later one may be open
             }
-            if is_refused && tried.done.is_none() {
+            if (is_refused || tried.unread) && tried.done.is_none() {
                 for path in elsewhere.into_iter().flatten() {
                     self.redo_at(path, &own, when, &mut tried)?;
                 }
             }
             redone.done += tried.done.unwrap_or(0);
-            if is_refused && tried.done.is_none() {
+            redone.newer += usize::from(!is_refused && tried.done.is_none());
+            if (is_refused || tried.unread) && tried.done.is_none() {
                 redone.refused += 1;
                 redone.unread |= tried.unread;
                 redone.refused_ids.push(records[0].file_id);

@@ -94,13 +94,9 @@ impl Tracked {
 pub(super) enum Origin {
     /// By a commit or a checkpoint.
     Open(Inode, Arc<dyn File>),
-    /// By a replay.
-    Replayed(Inode),
-    /// By a replay in which not even a `stat` succeeded.
-    Unseen,
-    /// By a replay, which could not write it at another path than that of its records: it was renamed,
-    /// or it is a conflict copy.
-    Elsewhere,
+    /// By a replay. `None`: not the file at the path of its records, or that is unknown. It was renamed,
+    /// is a conflict copy, or could not be looked at. Only the next replay searches for it.
+    Closed(Option<Inode>),
     /// By a replay in which its records matched no file. There is nothing to mend, and any file at
     /// their path is another one: they are to be put aside.
     Refused,
@@ -131,8 +127,9 @@ impl Broken {
 
     pub(super) fn inode(&self) -> Option<Inode> {
         match self.origin {
-            Origin::Open(inode, _) | Origin::Replayed(inode) => Some(inode),
-            Origin::Unseen | Origin::Elsewhere | Origin::Refused => None,
+            Origin::Open(inode, _) => Some(inode),
+            Origin::Closed(inode) => inode,
+            Origin::Refused => None,
         }
     }
 }
@@ -175,24 +172,24 @@ impl State {
         }));
     }
 
-    pub(super) fn broken_at(&self, inode: Inode, path: Option<&[u8]>) -> Option<usize> {
-        self.broken.iter().position(|b| {
-            b.inode() == Some(inode)
-                || matches!(b.origin, Origin::Unseen)
-                    && path.is_some_and(|p| b.paths.iter().any(|q| q == p))
-        })
+    pub(super) fn is_broken(&self, inode: Inode) -> bool {
+        self.broken.iter().any(|b| b.inode() == Some(inode))
+    }
+
+    /// Returns whether a replay left records, perhaps of another file, that name this path.
+    pub(super) fn names_broken(&self, path: &[u8]) -> bool {
+        (self.broken.iter())
+            .any(|b| matches!(b.origin, Origin::Closed(_)) && b.paths.iter().any(|p| p == path))
     }
 
     /// Returns whether a replay could not complete some file with this id. It may be any file with it:
     /// one that was renamed, or a conflict copy.
     pub(super) fn is_incomplete(&self, file_id: &[u8; 32]) -> bool {
-        self.broken.iter().any(|b| {
-            b.file_id == *file_id && !matches!(b.origin, Origin::Open(..) | Origin::Refused)
-        })
+        (self.broken.iter()).any(|b| b.file_id == *file_id && matches!(b.origin, Origin::Closed(_)))
     }
 
     pub(super) fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
-        if self.broken_at(inode, None).is_none() {
+        if !self.is_broken(inode) {
             let Tracked { file, file_id, paths, .. } = tracked;
             self.broken.push(Broken {
                 origin: Origin::Open(inode, file),
