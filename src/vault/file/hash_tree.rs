@@ -62,7 +62,7 @@ impl Tree<'_> {
     }
 
     /// Returns the first chunk after the largest subtree of holes that contains chunk `k`; `k` if
-    /// it is not in a hole.
+    /// it is not in a hole, and `u64::MAX` if the tree does not reach it.
     pub fn after_hole(&self, k: u64) -> Inner<u64> {
         if k >= self.root.chunks {
             return Ok(u64::MAX);

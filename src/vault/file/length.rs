@@ -1,8 +1,8 @@
 //! Lengths and holes of an open file: extending, shortening, discarding, punching holes.
 //!
 //! Rules that hold here
-//! * Only a commit frees places to which the committed header refers. This module notes that it
-//!   will, because such a commit begins with a checkpoint.
+//! * Only a commit frees places to which the committed header refers. This module notes that the
+//!   next one will ([`Pending::frees`]): with a record, it makes a checkpoint first.
 //! * A shortening can be undone as long as the store has accepted none of it.
 
 use std::collections::BTreeMap;
@@ -177,9 +177,9 @@ impl FileState {
         taken
     }
 
-    /// Makes `offset..end` read as zeros; `end` is at most the size. Whole segments become holes of the
-    /// store with the next commit. Stops when a commit is due, and returns the offset up to which it is
-    /// done.
+    /// Makes `offset..end` read as zeros; `end` is at most the size. Whole segments become holes of
+    /// the store with the next commit. Stops when a commit is due. Returns the offset up to which
+    /// the range was punched.
     pub fn punch(
         &mut self,
         file: &dyn File,
@@ -240,7 +240,8 @@ impl FileState {
         Ok(end)
     }
 
-    /// Returns the number of bytes punched since the last commit whose blocks the store still has.
+    /// Returns the number of bytes punched since the last commit. The store has their blocks until
+    /// the next one.
     pub fn punched(&self) -> u64 {
         self.pending.punch.iter().map(|(_, segments)| (segments.len() * SEGMENT) as u64).sum()
     }

@@ -1,4 +1,4 @@
-//! Open files: one lock and one header state for each inode, whatever the number of handles.
+//! Open files: one lock and one state for each node, whatever the number of handles.
 //!
 //! Rules that hold here
 //! * Reading, writing and lengths are in sub-modules; the commit is in
@@ -102,9 +102,9 @@ pub(crate) enum Load {
 pub(crate) struct ChunkSummary {
     /// The next chunk that may hold data.
     pub next: u64,
-    /// Bytes in its segments.
+    /// Bytes in the segments of the chunk.
     pub bytes: u64,
-    /// Whether they are sealed under another epoch than the current one.
+    /// Whether they are, or may be, sealed under another epoch than the current one.
     pub older: bool,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct FileState {
     pub file_id: [u8; 32],
     /// Keys of the chunks under one epoch, most often the current one.
     chunk_keys: OnceLock<(u32, [u8; 8], ChunkKeys)>,
-    /// `None` until the first commit.
+    /// `None` until the first commit, and between a discard of the contents and the next commit.
     pub committed: Option<Committed>,
     pub phase: Phase,
     pub unflushed: Unflushed,
@@ -128,7 +128,7 @@ pub(crate) struct FileState {
     pub loaded: Option<u64>,
     pub oldest_epoch: u32,
     pub hint: Hint,
-    /// The stored name from which `hint` was last read; empty if `hint` comes from the header.
+    /// The stored name from which `hint` was last read; empty if it was read from none.
     pub hint_from: Box<[u8]>,
     /// Author and signer that the committed header names, in a signed share.
     pub by: Option<Authorship>,
@@ -171,21 +171,21 @@ pub(crate) struct OpenFile {
     /// `state` is locked for writing.
     stored: RwLock<(Arc<dyn File>, (u64, u64))>,
     /// The file id when the file was opened, readable without the lock. It may have changed since:
-    /// with concurrent openers, or if changes are kept in a conflict copy.
+    /// with concurrent openers, or if the open file continues in another file of the store.
     pub file_id: [u8; 32],
     pub state: RwLock<FileState>,
-    /// Name or mode have changed, so the file is flushed by fsync(2), not fdatasync(2), before its next
-    /// record.
+    /// Name or mode have changed, so before its next record the file is flushed by fsync(2), not
+    /// fdatasync(2).
     pub inode_changed: AtomicBool,
     /// Whether [`KernelView::astray`] is set.
     pub astray: AtomicBool,
     /// With concurrent openers: the lock of the daemon that has the file open for writing.
     pub guard: Mutex<Option<Arc<dyn File>>>,
-    /// With concurrent openers: shows other daemons that `guard` is taken on demand. Otherwise it is
-    /// taken from the first open for writing to the last close.
+    /// With concurrent openers: shows other daemons that `guard` is taken on demand. If this is
+    /// `None`, the guard is held from the first open for writing to the last close.
     pub on_demand: Mutex<Option<Arc<dyn File>>>,
-    /// With concurrent openers: since the guard was taken, no chunk was found that a daemon has left
-    /// half written.
+    /// With concurrent openers: no daemon has left a chunk half written. This was checked since the
+    /// guard was taken.
     pub is_whole: AtomicBool,
     /// With concurrent openers: the locks of programs.
     pub locks: Mutex<ProgramLocks>,
@@ -358,8 +358,8 @@ impl OpenFile {
         Ok(result)
     }
 
-    /// Returns what the kernel caches of this file once all writes have reached it. `None` if that
-    /// is unknown, because a change is not committed, was refused, or is being committed now.
+    /// Returns what the kernel caches of this file once it has sent all writes. `None` if that is
+    /// unknown, because a change is not committed, was refused, or is being committed now.
     pub fn cached(&self) -> Option<Cached> {
         let state = self.state.try_read()?;
         let is_certain =

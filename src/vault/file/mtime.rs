@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use crate::store::{File, SetTime, Timestamp};
 use crate::vault::error::Inner;
 
-/// Returns the present time, in nanoseconds.
+/// Returns the present time.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }

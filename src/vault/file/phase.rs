@@ -70,7 +70,7 @@ pub(crate) struct Committed {
     pub end: u64,
     /// Length of the ciphertext that it implies.
     pub len: u64,
-    /// Size of the contents that it contains.
+    /// The plain size that it contains.
     pub size: u64,
     /// A commit has begun to write the next header and has not ended: part of the new header may be
     /// in place.

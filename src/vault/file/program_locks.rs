@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::store::{File, Timestamp};
 use crate::vault::types::{Handle, LockRequest};
 
-/// An owner as the kernel names it, and whether it is one of `flock`.
+/// An owner as the kernel names it, and whether its lock is one of `flock`.
 pub(crate) type OwnerKey = (u64, bool);
 
 /// Returns the owner of a request.
@@ -33,12 +33,12 @@ pub(crate) struct Owner {
 pub(crate) struct ProgramLocks {
     pub owners: HashMap<OwnerKey, Owner>,
     /// Hash of the header of the earliest committed state of which the kernel may have pages, if
-    /// that is known. Commits of this daemon change the pages, too, so it follows them.
+    /// that is known. Commits of this daemon change the pages too, so this follows the commits.
     pub pages: Option<[u8; 32]>,
     /// A commit builds on the state of `pages`.
     follows: bool,
     told: Option<Told>,
-    /// How often the kernel has dropped pages by what it was told.
+    /// How often the kernel has dropped pages because of what it was told.
     drops: u64,
 }
 
@@ -49,7 +49,7 @@ struct Told {
     committed: [u8; 32],
     size: u64,
     time: Timestamp,
-    /// Size or time differ from what it was told before, so it has dropped all older pages.
+    /// Size or time differ from what the kernel was told before, so it has dropped all older pages.
     drops: bool,
 }
 
@@ -77,8 +77,8 @@ impl ProgramLocks {
         self.told = Some(Told { committed, size, time, drops });
     }
 
-    /// Returns whether the kernel has dropped the pages of states before this one, and how often it has
-    /// dropped pages by what it was told.
+    /// Returns whether the kernel has dropped the pages of states before this one, and how often it
+    /// has dropped pages because of what it was told.
     pub fn dropped(&self, committed: &[u8; 32]) -> (bool, u64) {
         let by_itself = self.told.is_some_and(|told| told.drops && told.committed == *committed);
         (by_itself || self.pages == Some(*committed), self.drops)

@@ -99,7 +99,7 @@ impl FileState {
     }
 
     /// Opens the segments of a chunk that cover `buf.len()` bytes from byte `within`; each run of
-    /// segments takes one read.
+    /// full segments in the store takes one read.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn open_segments(
         &self,
@@ -181,7 +181,8 @@ impl FileState {
         })
     }
 
-    /// Opens one segment into `plain`, with zeros beyond its sealed length.
+    /// Opens one segment into `plain`, which the caller has zeroed: bytes beyond the sealed length
+    /// are left as they are.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn open_one(
         &self,

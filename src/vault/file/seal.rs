@@ -5,7 +5,7 @@
 //!   is dropped with its salt.
 //! * Before such a chunk is used, its epoch is compared with the current one, and its file id with
 //!   the file's: with concurrent openers, another daemon may have changed the id.
-//! * The buffer of the plain text is sealed in place; it is wiped only if it could not be sealed.
+//! * The buffer of the plain text is sealed in place, so it need not be wiped.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::vault::file::{Context, DirtyChunk, FileState};
 pub(crate) struct Sealed {
     /// All segments, each of [`SEGMENT`] bytes but the last.
     pub bytes: Bytes,
-    /// The table entry of each; the hash in signed shares.
+    /// The table entry of each, with its hash in a signed share.
     pub entries: Vec<(Segment, Option<[u8; 32]>)>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn seal(
         let tag = key.seal(&nonce, &aad, part);
         entries.push((Segment { nonce, tag, len }, signed.then(|| segment_hash(part))));
     }
-    // It is ciphertext by now and needs no wiping.
+    // The buffer is ciphertext by now and needs no wiping.
     Sealed { bytes: std::mem::take(&mut *plain).into(), entries }
 }
 

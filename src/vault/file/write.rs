@@ -41,8 +41,8 @@ impl FileState {
         }
     }
 
-    /// Makes chunk `k` dirty, ready for new segments under its present salt; sealed again if the
-    /// salt is used up or belongs to an older epoch.
+    /// Makes chunk `k` dirty, ready for new segments under its present salt. If that salt is used up
+    /// or belongs to another epoch, the whole chunk is sealed again under a new one.
     pub(super) fn make_dirty(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<()> {
         let current = context.keys.current();
         let (segments, live) = match self.dirty.get(&k) {
@@ -72,7 +72,6 @@ impl FileState {
                 (table.segments.clone(), live)
             }
         };
-        // No new bytes under an old epoch or a used-up salt: the whole chunk is sealed again.
         let mut plain = Plain::new(vec![0; context.keys.layout.chunk() as usize]);
         self.read_chunk(file, context, k, 0, &mut plain)?;
         let mut chunk = self.empty_chunk(context, live);
@@ -120,8 +119,8 @@ impl FileState {
         })
     }
 
-    /// Seals chunk `k` again if it belongs to another epoch than the current one. Returns what it held
-    /// before.
+    /// Seals chunk `k` again if it belongs to another epoch than the current one. Returns what it
+    /// held before.
     pub fn renew(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<ChunkSummary> {
         let look = self.summary(file, context, k)?;
         if look.older {
@@ -154,8 +153,8 @@ impl FileState {
         self.place(file, context, k, chunk, first, sealed, hold)
     }
 
-    /// Stores sealed segments from number `first` on. A segment for a fresh place is written at once.
-    /// It becomes pending in the chunk instead, like one for a live place,
+    /// Stores sealed segments from number `first` on. A segment for a fresh place is written at
+    /// once. It becomes pending in the chunk instead, like one for a live place,
     /// * if it can ride in the record of the next commit: the file is durable, and at most
     ///   [`RIDE_MAX`] fresh bytes wait;
     /// * if it must ride there: an earlier record may rely on the place;
@@ -210,7 +209,7 @@ impl FileState {
             let offset = layout.segment_offset(k, s);
             self.unflushed.data = true;
             if let Err(e) = file.write_at(part, offset) {
-                // Not counted as length: bytes that did not fit may never be stored.
+                // The store may have taken a part of the bytes, so the length is read back.
                 self.note_refusal(file);
                 refused = Some(Fault::Io(e));
                 continue;
@@ -316,14 +315,14 @@ impl FileState {
             }
         }
         if result.is_err() && self.size <= SMALL_MAX {
-            // The failed write leaves the file in its small form. In the large form, no header could
+            // The failed write leaves the file in its small form: no header of the large form can
             // contain such a small size.
             self.take_dirty_from(0);
             (self.small, self.size) = (small, size);
             return result;
         }
-        // Bytes written before a failure count: the program may get a short write, never lost
-        // bytes.
+        // Bytes that were written before a failure are changes of the file, although the caller gets
+        // the error.
         if done > 0 {
             self.touch();
         }
