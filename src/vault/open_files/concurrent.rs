@@ -4,11 +4,11 @@
 //! Rules that hold here
 //! * Locks are the store's ([`locks`](super::locks)), so that the end of a process frees them, and
 //!   on network filesystems other machines see them.
-//! * A daemon that has a file open for writing, or applies records to it, holds the file's lock, by a
-//!   handle of its own: the *guard*. (For files that programs lock see [`on_demand`](super::on_demand).) No other daemon
-//!   opens it for writing meanwhile, so no committed bytes are overwritten by a daemon that has not
-//!   seen them. A commit still checks that the header is the one that it builds on, as locks are
-//!   advisory.
+//! * A daemon that has a file open for writing, or applies records to it, holds a lock on it by a
+//!   handle of its own: the *guard*. (For files that programs lock see
+//!   [`on_demand`](super::on_demand).) No other daemon opens the file for writing meanwhile, so no
+//!   committed bytes are overwritten by a daemon that has not seen them. A commit still checks that
+//!   the header is the one that it builds on, as locks are advisory.
 //! * Readers take no lock. The header shows whether the state in memory is that of the store. Data
 //!   that does not authenticate is read again if a daemon holds the guard or the header has
 //!   changed, because a commit may have been concurrent.
@@ -53,8 +53,8 @@ const READ_PART: usize = 1 << 20;
 /// Size in bytes up to which that is done under the lease: it takes some milliseconds.
 const READ_AT_ONCE: u64 = 4 << 20;
 
-/// Maximum number of reads of a file under the lease. One is enough, unless somebody without the lease
-/// changes the journals.
+/// Maximum number of reads of a file under the lease. One is enough, unless another program changes
+/// the journals without the lease.
 const LEASED_READS_MAX: usize = 3;
 
 /// A file that has to be read as a whole.
@@ -66,8 +66,8 @@ pub(crate) struct Unread {
 }
 
 impl Core {
-    /// See [`Core::acquire`](crate::vault::core::Core::acquire): waits for others' guards and
-    /// commits, and looks for the key of an epoch that is not known.
+    /// Repeats `attempt` while it fails because of another daemon's guard or commit, and once after a
+    /// search for the key of an unknown epoch. Returns the last result.
     pub fn retry<T>(
         &self,
         writes: bool,
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Returns whether another daemon has the file of a node open for writing.
+    /// Returns whether a daemon, perhaps this one, has the guard of a node's file.
     fn is_guarded(&self, node: NodeId) -> bool {
         let handle = || {
             Ok::<_, Fault>(

@@ -110,7 +110,7 @@ impl Core {
     /// Reads a file that no other daemon writes.
     pub fn read_own(&self, file: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let read = file.read(&self.context(), offset, buf)?;
-        // A short part of the last page does not mean that the kernel knows another end.
+        // Only a whole page that is missing shows that the kernel may know another end.
         let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
         let is_short = pages_to(read) < pages_to(buf.len());
         if is_short
@@ -183,7 +183,8 @@ impl Core {
         // In parts, so that no commit, and no record of the journal, exceeds a limit.
         for part in data.chunks(WRITE_PART) {
             if state.is_full() || state.count(&self.context()) {
-                // A commit failed for lack of space and may do so again: no more data is accepted.
+                // An earlier commit may have failed for lack of space: no more data is accepted until
+                // one succeeds.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
             let ready = ready.next().unwrap_or_default();
@@ -297,8 +298,8 @@ impl Core {
             return Err(Fault::Os(libc::EFBIG));
         }
         if state.phase == Phase::Void {
-            // Longer than nothing, the file becomes one of zeros, as if the program had created it:
-            // see docs/DURABILITY.md.
+            // Up to the size that the program sets, the file then has zero bytes, as if the program
+            // had created it: see docs/DURABILITY.md.
             tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it is a new file now");
             if let Err(fault) = self.throw_away(open, state) {
                 state.make_void();
@@ -331,16 +332,16 @@ impl Core {
     fn throw_away(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         // The journal's records of the file are applied first: no replay may restore them.
         self.journal.checkpoint_for(Some(open.inode()))?;
-        // The old contents are promised to no program any more: committed straight, and only then
-        // is the space free.
+        // No program is promised the old contents any more, so this commit needs no record. Their
+        // space is free once it is done.
         state.discard(self.next_serial());
         self.commit_state(open, state, Durability::Ordered)?;
         self.journal.forget_repair(open.inode());
         Ok(())
     }
 
-    /// Fails if the store cannot hold a file of this size. The extension is a tail that no header
-    /// counts.
+    /// Fails if a file of this size is not possible. In the store this is only tried for very large
+    /// ones, see [`LARGE`]: the extension is a tail that no header counts.
     fn make_room(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));

@@ -2,11 +2,11 @@
 //! it passes on for programs.
 //!
 //! Rules that hold here
-//! * All of them are locks on ranges of offsets, also those of `flock`: an NFS server makes a lock on
-//!   a range of it. They say nothing about the bytes at these offsets.
+//! * All of them are locks on ranges of offsets, also those of `flock`, of which an NFS server makes
+//!   a lock on a range. They say nothing about the bytes at these offsets.
 //! * All ranges that ordinary programs use end below 2^31, or are open-ended. The metadata server of
-//!   CephFS keeps 32 bits of the end of a lock that it merges with
-//!   another one of the same owner. Beyond 2^31, such a lock covers too much or too little.
+//!   CephFS keeps 32 bits of the end of a lock that it merges with another one of the same owner.
+//!   Beyond 2^31, such a lock covers too much or too little.
 //! * The ranges are part of the format: SPEC.md, section 2.
 //! * A lock of a program is a point of coherence. What programs of this daemon have written is
 //!   committed before the lock is given back, and a read returns what is committed in the store. So
@@ -61,8 +61,8 @@ impl Core {
             return Ok(true);
         };
         let key = owner_of(request);
-        // Of what the owner has, this may give a part to others: an exclusive lock becomes a shared
-        // one, and flock(2) gives the former lock back first.
+        // The owner may give up a part of its locks by this: an exclusive lock becomes a shared one,
+        // and flock(2) gives the former lock back first.
         let gives = request.whole || lock == Lock::Shared;
         if gives && open.locks.lock().owners.contains_key(&key) {
             self.publish(&open);
@@ -97,7 +97,7 @@ impl Core {
         Ok(())
     }
 
-    /// Returns a lock that keeps a program from getting the requested one.
+    /// Returns a lock that keeps a program from getting the requested one; `None` if there is none.
     pub fn find_lock(&self, handle: Handle, request: &LockRequest) -> Inner<Option<(Lock, Span)>> {
         let (open, _) = self.open.file_handle(handle)?;
         let Some(lock) = request.lock else { return Err(Fault::Os(libc::EINVAL)) };

@@ -1,4 +1,4 @@
-//! Open files: one state for each inode, whatever the number of handles, and the scheduling of
+//! Open files: one state for each node, whatever the number of handles, and the scheduling of
 //! commits.
 
 pub(super) mod concurrent;
@@ -48,8 +48,8 @@ impl Core {
 
     fn acquire_now(&self, node: NodeId, flags: OpenFlags) -> Inner<Arc<OpenFile>> {
         let writes = flags.write || flags.truncate;
-        // A shared lease, with which others may cache what this caller is about to write, is given
-        // up first. Not for the whole wait: the writer that is waited for needs the lease to commit.
+        // The lease, so that no other daemon caches what this caller is about to write. It is not
+        // kept between the attempts: the writer that is waited for needs it to commit.
         let _change = writes.then(|| self.lease.change()).transpose()?;
         if writes {
             self.end_writers_beside(node);
@@ -66,8 +66,8 @@ impl Core {
         Ok(open)
     }
 
-    /// Opens the ciphertext of an entry: read-write even for readers, because the kernel's cache
-    /// reads through write-only handles, and a writer may come later.
+    /// Opens the ciphertext of an entry, read-write where that is allowed: the kernel's cache reads
+    /// through write-only handles, and a writer may share the open file of a reader later.
     fn open_stored(
         &self,
         dir: &dyn Dir,
@@ -186,7 +186,8 @@ impl Core {
         let mut waits = false;
         if flags.truncate {
             self.journal.suspend_repair(inode);
-            // Before it is in the table: existing changes are committed by the last close.
+            // Before the file is in the table: from then on its last close commits it without the old
+            // contents, and no replay may restore them.
             self.journal.checkpoint_for(Some(inode))?;
         } else {
             waits = self.journal.repair(inode, &|| self.nodes.stored_path(node))?;
@@ -301,14 +302,14 @@ impl Core {
         state: &mut FileState,
         durability: Durability,
     ) -> Inner<()> {
-        // The first commit of a new file writes nothing of a program that could be lost.
+        // The first commit of a new file contains no data of a program.
         let may_lose = state.changes.is_some() && !state.is_just_made();
         let paths = RefCell::new(Some(self.namespace.paths.read()));
         let name = self.mode.writers.name_to_commit(self, open, state, durability)?;
         let path = || {
             let path = self.record_path(open, name.as_ref())?;
             if path.is_none() {
-                // The file will not get a name again, so renames need not wait for the next steps.
+                // The file will not get a name again, so renames need not wait for this commit.
                 paths.take();
             }
             Ok(path)
@@ -339,14 +340,15 @@ impl Core {
         }
     }
 
-    /// Makes the committed state of a file durable whose lock is held.
+    /// Makes the committed state of a file, whose lock is held, durable.
     pub fn make_durable(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         self.committer(&|| self.next_serial()).make_durable(state, open)
     }
 
-    /// Drops one handle of an open file; the last one commits, unless nobody sees the file any more.
+    /// Drops one handle of an open file. Commits with the last one, and with concurrent openers with
+    /// the last one that writes, unless nobody sees the file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
-        // Without the lease, which another daemon does not release, the commit reports the error.
+        // If another daemon does not release the lease, the commit reports the error.
         let _change = if flags.write { self.lease.change().ok() } else { None };
         let mut committed = None;
         loop {
@@ -357,8 +359,8 @@ impl Core {
                 && !self.mode.read_only
                 && !self.closed.load(Ordering::Acquire)
             {
-                // A concurrent open, write and close during this commit was not the last one, and
-                // has left its change to it.
+                // A program that opened, wrote and closed the file during this commit has left its
+                // changes to this close, the last one.
                 let Some((changed, latched)) = open
                     .state
                     .try_read()
@@ -368,7 +370,7 @@ impl Core {
                     drop(open.state.read());
                     continue;
                 };
-                // A caller that only reads gets no error of other callers' writes.
+                // A caller that only reads gets no error from other callers' writes.
                 let due = committed.is_none() && (flags.write || !latched)
                     || changed && !latched && matches!(committed, Some(Ok(())));
                 if due && self.is_shown(open) {
@@ -400,7 +402,9 @@ impl Core {
             self.end_guard(open, last_writer);
             if shared.handles == 0 {
                 if waits {
-                    break; // stays in the table without a handle, until a later commit, with a head that can be opened, has written it
+                    // It stays in the table without a handle until a commit succeeds, which needs a
+                    // head that can be opened.
+                    break;
                 }
                 self.note_surplus(open);
                 let is_certain = self.note_closed(open);
@@ -510,8 +514,9 @@ impl Core {
         self.adopt(open, &mut state, link)
     }
 
-    /// Returns whether the header in `file` is the one that was last committed through `state`.
-    /// True if a commit failed while it wrote the header, because then it is unknown.
+    /// Returns whether the header in `file` is the one that was last committed through `state`. True
+    /// if nothing is committed, or if a commit failed while it may have written the header: then the
+    /// header is unknown.
     fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
         match &state.committed {
             Some(committed) if !committed.is_being_replaced => {
@@ -693,9 +698,9 @@ impl Core {
         self.commit_what_fits(open, &mut state, durability)
     }
 
-    /// Returns the stored path for a record of the file, that of `name` if one is known; `None` if
-    /// the file has no name any more. If the file has a hard link whose name is unknown, this name
-    /// is searched for: a commit without a record would overwrite places that the file still uses.
+    /// Returns the stored path for a record of the file, that of `name` if it is given; `None` if the
+    /// file has no name any more. If the file has a hard link whose name is unknown, this name is
+    /// searched for: a commit without a record would overwrite places that the file still uses.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(link) = name {
             self.check_depth(link.parent, link.stored())?; // a directory above may have been moved
@@ -726,9 +731,9 @@ impl Core {
         }
     }
 
-    /// Returns whether a commit has to reach a name: one that is known, or a hard link without a
-    /// lookup. A file that another program has removed counts as having one, so that its commit
-    /// fails and is not skipped.
+    /// Returns whether the file has a name: one that is known, or a hard link without a lookup. A
+    /// file that another program has removed counts as having one, so that its commit is not
+    /// skipped.
     pub fn has_name(&self, open: &OpenFile) -> bool {
         self.nodes.has_link(open.node) || !self.is_removed(open)
     }
@@ -747,10 +752,10 @@ impl Core {
             || self.mode.writers.removed(open)
     }
 
-    /// Commits every open file that has been dirty for `age`.
+    /// Commits every open file that has been dirty for `age`, or for whose guard programs of other
+    /// daemons may wait.
     pub fn commit_due(&self, age: Duration) {
         let is_due = |open: &OpenFile, s: &FileState| {
-            // Programs of other daemons may wait for the guard.
             let is_wanted = || s.latched.is_none() && open.is_on_demand();
             is_wanted() && open.guard.lock().is_some()
                 || s.changes.is_some_and(|changes| changes.since.elapsed() >= age)
@@ -802,7 +807,8 @@ impl Core {
         }
     }
 
-    /// Notes that the inode of a node has changed in a way that fsync(2) makes durable, not fdatasync(2).
+    /// Notes that the inode of a node has changed in a way that fsync(2) makes durable, not
+    /// fdatasync(2).
     pub fn inode_changed(&self, node: NodeId) {
         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
         if let Some(open) = open {

@@ -42,8 +42,8 @@ const CHANGE_TAKES: Duration = Duration::from_secs(5);
 /// How long a daemon whose programs write without a pause leaves the guard to others at each tick.
 const LEFT_TO_OTHERS: Duration = ASKED.saturating_mul(3);
 
-/// How often a file whose guard is taken on demand is read as a whole without the lease: other daemons
-/// may commit to it each time.
+/// How often a file is read as a whole without the lease before a change: if its guard is taken on
+/// demand, other daemons may commit to it each time.
 const READS_MAX: usize = 2;
 
 /// The locks of a file that is open for writing.
@@ -123,8 +123,8 @@ impl Writers {
         }
     }
 
-    /// Locks the state of a file that will be empty. The guard is held, and the state is that of the
-    /// store. The caller has no change of the share in progress.
+    /// Locks the state of a file that will be empty. With concurrent openers the guard is held, and
+    /// the state builds on that of the store. The caller has no change of the share in progress.
     pub fn state_to_empty<'a>(self, core: &'a Core, open: &'a OpenFile) -> Inner<Changing<'a>> {
         if self == Writers::Exclusive {
             let change = core.lease.change()?;
@@ -195,7 +195,8 @@ impl Core {
         }
     }
 
-    /// Gives the guard back when a handle is closed: the last one that writes, or another one.
+    /// Gives the guard back when a handle is closed, unless there is something to commit. If it is
+    /// not the last handle that writes, only a guard on demand is given back.
     pub fn end_guard(&self, open: &OpenFile, last_writer: bool) {
         let is_settled = |state: &FileState| state.changes.is_none() || state.latched.is_some();
         if last_writer && open.state.try_read().is_some_and(|state| is_settled(&state)) {
@@ -207,7 +208,7 @@ impl Core {
         }
     }
 
-    /// Gives the guard back in a commit that no program waits for: others get a chance to take it,
+    /// Gives the guard back after a commit that no program waits for: other daemons can take it
     /// before the next write of a program of this daemon.
     pub fn leave_to_others(&self, open: &OpenFile) {
         if open.is_on_demand() {

@@ -94,7 +94,8 @@ impl Replacement for New<'_> {
 }
 
 impl New<'_> {
-    /// Exchanges the files. Fails if what comes out is not `old`, without another name.
+    /// Exchanges the files. Exchanges them back and fails if what comes out is not `old`, or `old`
+    /// has another name.
     fn exchange(&mut self, old: &dyn File) -> io::Result<()> {
         let exchange =
             || self.dir.rename(&self.beside, &*self.dir, self.stored, RenameMode::Exchange);

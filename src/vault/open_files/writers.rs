@@ -30,12 +30,13 @@ impl Writers {
         }
     }
 
-    /// Returns the open file of a node with one more handle that writes, if programs have it open for
-    /// writing: it stays the file of their descriptors when another daemon renames, replaces or
+    /// Returns the open file of a node with one more handle that writes, if programs have it open
+    /// for writing: it stays the file of their descriptors when another daemon renames, replaces or
     /// removes it. `None` if the caller has to open the file by its name.
     pub fn through_descriptor(self, core: &Core, node: NodeId) -> Option<Arc<OpenFile>> {
         if self == Writers::Exclusive {
-            return None; // renames are known, and a file that was replaced in the store must be noticed
+            // Renames are known, and a file that was replaced in the store must be noticed.
+            return None;
         }
         let mut files = core.open.files.lock();
         let shared = files.get_mut(&node).filter(|shared| shared.writers > 0)?;
@@ -89,8 +90,8 @@ impl Writers {
     }
 
     /// Returns whether another daemon has a file at or below a directory of the store open for
-    /// writing. While names cannot change, no such daemon commits, and one that guards a file later
-    /// finds out whether it still has its name.
+    /// writing. The caller has the lease, so no such daemon commits. A daemon that guards a file later
+    /// notices that the file has lost its name.
     pub fn others_write_below(self, dir: &dyn Dir) -> Inner<bool> {
         if self == Writers::Exclusive {
             return Ok(false);
@@ -161,9 +162,9 @@ impl Writers {
         }
     }
 
-    /// Returns the time of modification to show of an open file; `None` for the stored one. Another
-    /// daemon may have set that, unless there are changes here, whose commit sets it. It is read again:
-    /// a commit may have been made since the caller has read it.
+    /// Returns the time of modification to show of an open file; `None` for the one that the caller
+    /// has read from the store. If another daemon may have set the time, it is read again: a commit
+    /// may have been made since the caller has read it.
     pub fn time_to_show(self, open: &OpenFile, state: &FileState) -> Option<Timestamp> {
         let shown = state.mtime.shown()?;
         match self {
@@ -174,7 +175,7 @@ impl Writers {
         }
     }
 
-    /// Like [`Writers::adopt`]: waits for a commit that is in progress.
+    /// Like [`Writers::adopt`], but waits for a commit that is in progress.
     pub fn adopt_whole(self, core: &Core, open: &OpenFile) -> Inner<()> {
         match self {
             Writers::Exclusive => Ok(()),
@@ -182,9 +183,9 @@ impl Writers {
         }
     }
 
-    /// Returns a name that leads to the file, for the commit of a state that is based on the stored
-    /// one; fails if the store has another state. Concurrent writers check that in
-    /// [`Writers::begin_commit`].
+    /// Returns a name that leads to the file, for a commit. Checks before a commit of changes that
+    /// the store has the state on which it builds, and otherwise keeps the changes elsewhere.
+    /// Concurrent writers check that in [`Writers::begin_commit`].
     pub fn name_to_commit(
         self,
         core: &Core,
