@@ -60,8 +60,8 @@ pub(crate) struct Committer<'a> {
     /// Returns a new cache key for the blocks of a shortened file: the old ones are never found
     /// again.
     pub next_serial: &'a dyn Fn() -> u64,
-    /// Which daemons may have the vault open. If there are others, the header is compared again before
-    /// a record is applied.
+    /// Which daemons may write to the vault. If there are others, records contain whole blocks, and
+    /// the header is compared again before a record is applied.
     pub writers: Writers,
     /// Where a new file can be put in place of the stored one, if that is wanted.
     pub beside: Option<&'a dyn Beside>,
@@ -302,8 +302,8 @@ impl Committer<'_> {
             }
         }
         if state.root.chunks > 0 && header.len() as u64 > DATA_START {
-            // Small data may extend over the place of a large file's first table, which has no blocks
-            // if the table was a hole.
+            // Small data may extend over the place of a large file's first table, where nothing is
+            // allocated if the table was a hole.
             reserve(&**file, 0, header.len() as u64)?;
         }
         *touched |= state.committed.is_some();
@@ -460,9 +460,9 @@ impl Committer<'_> {
         written
     }
 
-    /// Returns the parts of a block that a record contains. The rest of a live block is in the store
-    /// already, durable or in an earlier record. Whatever a crash makes of writing the whole block,
-    /// replay writes the same bytes again.
+    /// Returns the parts of a block that a record contains. The rest of a live block is durable in
+    /// the store already, or in an earlier record: whatever a crash leaves of the block, a replay
+    /// completes it.
     fn patches_of<'a>(&self, block: &'a PlannedBlock) -> Vec<Patch<'a>> {
         let part = |range: Range<usize>| Patch {
             offset: block.offset + range.start as u64,
@@ -615,7 +615,8 @@ fn reserve(file: &dyn File, offset: u64, len: u64) -> Inner<()> {
     }
 }
 
-/// Returns `None` for a path that is too long for a record; such a file is not noted as created.
+/// Makes `None` of the failure of a path that is too long for a record: such a file is not noted as
+/// created. Returns every other failure.
 fn without_long_path(fault: Fault) -> Inner<Option<Vec<u8>>> {
     if fault.errno() == libc::ENAMETOOLONG { Ok(None) } else { Err(fault) }
 }

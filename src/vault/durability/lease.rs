@@ -1,4 +1,4 @@
-//! The lease: who of several daemons may change a share at the moment, and whose kernel may cache
+//! The lease: which of several daemons may change a share at the moment, and whose kernel may cache
 //! it.
 //!
 //! Rules that hold here
@@ -10,23 +10,23 @@
 //!   ([`WANTED_FILE`]) while it waits. Holders look for such a lock several times a second, make
 //!   their kernel drop what it has cached, and then release the lease.
 //! * For a second after that the lease is contended: it is held only during each change, and no
-//!   kernel caches. Two daemons that both work pay a lock for each change then, and once a second
-//!   the time until the other one looks.
+//!   kernel caches. Two daemons that both work then pay a lock for each change, and once a second the
+//!   time until the other one looks.
 //! * A lease that its daemon has not looked after for [`VALID`] is worth nothing: nothing is cached
-//!   or changed under it before the next look. The kernel forgets by itself, after [`LEASED`], what
+//!   under it before the next look, and no change begins but by [`Lease::change_locked`]. The kernel forgets by itself, after [`LEASED`], what
 //!   it was told until then. So the lease of a daemon that is stopped, and shows no sign of life to
 //!   those that want it, is taken over after [`SILENT`], by removing the file.
 //! * Both locks are `fcntl` locks of an open file description, on all offsets: `flock` would give a
 //!   shared lock up before it makes an exclusive one of it.
-//! * Both are taken through handles that are open for writing, where that is allowed. The server of an
-//!   NFS lets each machine answer for a file by itself as long as none has it open for writing. No
+//! * Both are taken through handles that are open for writing, where that is allowed. As long as no
+//!   machine has a file open for writing, an NFS server lets each machine answer for it by itself. No
 //!   machine then learns of another one's shared lock.
 //! * As long as no thread looks after the lease, as when the vault is being opened or closed, it is
 //!   held only during each change.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
 //!   they have cached for a few seconds, and each commit still checks what it builds on.
-//! * A change takes the lease before any lock of the daemon, and keeps it to its end. The thread
-//!   that gives the lease up takes none of these locks.
+//! * A change takes the lease before any lock of the daemon (but see [`Lease::change_locked`]), and
+//!   keeps it to its end. The thread that gives the lease up takes none of these locks.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) const WANTED_FILE: &[u8] = b"+wanted";
 /// How long a lease is valid after each look.
 const VALID: Duration = Duration::from_secs(2);
 /// How long a daemon that waits for the lease must see no sign of life of its holder before it takes
-/// it over: longer than [`VALID`] and [`LEASED`] together.
+/// the lease over: longer than [`VALID`] and [`LEASED`] together.
 const SILENT: Duration = Duration::from_secs(7);
 /// Interval of the signs of life of a holder that cannot give the lease up at once.
 const SIGNS: Duration = Duration::from_millis(500);
@@ -61,7 +61,7 @@ const CONTENDED: Duration = Duration::from_secs(1);
 /// How long after the last change an exclusive lease becomes a shared one, with which other daemons
 /// may cache too.
 const UNCHANGED: Duration = Duration::from_secs(2);
-/// How long after the last request a daemon tries no more to get a lease in order to cache.
+/// How long after the last request a daemon tries to get a lease in order to cache.
 const UNUSED: Duration = Duration::from_secs(2);
 /// Intervals at which a waiting change tries again: the first, and the longest.
 const FIRST_LOOK: Duration = Duration::from_micros(50);
@@ -86,13 +86,14 @@ pub(crate) struct Lease {
     turned: Condvar,
     /// One thread of this process at a time gets the lease.
     getting: Mutex<()>,
-    /// 0 while the kernel may not cache; otherwise a number that was never used before.
+    /// 0 while the kernel may not cache, [`ALONE`] if this daemon alone has the share open; otherwise
+    /// a number that was never used before.
     generation: AtomicU64,
     /// The kernel asked for something since the last look.
     used: AtomicBool,
     /// The time of the last look, in milliseconds since the machine was started, time asleep
-    /// included; `u64::MAX` if no thread looks yet, or any more. Then the lease is kept only for each
-    /// change.
+    /// included; `u64::MAX` if no thread looks yet, or any more. Then the lease is kept only during
+    /// each change.
     looked: AtomicU64,
 }
 
@@ -100,7 +101,7 @@ struct State {
     held: Option<(Lock, Arc<dyn File>)>,
     /// Changes in progress.
     changing: usize,
-    /// The lease is being given up: no change begins.
+    /// The lease is being given up: no change begins but by [`Lease::change_locked`].
     closing: bool,
     /// A change waits until the shared lease is given up.
     surrender: bool,
@@ -116,7 +117,7 @@ impl State {
         self.contended.is_some_and(|since| since.elapsed() < CONTENDED)
     }
 
-    /// Shows those that want the lease that this daemon is there, and cannot give it up yet.
+    /// Shows daemons that want the lease that this one is alive, and cannot give it up yet.
     fn show_life(&self) {
         if let Some((_, file)) = &self.held {
             let _ = file.set_times(SetTime::Omit, SetTime::Now);
@@ -182,8 +183,8 @@ impl Lease {
         (now == ALONE || now > 0 && self.is_valid()).then_some(now)
     }
 
-    /// Waits until this daemon may change the share. Further calls by the same thread return at
-    /// once.
+    /// Waits until this daemon may change the share. Until the change ends, further calls by the same
+    /// thread return at once.
     ///
     /// # Errors
     /// `EBUSY` if another daemon does not release the lease; those of the store.
@@ -202,8 +203,8 @@ impl Lease {
         self.begin(false, Duration::ZERO)
     }
 
-    /// Begins a change, which may take as long as `takes`. `anyway`: even while a lease that this
-    /// daemon has is being given up.
+    /// Begins a change. Waits for the lease for at most `takes`. `anyway`: begins even while the lease
+    /// that this daemon has is being given up.
     fn begin(&self, anyway: bool, takes: Duration) -> Inner<Change<'_>> {
         let Some(root) = &self.root else { return Ok(Change(None)) };
         if CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
@@ -216,12 +217,13 @@ impl Lease {
         Ok(Change(Some(self)))
     }
 
-    /// Shows daemons that want the lease that the one that has it is there.
+    /// Shows daemons that want the lease that this one, if it has the lease, is alive.
     pub fn show_life(&self) {
         self.state.lock().show_life();
     }
 
-    /// Begins a change if this daemon has the lease, and does not give it up unless `anyway`.
+    /// Begins a change if this daemon has an exclusive lease; unless `anyway`, only if the lease is
+    /// valid and is not being given up.
     fn join(&self, anyway: bool) -> bool {
         let mut state = self.state.lock();
         let may = state.holds(Lock::Exclusive) && (anyway || !state.closing && self.is_valid());
@@ -335,8 +337,8 @@ impl Lease {
         self.generation.load(Ordering::Acquire) > 0
     }
 
-    /// Looks after the lease: gives it up if another daemon wants it, and gets one if the kernel
-    /// could use it. `forget` makes the kernel ask before it uses anything that it has cached.
+    /// Looks after the lease: gives it up if another daemon wants it, and gets a shared one if the
+    /// kernel could use it. `forget` makes the kernel ask before it uses anything that it has cached.
     ///
     /// # Errors
     /// Those of the store.
@@ -489,7 +491,8 @@ const WHOLE: Span = Span { first: 0, last: Span::END };
 /// Sets the lock of a handle in one step: if that fails, it has the former lock.
 fn try_lock(file: &dyn File, lock: Lock) -> Inner<bool> {
     match file.try_lock_span(Some(lock), WHOLE) {
-        // The file cannot be opened for writing. As a lock that is never released, it is replaced.
+        // The file could not be opened for writing. It counts as locked, so it is replaced after
+        // [`SILENT`].
         Err(e) if e.raw_os_error() == Some(libc::EBADF) => Ok(false),
         other => Ok(other?),
     }

@@ -1,5 +1,5 @@
-//! Lock files, as several daemons use them: constant files of a share whose kernel locks mean
-//! something.
+//! Lock files, as several daemons use them: constant files of a share, of which only the kernel's
+//! locks have a meaning.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

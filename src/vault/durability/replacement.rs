@@ -6,8 +6,9 @@
 //!
 //! Rules that hold here
 //! * Only small files of a synced vault are replaced, because each commit writes the whole file.
-//! * The new file is complete before it takes the place, and durable if the old one is or the caller
-//!   waits for that. So no record is needed: a crash leaves the old file or the new one.
+//! * The new file is complete before it takes the place of the old one. It is also durable before
+//!   that if the old one is, or if the caller waits for that. So no record is needed: a crash leaves
+//!   the old file or the new one.
 //! * Until the exchange nothing of the stored file has changed. Whatever fails before it, the commit
 //!   goes on in place: a full store or a directory without permission refuses no write that it
 //!   accepted without this module.
@@ -27,7 +28,7 @@ use crate::vault::file::{FileState, OpenFile};
 /// mostly written once, or are databases, and an `fsync` of 4 KiB must not write them as a whole.
 const REPLACED_MAX: u64 = 256 << 10;
 
-/// Prefix of the names of new files that are not in place yet, and of old ones that are not anymore.
+/// Prefix of the names of new files that are not in place yet, and of old ones no longer in place.
 /// Syncthing, Dropbox and Nextcloud do not synchronise such names.
 pub(crate) const PREFIX: &str = "~syncthing~kithfs-";
 
@@ -46,8 +47,8 @@ pub(crate) trait Replacement {
     fn file(&self) -> &Arc<dyn File>;
 
     /// Exchanges the two files, continues the open file in the new one, and removes the old one.
-    /// Returns `None`, and has changed nothing, if another program has changed the place meanwhile;
-    /// otherwise whether attributes had to be copied again.
+    /// Returns `None`, and has changed nothing, if that fails or another program has changed the
+    /// place meanwhile; otherwise whether attributes had to be copied again.
     fn put(&mut self, open: &OpenFile) -> Option<bool>;
 
     /// Makes the exchange durable.

@@ -1,8 +1,8 @@
 //! Which daemons may write to a vault at the same time, and what follows from that.
 //!
 //! Rules that hold here
-//! * Every decision that depends on other daemons is a method of [`Writers`], and nothing else
-//!   tests for them. Those that need an open share are in [`crate::vault::open_files`].
+//! * Decisions that depend on other daemons are methods of [`Writers`]. Those that need an open share
+//!   are in [`crate::vault::open_files`].
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +28,7 @@ impl Writers {
         }
     }
 
-    /// Returns whether names in the store change at any time by other daemons, so that changes of
+    /// Returns whether other daemons may change names in the store at any time, so that changes of
     /// names are locked there.
     pub fn share_names(self) -> bool {
         self == Writers::Concurrent
@@ -72,8 +72,8 @@ impl Writers {
         self == Writers::Concurrent
     }
 
-    /// Returns whether another daemon holds a journal. Without concurrent writers, a locked journal
-    /// is being read, for a short time.
+    /// Locks a journal of concurrent writers. Returns whether another daemon has it locked. Without
+    /// concurrent writers a lock on a journal is one of a reader, which does not keep it for long.
     pub(super) fn hold_journal(self, journal: &dyn File, how: Lock) -> Inner<bool> {
         match self {
             Writers::Exclusive => Ok(false),
@@ -81,8 +81,8 @@ impl Writers {
         }
     }
 
-    /// Returns the mode of a new journal in a directory. Daemons of other users look whether it has
-    /// records, which are encrypted.
+    /// Returns the mode of a new journal in a directory. Daemons of other users that may write there
+    /// look whether the journal has records, which are encrypted.
     pub(super) fn journal_perm(self, dir: &dyn Dir) -> io::Result<u32> {
         Ok(match self {
             Writers::Exclusive => 0o600,
@@ -98,7 +98,8 @@ impl Writers {
         }
     }
 
-    /// Returns whether a journal that cannot be opened belongs to another user, whose daemon replays it.
+    /// Returns whether a journal that cannot be opened belongs to another user, whose daemon replays
+    /// it.
     pub(super) fn leave_journal(self, error: &io::Error) -> bool {
         self == Writers::Concurrent && error.raw_os_error() == Some(libc::EACCES)
     }
@@ -125,8 +126,8 @@ impl Writers {
 /// longer than a mount there lets pass before it empties it.
 pub(super) const RESTS: Duration = Duration::from_secs(120);
 
-/// Returns the time since a file was changed, by this machine's clock. A time slightly in the
-/// future counts as the present.
+/// Returns the time between a change of a file and now, by this machine's clock: also if the change
+/// is in the future.
 pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
     let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
     Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
