@@ -24,7 +24,7 @@ use crate::crypto::{Random, RecordCipher};
 use crate::vault::error::{Corruption, Fault, Inner};
 
 /// Maximum length of a block in bytes before it is sealed: with its nonce and tag, its key, and
-/// what the database adds, it fills a page of 4 KiB.
+/// what the database adds, it fits a page of 4 KiB.
 const BLOCK_MAX: usize = 4000;
 /// Length up to which a block is filled when records are distributed anew. The rest is for the next
 /// records.
@@ -295,8 +295,8 @@ impl<const K: usize> View<K> {
             .and_then(|(other, value)| (other == *key).then(|| value.to_vec())))
     }
 
-    /// Returns the records from `from` to `to`, and the rest of the last block that is needed for
-    /// `max` of them.
+    /// Returns the first records from `from` to `to`: `max` of them and those behind in the same
+    /// block, or all.
     pub fn range(
         &self,
         from: Bound<&[u8; K]>,

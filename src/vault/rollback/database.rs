@@ -97,7 +97,7 @@ pub(super) struct Db {
 }
 
 impl Drop for Db {
-    /// Writes the database anew if half of its file or more is unused.
+    /// Writes the database anew if more than half of its file is unused.
     fn drop(&mut self) {
         if let Err(fault) = self.compact(8) {
             tracing::warn!("the rollback database cannot be made smaller: {fault:?}");
@@ -220,9 +220,9 @@ impl Db {
         }
     }
 
-    /// Copies the tables to a new file, which replaces this one, if it takes more than that many
-    /// quarters of what its pages need. The database reuses what is free in its file, and never gives
-    /// it back.
+    /// Copies the tables to a new file, which replaces the present one, if that takes more than
+    /// `quarters` quarters of what its pages need. The database reuses what is free in its file, and
+    /// never gives it back.
     fn compact(&self, quarters: u64) -> Inner<()> {
         let from = self.db.begin_read().map_err(failed)?;
         let mut pages = 0;
@@ -411,7 +411,7 @@ impl Db {
     }
 }
 
-/// Creates a file with the right mode, or leaves one that exists.
+/// Creates a file with the right mode. Leaves one that exists, or empties it with `truncate`.
 fn create(path: &Path, truncate: bool) -> Inner<()> {
     fs::File::options().create(true).truncate(truncate).write(true).mode(0o600).open(path)?;
     Ok(())

@@ -231,8 +231,7 @@ fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) -> usize {
     fresh
 }
 
-/// Counts the alarms in the database at `path` that are due and not silenced; none if it does not
-/// exist.
+/// Counts the alarms in the database at `path` that are due and not silenced; 0 if it does not exist.
 pub(in crate::vault) fn alarms(path: &Path) -> Inner<usize> {
     if path.exists() { due_alarms(&Db::open(path)?) } else { Ok(0) }
 }
@@ -258,8 +257,8 @@ fn due_alarms(db: &Db) -> Inner<usize> {
 }
 
 impl Keeper {
-    /// Opens the rollback database of `core` at `path`, and starts a comparison in the background
-    /// if `survey` is set.
+    /// Opens the rollback database of `core` at `path`, and starts its thread, which begins with a
+    /// comparison if `survey` is set. Also returns the number of alarms that are due.
     pub fn start(core: &Arc<Core>, path: PathBuf, survey: bool) -> Inner<(Keeper, usize)> {
         let memory = Arc::new(Memory::new(core, path));
         let db = Db::open(&memory.path)?;

@@ -17,8 +17,8 @@ use crate::vault::rollback::rows::{EntryKey, Id, KEY, NameTag, PREFIX, short};
 use crate::vault::types::{NodeId, ROOT};
 use zeroize::Zeroizing;
 
-/// Maximum number of local changes (names and directories) held in memory; beyond it they are
-/// recorded at once.
+/// Maximum number of local changes (names, directories and files) held in memory; beyond it they
+/// are recorded at once.
 pub(super) const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
 /// Number of local changes beyond which each further one waits while changes are recorded: on a store
 /// that reads slower than programs write, they would take more and more memory, and the end of the
@@ -90,7 +90,7 @@ pub(super) struct Base {
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) touched: HashMap<PlaceId, Touched>,
-    /// All directories on the way to them.
+    /// These directories, and those above them.
     pub(super) places: Places,
     /// Number of names, and of directories with changes.
     pub(super) len: usize,
@@ -121,7 +121,7 @@ impl Held {
             let Some(learnt) = learnt.get(place) else { return true };
             touched.names.retain(|name, done| learnt.names.get(name) != Some(done));
             touched.written.retain(|name, number| learnt.written.get(name) != Some(number));
-            // One that has no entry was not compared.
+            // A written one that is left was not compared, as its name has no entry.
             let is_over =
                 |name: &[u8], base: &Base| base.is_written && learnt.bases.get(name) == Some(base);
             touched.bases.retain(|name, base| !is_over(name, base));

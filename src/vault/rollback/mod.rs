@@ -12,12 +12,13 @@
 //!   Objects that an interrupted session may have removed count as removed by it.
 //! * A sync tool delivers files in any order: notices are shown only after the store has been
 //!   unchanged for a while.
-//! * The file under a name never goes backwards, whatever is beside it. If two versions were seen at
-//!   the same time, one of them may vanish.
+//! * A name that shows an older version of its file gets a notice, whatever is beside it. If two
+//!   versions were seen at the same time, one of them may vanish.
 //! * A remembered object that could not be compared gets a notice as well.
-//! * A commit raises the version of a file. What it was built on is compared before that counts, and
-//!   such a finding ends only if the user accepts it (see `survey/written`).
-//! * The only cost on the path of an operation is one entry in a set.
+//! * A commit raises the version of a file. The version that it was built on is compared before the
+//!   new one counts. A finding about it ends only if the user accepts it (see `survey/written`).
+//! * The only cost on the path of an operation is one entry in a set, unless there are more changes
+//!   than can be recorded in time: then operations wait for a moment.
 
 mod blocks;
 mod database;

@@ -37,7 +37,8 @@ pub enum NoticeKind {
     /// A file, or a directory that was not empty, is gone.
     Gone {
         /// Another holder of the vault's keys has changed something since, or ever in a vault that
-        /// is synced, and may have removed it; or an older version that was seen at the same time is still there.
+        /// is synced, and may have removed it; or an older version that was seen at the same time is
+        /// still there.
         elsewhere: bool,
     },
     /// A file that cannot be read, or a directory that cannot be listed: it was not compared.
@@ -105,7 +106,8 @@ pub struct Notice {
     pub seen: i64,
     /// When this entry first had a notice of any kind, in seconds since 1970.
     pub first: i64,
-    /// The store has been unchanged since: it is not an unfinished sync.
+    /// The store has been unchanged for [`SETTLE`], or the notice has lasted for an hour: it is not
+    /// an unfinished sync.
     pub due: bool,
     /// The user has silenced it.
     pub silenced: bool,
@@ -126,7 +128,7 @@ pub struct Omitted {
 /// Options of a comparison with the rollback database.
 #[derive(Clone, Debug)]
 pub struct SurveyOptions {
-    /// Returns the present time, in seconds since 1970.
+    /// The present time, in seconds since 1970.
     pub now: i64,
     /// See [`SETTLE`].
     pub settle: Duration,

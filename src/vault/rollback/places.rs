@@ -1,4 +1,4 @@
-//! The directories on the way to those with local changes.
+//! The directories with local changes, and those above them.
 //!
 //! Rules that hold here
 //! * A directory is held once, however many are below it. A path for each directory would take
@@ -41,7 +41,7 @@ impl Places {
         self.places.contains_key(id)
     }
 
-    /// Adds a directory of which the parent is the root or is there.
+    /// Adds a directory whose parent is the root or was added before.
     pub(super) fn add(&mut self, id: PlaceId, place: Place) {
         self.below.entry(place.parent).or_default().insert(id);
         self.places.insert(id, place);

@@ -1,8 +1,8 @@
 //! What the rollback database knows of files that are empty now.
 //!
 //! Rules that hold here
-//! * A remembered state was durable. So a file that this machine has seen with contents, and that
-//!   is empty or holds only zeros, was not left so by a crash, unless a session was interrupted
+//! * A remembered state was durable. So a ciphertext that this machine has seen with a header, and
+//!   that is empty or holds only zeros, was not left so by a crash, unless a session was interrupted
 //!   since: that session may have begun the file anew.
 
 use std::path::Path;
@@ -38,7 +38,7 @@ impl<'a> Recall<'a> {
         Ok(Some(Recall { core, memory, db }))
     }
 
-    /// Returns whether a file with contents was seen at a path; `names` are the plain and the
+    /// Returns whether a file with a header was seen at a path; `names` are the plain and the
     /// stored names from the root of the share.
     pub fn has_file(&self, names: &[(&[u8], &[u8])]) -> Inner<bool> {
         let Some(((name, _), above)) = names.split_last() else { return Ok(false) };

@@ -76,7 +76,7 @@ pub(super) struct RemovedRow {
     /// The last name at which this machine put another object in its place, and the id of that, if
     /// it is a file. Recorded in a synced vault.
     pub over: Option<(NameTag, Id)>,
-    /// The names from which it was removed. None if this machine made the file, and it was gone
+    /// The names from which it was removed; empty if this machine made the file, and it was gone
     /// before it was recorded.
     pub names: Vec<NameTag>,
 }

@@ -207,7 +207,9 @@ impl Survey<'_> {
         self.copies.get(&(row.id, of)).is_some_and(|version| *version >= row.version)
     }
 
-    /// Returns whether this version of a file was seen beside the name from which it is gone.
+    /// Returns whether this version of a file, or a newer one, was seen as a conflict copy of this
+    /// name, or was left at this path by a change of the share's key; false if no other machine can
+    /// be the cause.
     pub(super) fn is_conflict(&self, id: &Id, name: &NameTag, plain: &[u8], was: u64) -> bool {
         let is_newest = |beside: Option<&u64>| beside.is_some_and(|beside| *beside >= was);
         let former = (*id, self.memory.path_id(plain));
@@ -225,8 +227,8 @@ impl Survey<'_> {
         Ok(is_elsewhere && self.may_have_other_writers())
     }
 
-    /// Returns whether a file is gone of which this version was seen, and if so, whether another
-    /// machine may have removed it.
+    /// If a file of which this version was seen is gone, returns whether that is informational. `None`
+    /// if it is not gone, or if an interrupted session may have removed it.
     fn gone(&self, id: &Id, version: u64) -> Inner<Option<bool>> {
         if self.interrupted.is_some() {
             return Ok(None);

@@ -74,9 +74,10 @@ const BATCH: usize = if cfg!(test) { 64 } else { 32_768 };
 const ROWS: usize = 4096;
 /// Bytes of names that are read from a listing at a time.
 const PIECE: usize = 1 << 16;
-/// Maximum number of entries of a directory that is listed for local changes in it, and of those that
-/// are recorded or changed. In a larger one only the changed names are looked up: changes follow each
-/// other, and a listing for each of them would take time that grows with the square of the entries.
+/// A directory is listed for local changes in it if its entries, those that are recorded, and the
+/// changed names are each at most this number. In a larger one only the changed names are looked up:
+/// changes follow each other, and a listing for each of them would take time that grows with the
+/// square of the entries.
 const LISTED_MAX: usize = 1000;
 /// Maximum number of names of a directory that are read at the end of a mount to find the conflict
 /// copies of changed names: the storage host can add any number of names.
@@ -176,7 +177,7 @@ pub(super) struct Survey<'a> {
     /// Directories that are known at their places, and those that are not.
     known: List<Child>,
     fresh: List<Child>,
-    /// The same as `fresh`, if only some directories are read: their entries are not.
+    /// The same as `fresh`, if only some directories are read: these are not.
     arrived: List<Inside>,
     opened: Arc<()>,
     /// In the background: since when the store has been used without a pause.
@@ -273,7 +274,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Walks the whole vault. Returns `None` if it was stopped.
+    /// Compares the whole vault, and records its state. Returns the notices; `None` if it was
+    /// stopped.
     pub fn run(mut self) -> Inner<Option<Vec<Notice>>> {
         self.resume_moves()?;
         let root = self.root();
@@ -443,8 +445,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Drops the noted changes in a directory that is gone or was renamed; the next comparison
-    /// records them.
+    /// Drops the rows of names that this client has changed in a directory that is gone or was
+    /// renamed; the next comparison records their state.
     fn forget_ours(&mut self, here: &Here, touched: &Touched) -> Inner<()> {
         for name in touched.names.keys() {
             let key = self.memory.key(&here.place, name);
@@ -1385,12 +1387,12 @@ fn keep_highest<K: Hash + Eq>(map: &mut HashMap<K, u64>, key: K, version: u64) {
 
 /// Returns the first bytes of an id.
 fn head(id: &Id) -> u64 {
-    u64::from_le_bytes(id[..8].try_into().expect("8 of 32 bytes"))
+    u64::from_le_bytes(id[..8].try_into().expect("8 of 10 bytes"))
 }
 
 /// Returns the part of a key that distinguishes the entries of one directory.
 fn part(key: &EntryKey) -> u64 {
-    u64::from_le_bytes(key[PREFIX..PREFIX + 8].try_into().expect("8 of 48 bytes"))
+    u64::from_le_bytes(key[PREFIX..PREFIX + 8].try_into().expect("8 of 24 bytes"))
 }
 
 impl Memory {

@@ -32,7 +32,8 @@ const SEALED: &[u8] = b"seen";
 pub(super) struct Seen {
     /// The highest version.
     pub version: u64,
-    /// The highest version under a name at which no higher version of the file is remembered.
+    /// The highest version under a name at which the file is remembered, but no higher version of
+    /// it; `None` if there is no such name.
     pub kept: Option<u64>,
 }
 

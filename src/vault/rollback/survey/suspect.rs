@@ -1,4 +1,4 @@
-//! What is not as it was, before it is decided whether that matters.
+//! Deviations from the remembered state, before they are classified.
 
 use super::later::Later;
 use crate::vault::rollback::blocks::put_number;

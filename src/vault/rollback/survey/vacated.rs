@@ -17,7 +17,7 @@ use crate::vault::rollback::blocks::Sealer;
 use crate::vault::rollback::memory::PlaceId;
 use crate::vault::rollback::rows::{Id, Take};
 
-/// Bytes of memory that the directories take that are found by their hashes.
+/// Bytes of memory for the directories that are found by their hashes.
 const FOUND_MAX: usize = 8 << 20;
 /// What the map adds to each of them, in bytes.
 const IN_MAP: usize = 64;

@@ -35,7 +35,7 @@ pub(super) struct Found {
 
 impl Survey<'_> {
     /// Compares the version on which a commit of the file with this name was built with `row`, the
-    /// recorded state of the name. `ours`: this mount has created or renamed the name.
+    /// recorded state of the name. `ours`: this mount has created, removed or renamed the name.
     pub(super) fn compare_base(
         &mut self,
         key: EntryKey,
