@@ -10,17 +10,18 @@
 //!   ([`WANTED_FILE`]) while it waits. Holders look for such a lock several times a second, make
 //!   their kernel drop what it has cached, and then release the lease.
 //! * For a second after that the lease is contended: it is held only during each change, and no
-//!   kernel caches. Two daemons that both work then pay a lock for each change, and once a second the
-//!   time until the other one looks.
+//!   kernel caches. Two daemons that both work then pay a lock for each change, and once a second
+//!   the time until the other one looks.
 //! * A lease that its daemon has not looked after for [`VALID`] is worth nothing: nothing is cached
-//!   under it before the next look, and no change begins but by [`Lease::change_locked`]. The kernel forgets by itself, after [`LEASED`], what
-//!   it was told until then. So the lease of a daemon that is stopped, and shows no sign of life to
-//!   those that want it, is taken over after [`SILENT`], by removing the file.
+//!   under it before the next look, and no change begins but by [`Lease::change_locked`]. The
+//!   kernel forgets by itself, after [`LEASED`], what it was told until then. So the lease of a
+//!   daemon that is stopped, and shows no sign of life to those that want it, is taken over after
+//!   [`SILENT`], by removing the file.
 //! * Both locks are `fcntl` locks of an open file description, on all offsets: `flock` would give a
 //!   shared lock up before it makes an exclusive one of it.
 //! * Both are taken through handles that are open for writing, where that is allowed. As long as no
-//!   machine has a file open for writing, an NFS server lets each machine answer for it by itself. No
-//!   machine then learns of another one's shared lock.
+//!   machine has a file open for writing, an NFS server lets each machine answer for it by itself.
+//!   No machine then learns of another one's shared lock.
 //! * As long as no thread looks after the lease, as when the vault is being opened or closed, it is
 //!   held only during each change.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
@@ -49,8 +50,8 @@ pub(crate) const WANTED_FILE: &[u8] = b"+wanted";
 
 /// How long a lease is valid after each look.
 const VALID: Duration = Duration::from_secs(2);
-/// How long a daemon that waits for the lease must see no sign of life of its holder before it takes
-/// the lease over: longer than [`VALID`] and [`LEASED`] together.
+/// How long a daemon that waits for the lease must see no sign of life of its holder before it
+/// takes the lease over: longer than [`VALID`] and [`LEASED`] together.
 const SILENT: Duration = Duration::from_secs(7);
 /// Interval of the signs of life of a holder that cannot give the lease up at once.
 const SIGNS: Duration = Duration::from_millis(500);
@@ -86,8 +87,8 @@ pub(crate) struct Lease {
     turned: Condvar,
     /// One thread of this process at a time gets the lease.
     getting: Mutex<()>,
-    /// 0 while the kernel may not cache, [`ALONE`] if this daemon alone has the share open; otherwise
-    /// a number that was never used before.
+    /// 0 while the kernel may not cache, [`ALONE`] if this daemon alone has the share open;
+    /// otherwise a number that was never used before.
     generation: AtomicU64,
     /// The kernel asked for something since the last look.
     used: AtomicBool,
@@ -183,8 +184,8 @@ impl Lease {
         (now == ALONE || now > 0 && self.is_valid()).then_some(now)
     }
 
-    /// Waits until this daemon may change the share. Until the change ends, further calls by the same
-    /// thread return at once.
+    /// Waits until this daemon may change the share. Until the change ends, further calls by the
+    /// same thread return at once.
     ///
     /// # Errors
     /// `EBUSY` if another daemon does not release the lease; those of the store.
@@ -203,8 +204,8 @@ impl Lease {
         self.begin(false, Duration::ZERO)
     }
 
-    /// Begins a change. Waits for the lease for at most `takes`. `anyway`: begins even while the lease
-    /// that this daemon has is being given up.
+    /// Begins a change. Waits for the lease for at most `takes`. `anyway`: begins even while the
+    /// lease that this daemon has is being given up.
     fn begin(&self, anyway: bool, takes: Duration) -> Inner<Change<'_>> {
         let Some(root) = &self.root else { return Ok(Change(None)) };
         if CHANGING.with_borrow(|ids| ids.contains(&self.id)) {
@@ -338,7 +339,8 @@ impl Lease {
     }
 
     /// Looks after the lease: gives it up if another daemon wants it, and gets a shared one if the
-    /// kernel could use it. `forget` makes the kernel ask before it uses anything that it has cached.
+    /// kernel could use it. `forget` makes the kernel ask before it uses anything that it has
+    /// cached.
     ///
     /// # Errors
     /// Those of the store.
@@ -399,8 +401,8 @@ impl Lease {
         }
     }
 
-    /// Takes a shared lease if no daemon changes the share, and returns whether it did. A mount that
-    /// writes nothing does not create the file.
+    /// Takes a shared lease if no daemon changes the share, and returns whether it did. A mount
+    /// that writes nothing does not create the file.
     fn take_to_read(&self, root: &dyn Dir) -> Inner<bool> {
         let file = match self.read_only {
             // Opened so that the lock can become an exclusive one.
@@ -526,8 +528,8 @@ mod tests {
     }
 
     /// On NFS no daemon learnt that another one waited for its lease: the server had both machines
-    /// answer for `+wanted` by themselves. So each lease was taken over after seven seconds, and the
-    /// former holder's kernel showed what it had cached for a tenth of a second more.
+    /// answer for `+wanted` by themselves. So each lease was taken over after seven seconds, and
+    /// the former holder's kernel showed what it had cached for a tenth of a second more.
     #[test]
     fn a_lease_that_is_wanted_on_nfs_is_given_up() {
         let plan = FaultPlan::new();
@@ -593,8 +595,8 @@ mod tests {
         assert!(try_lock(&*other, Lock::Exclusive).unwrap());
     }
 
-    /// A daemon that was being closed waited ten seconds for its own shared lease, because the thread
-    /// had ended that gives it up. Then its last commit failed.
+    /// A daemon that was being closed waited ten seconds for its own shared lease, because the
+    /// thread had ended that gives it up. Then its last commit failed.
     #[test]
     fn a_shared_lease_is_given_up_while_closing() {
         let store = MemStore::new();

@@ -1,17 +1,18 @@
 //! Commits that put a whole new file in place of the stored one.
 //!
 //! A sync tool may copy a file during a commit. In place, it can copy a part from before the commit
-//! and a part from after it, and such a copy stays unreadable if it is renamed or becomes a conflict
-//! copy. With a new file the tool has either version: the one that it has opened does not change.
+//! and a part from after it, and such a copy stays unreadable if it is renamed or becomes a
+//! conflict copy. With a new file the tool has either version: the one that it has opened does not
+//! change.
 //!
 //! Rules that hold here
 //! * Only small files of a synced vault are replaced, because each commit writes the whole file.
 //! * The new file is complete before it takes the place of the old one. It is also durable before
-//!   that if the old one is, or if the caller waits for that. So no record is needed: a crash leaves
-//!   the old file or the new one.
-//! * Until the exchange nothing of the stored file has changed. Whatever fails before it, the commit
-//!   goes on in place: a full store or a directory without permission refuses no write that it
-//!   accepted without this module.
+//!   that if the old one is, or if the caller waits for that. So no record is needed: a crash
+//!   leaves the old file or the new one.
+//! * Until the exchange nothing of the stored file has changed. Whatever fails before it, the
+//!   commit goes on in place: a full store or a directory without permission refuses no write that
+//!   it accepted without this module.
 //! * A file that was never committed with contents is written in place: its header comes last, and
 //!   the header before it refers to nothing that is overwritten.
 
@@ -24,8 +25,9 @@ use crate::vault::error::Inner;
 use crate::vault::file::phase::{Phase, Unflushed};
 use crate::vault::file::{FileState, OpenFile};
 
-/// Size in bytes up to which files are replaced: that of a chunk of the usual size. Larger files are
-/// mostly written once, or are databases, and an `fsync` of 4 KiB must not write them as a whole.
+/// Size in bytes up to which files are replaced: that of a chunk of the usual size. Larger files
+/// are mostly written once, or are databases, and an `fsync` of 4 KiB must not write them as a
+/// whole.
 const REPLACED_MAX: u64 = 256 << 10;
 
 /// Prefix of the names of new files that are not in place yet, and of old ones no longer in place.

@@ -1,8 +1,8 @@
 //! Which daemons may write to a vault at the same time, and what follows from that.
 //!
 //! Rules that hold here
-//! * Decisions that depend on other daemons are methods of [`Writers`]. Those that need an open share
-//!   are in [`crate::vault::open_files`].
+//! * Decisions that depend on other daemons are methods of [`Writers`]. Those that need an open
+//!   share are in [`crate::vault::open_files`].
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -81,8 +81,8 @@ impl Writers {
         }
     }
 
-    /// Returns the mode of a new journal in a directory. Daemons of other users that may write there
-    /// look whether the journal has records, which are encrypted.
+    /// Returns the mode of a new journal in a directory. Daemons of other users that may write
+    /// there look whether the journal has records, which are encrypted.
     pub(super) fn journal_perm(self, dir: &dyn Dir) -> io::Result<u32> {
         Ok(match self {
             Writers::Exclusive => 0o600,
@@ -98,8 +98,8 @@ impl Writers {
         }
     }
 
-    /// Returns whether a journal that cannot be opened belongs to another user, whose daemon replays
-    /// it.
+    /// Returns whether a journal that cannot be opened belongs to another user, whose daemon
+    /// replays it.
     pub(super) fn leave_journal(self, error: &io::Error) -> bool {
         self == Writers::Concurrent && error.raw_os_error() == Some(libc::EACCES)
     }

@@ -165,8 +165,8 @@ fn is_near(time: Timestamp) -> bool {
 }
 
 /// Sets a file's modification time to that of its contents. A writer who does not own the file
-/// cannot do that; nor can anybody on GlusterFS (`ESTALE`) once the file has lost its name. Then the
-/// file keeps the time of the write to the store.
+/// cannot do that; nor can anybody on GlusterFS (`ESTALE`) once the file has lost its name. Then
+/// the file keeps the time of the write to the store.
 pub(crate) fn set_mtime(file: &dyn File, mtime: Timestamp) -> Inner<()> {
     match file.set_times(SetTime::Omit, SetTime::At(mtime)) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ESTALE)) => Ok(()),

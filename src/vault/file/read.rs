@@ -4,8 +4,8 @@
 //! Rules that hold here
 //! * In a signed share a segment's ciphertext is compared with its hash before anything else. So
 //!   data that is sealed again around a partial write was covered by the file's signature.
-//! * A pending segment is read from memory: its place does not have its bytes yet, or only a part of
-//!   them.
+//! * A pending segment is read from memory: its place does not have its bytes yet, or only a part
+//!   of them.
 
 use std::collections::BTreeMap;
 

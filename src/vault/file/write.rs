@@ -41,8 +41,8 @@ impl FileState {
         }
     }
 
-    /// Makes chunk `k` dirty, ready for new segments under its present salt. If that salt is used up
-    /// or belongs to another epoch, the whole chunk is sealed again under a new one.
+    /// Makes chunk `k` dirty, ready for new segments under its present salt. If that salt is used
+    /// up or belongs to another epoch, the whole chunk is sealed again under a new one.
     pub(super) fn make_dirty(&mut self, file: &dyn File, context: &Context, k: u64) -> Inner<()> {
         let current = context.keys.current();
         let (segments, live) = match self.dirty.get(&k) {
@@ -321,8 +321,8 @@ impl FileState {
             (self.small, self.size) = (small, size);
             return result;
         }
-        // Bytes that were written before a failure are changes of the file, although the caller gets
-        // the error.
+        // Bytes that were written before a failure are changes of the file, although the caller
+        // gets the error.
         if done > 0 {
             self.touch();
         }

@@ -14,14 +14,14 @@
 //!   changed, because a commit may have been concurrent.
 //! * Each change of names, attributes or committed contents is made under the
 //!   [lease](crate::vault::durability::lease).
-//! * An open for writing guards the file first, and then checks that it still has its name. A daemon
-//!   that is about to remove files as a whole looks for guards under the lease, and keeps it until
-//!   they are removed.
-//! * A daemon that ended in the middle of a commit may have left a chunk half written, which only the
-//!   record in its journal completes, and only while the file has the header that the record names.
-//!   So before the first change under a guard, the whole file is read if there is such a journal
-//!   ([`Core::check_whole`]); a large one without the lease, and then its header is compared. A file
-//!   with such a chunk is not changed, but may be emptied or removed.
+//! * An open for writing guards the file first, and then checks that it still has its name. A
+//!   daemon that is about to remove files as a whole looks for guards under the lease, and keeps it
+//!   until they are removed.
+//! * A daemon that ended in the middle of a commit may have left a chunk half written, which only
+//!   the record in its journal completes, and only while the file has the header that the record
+//!   names. So before the first change under a guard, the whole file is read if there is such a
+//!   journal ([`Core::check_whole`]); a large one without the lease, and then its header is
+//!   compared. A file with such a chunk is not changed, but may be emptied or removed.
 //! * The journal is emptied after each commit: a replay must not touch what another daemon has
 //!   written or renamed since.
 
@@ -66,8 +66,8 @@ pub(crate) struct Unread {
 }
 
 impl Core {
-    /// Repeats `attempt` while it fails because of another daemon's guard or commit, and once after a
-    /// search for the key of an unknown epoch. Returns the last result.
+    /// Repeats `attempt` while it fails because of another daemon's guard or commit, and once after
+    /// a search for the key of an unknown epoch. Returns the last result.
     pub fn retry<T>(
         &self,
         writes: bool,
@@ -135,10 +135,10 @@ impl Core {
         Ok(())
     }
 
-    /// Fails with `ESTALE` if a file that was just guarded has lost its name to another daemon. That
-    /// daemon may have looked for guards before this one was taken, and have put a share in place of
-    /// a folder above the file since. It has the lease until the folder is removed, and an open for
-    /// writing waits for the lease.
+    /// Fails with `ESTALE` if a file that was just guarded has lost its name to another daemon.
+    /// That daemon may have looked for guards before this one was taken, and have put a share in
+    /// place of a folder above the file since. It has the lease until the folder is removed, and an
+    /// open for writing waits for the lease.
     pub fn check_name_kept(&self, open: &OpenFile) -> Inner<()> {
         let Ok(link) = self.link_of(open.node) else { return Ok(()) };
         match self.names(&link, |stat| (stat.dev, stat.ino) == open.inode())? {
@@ -163,9 +163,9 @@ impl Core {
         })
     }
 
-    /// Fails with `EIO` if a daemon that has ended left a chunk of a file half written. The caller has
-    /// the guard and the lease, so no other daemon is in the middle of a commit. Returns what has to be
-    /// read first, by [`Core::read_unread`], if that may take long and `may_wait`.
+    /// Fails with `EIO` if a daemon that has ended left a chunk of a file half written. The caller
+    /// has the guard and the lease, so no other daemon is in the middle of a commit. Returns what
+    /// has to be read first, by [`Core::read_unread`], if that may take long and `may_wait`.
     pub fn check_whole(
         &self,
         open: &OpenFile,
@@ -182,8 +182,8 @@ impl Core {
             match self.journal.remains(&*open.file(), &header)? {
                 Remains::Nothing => break,
                 Remains::Record => {
-                    // From this commit on the record does not fit: applied after the first half of a
-                    // later commit, it would make the second half of that inapplicable.
+                    // From this commit on the record does not fit: applied after the first half of
+                    // a later commit, it would make the second half of that inapplicable.
                     state.mtime.hold(&*open.file())?; // the contents do not change
                     state.mark();
                     self.commit_state(open, state, Durability::Ordered)?;
@@ -209,8 +209,8 @@ impl Core {
         Ok(None)
     }
 
-    /// Reads a file that [`Core::check_whole`] has to know. The result counts as long as the file has
-    /// the same header.
+    /// Reads a file that [`Core::check_whole`] has to know. The result counts as long as the file
+    /// has the same header.
     pub fn read_unread(&self, open: &OpenFile, unread: &Unread) -> Inner<()> {
         let is_authentic = match self.read_whole(open) {
             Err(Fault::Corrupt(_) | Fault::Format(_)) => false,
@@ -267,8 +267,8 @@ impl Core {
         if !is_stale(&open.state.read(), &header) {
             return Ok(());
         }
-        // Checked again under the lock: the header read before may be the one that this process's own
-        // commit has just replaced.
+        // Checked again under the lock: the header read before may be the one that this process's
+        // own commit has just replaced.
         self.freshen_locked(open, &mut open.state.write())
     }
 

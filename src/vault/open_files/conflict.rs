@@ -8,19 +8,20 @@
 //!   it, unless both files have the same contents.
 //! * The copy is complete and durable, with its name, before the commit succeeds. Open handles
 //!   continue in the copy.
-//! * A copy has one suffix: a suffix of the name is replaced. A name has a limited number of copies.
-//! * Nothing is created in a directory that was moved: it may be outside the vault now, or in a place
-//!   that no name leads to. A sync tool may have moved it under a key that has yet to arrive. Then
-//!   the path of the file is followed again. If it leads to the same file, the open file continues
-//!   there. Otherwise the copy is in the nearest directory of that path that exists.
+//! * A copy has one suffix: a suffix of the name is replaced. A name has a limited number of
+//!   copies.
+//! * Nothing is created in a directory that was moved: it may be outside the vault now, or in a
+//!   place that no name leads to. A sync tool may have moved it under a key that has yet to arrive.
+//!   Then the path of the file is followed again. If it leads to the same file, the open file
+//!   continues there. Otherwise the copy is in the nearest directory of that path that exists.
 //! * Nothing goes to another share: where one has taken the place of a directory on the path, the
 //!   changes cannot be kept.
 //! * A copy in another directory than the file's is readable for its owner alone: the directory may
 //!   have kept others away from it.
 //! * While no key can be used for writing, nothing is created, and the changes stay in memory.
-//! * An inode is written through one open file. If a program opens the copy by its name for writing,
-//!   the handles from before write no more: they have another node, and a state of their own. The
-//!   node is listed under the copy's inode before the copy has contents.
+//! * An inode is written through one open file. If a program opens the copy by its name for
+//!   writing, the handles from before write no more: they have another node, and a state of their
+//!   own. The node is listed under the copy's inode before the copy has contents.
 //! * The lock of names is not taken, because a commit may not wait for it. Stored paths are locked,
 //!   so no directory is renamed or removed meanwhile, and the copy's name is new.
 

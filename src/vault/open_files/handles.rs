@@ -183,8 +183,8 @@ impl Core {
         // In parts, so that no commit, and no record of the journal, exceeds a limit.
         for part in data.chunks(WRITE_PART) {
             if state.is_full() || state.count(&self.context()) {
-                // An earlier commit may have failed for lack of space: no more data is accepted until
-                // one succeeds.
+                // An earlier commit may have failed for lack of space: no more data is accepted
+                // until one succeeds.
                 self.commit_state(&open, &mut state, Durability::Ordered)?;
             }
             let ready = ready.next().unwrap_or_default();

@@ -2,11 +2,11 @@
 //! it passes on for programs.
 //!
 //! Rules that hold here
-//! * All of them are locks on ranges of offsets, also those of `flock`, of which an NFS server makes
-//!   a lock on a range. They say nothing about the bytes at these offsets.
-//! * All ranges that ordinary programs use end below 2^31, or are open-ended. The metadata server of
-//!   CephFS keeps 32 bits of the end of a lock that it merges with another one of the same owner.
-//!   Beyond 2^31, such a lock covers too much or too little.
+//! * All of them are locks on ranges of offsets, also those of `flock`, of which an NFS server
+//!   makes a lock on a range. They say nothing about the bytes at these offsets.
+//! * All ranges that ordinary programs use end below 2^31, or are open-ended. The metadata server
+//!   of CephFS keeps 32 bits of the end of a lock that it merges with another one of the same
+//!   owner. Beyond 2^31, such a lock covers too much or too little.
 //! * The ranges are part of the format: SPEC.md, section 2.
 //! * A lock of a program is a point of coherence. What programs of this daemon have written is
 //!   committed before the lock is given back, and a read returns what is committed in the store. So
@@ -27,8 +27,8 @@ use crate::vault::types::{Handle, LockRequest};
 const WHOLE: Span = Span::one(1);
 /// Locked shared by a daemon that has the file open for writing and takes the guard on demand.
 pub(super) const ON_DEMAND: Span = Span::one(2);
-/// The locks that programs take with `fcntl` are shifted by this: the offsets before are for kithfs.
-/// Offsets that would be beyond the last one count as the last one.
+/// The locks that programs take with `fcntl` are shifted by this: the offsets before are for
+/// kithfs. Offsets that would be beyond the last one count as the last one.
 const SHIFT: u64 = 16;
 
 /// Returns the range in the store for the range of a request.
@@ -61,8 +61,8 @@ impl Core {
             return Ok(true);
         };
         let key = owner_of(request);
-        // The owner may give up a part of its locks by this: an exclusive lock becomes a shared one,
-        // and flock(2) gives the former lock back first.
+        // The owner may give up a part of its locks by this: an exclusive lock becomes a shared
+        // one, and flock(2) gives the former lock back first.
         let gives = request.whole || lock == Lock::Shared;
         if gives && open.locks.lock().owners.contains_key(&key) {
             self.publish(&open);
@@ -107,9 +107,9 @@ impl Core {
         Ok(found.map(|(lock, span)| (lock, shown(span))))
     }
 
-    /// Returns the committed state of a file, as the hash of its header, if the kernel may have pages
-    /// of an earlier one. The kernel drops such pages by itself if size or time of the file differ,
-    /// which a program can prevent by setting the time.
+    /// Returns the committed state of a file, as the hash of its header, if the kernel may have
+    /// pages of an earlier one. The kernel drops such pages by itself if size or time of the file
+    /// differ, which a program can prevent by setting the time.
     pub fn pages_to_drop(&self, handle: Handle) -> Option<[u8; 32]> {
         if self.mode.writers == Writers::Exclusive {
             return None;
@@ -179,10 +179,10 @@ mod tests {
         Span { first, last: if is_open_ended { last } else { last as i32 as u64 } }
     }
 
-    /// The ranges once began at 2^62, beyond all contents. On CephFS, a program that locked a record
-    /// and then the whole file got a lock that also covered the guards of the file: writes of its
-    /// daemon failed with EIO. A program that locked overlapping records lost a part of its lock, and
-    /// a program in another mount could lock it.
+    /// The ranges once began at 2^62, beyond all contents. On CephFS, a program that locked a
+    /// record and then the whole file got a lock that also covered the guards of the file: writes
+    /// of its daemon failed with EIO. A program that locked overlapping records lost a part of its
+    /// lock, and a program in another mount could lock it.
     #[test]
     fn locks_that_cephfs_merges_cover_both_ranges() {
         let sqlite = 1 << 30; // the offsets that SQLite locks

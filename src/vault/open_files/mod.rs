@@ -345,8 +345,8 @@ impl Core {
         self.committer(&|| self.next_serial()).make_durable(state, open)
     }
 
-    /// Drops one handle of an open file. Commits with the last one, and with concurrent openers with
-    /// the last one that writes, unless nobody sees the file any more.
+    /// Drops one handle of an open file. Commits with the last one, and with concurrent openers
+    /// with the last one that writes, unless nobody sees the file any more.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
         // If another daemon does not release the lease, the commit reports the error.
         let _change = if flags.write { self.lease.change().ok() } else { None };
@@ -514,9 +514,9 @@ impl Core {
         self.adopt(open, &mut state, link)
     }
 
-    /// Returns whether the header in `file` is the one that was last committed through `state`. True
-    /// if nothing is committed, or if a commit failed while it may have written the header: then the
-    /// header is unknown.
+    /// Returns whether the header in `file` is the one that was last committed through `state`.
+    /// True if nothing is committed, or if a commit failed while it may have written the header:
+    /// then the header is unknown.
     fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
         match &state.committed {
             Some(committed) if !committed.is_being_replaced => {
@@ -698,9 +698,9 @@ impl Core {
         self.commit_what_fits(open, &mut state, durability)
     }
 
-    /// Returns the stored path for a record of the file, that of `name` if it is given; `None` if the
-    /// file has no name any more. If the file has a hard link whose name is unknown, this name is
-    /// searched for: a commit without a record would overwrite places that the file still uses.
+    /// Returns the stored path for a record of the file, that of `name` if it is given; `None` if
+    /// the file has no name any more. If the file has a hard link whose name is unknown, this name
+    /// is searched for: a commit without a record would overwrite places that the file still uses.
     fn record_path(&self, open: &OpenFile, name: Option<&Link>) -> Inner<Option<Vec<u8>>> {
         if let Some(link) = name {
             self.check_depth(link.parent, link.stored())?; // a directory above may have been moved

@@ -1,11 +1,12 @@
-//! Guards on demand, for files that programs lock: several daemons have such a file open for writing.
+//! Guards on demand, for files that programs lock: several daemons have such a file open for
+//! writing.
 //!
 //! Rules that hold here
 //! * A daemon that opens a file for writing has its guard until the last close. The first unlock of
-//!   a program on the file ends that: from then on the daemon has the guard only while it has changes
-//!   that are not committed.
-//! * The daemon shows this to others by a shared lock on a range of its own. A daemon that opens the
-//!   file for writing meanwhile has the guard on demand, too.
+//!   a program on the file ends that: from then on the daemon has the guard only while it has
+//!   changes that are not committed.
+//! * The daemon shows this to others by a shared lock on a range of its own. A daemon that opens
+//!   the file for writing meanwhile has the guard on demand, too.
 //! * Without the guard there are no changes. Each change first takes the guard and adopts what is
 //!   committed, so no daemon builds a commit on bytes that it has not seen, and what a write was
 //!   acknowledged for can always be committed. A write that does not get the guard fails with
@@ -55,8 +56,8 @@ pub(crate) struct Guards {
 }
 
 impl Guards {
-    /// Returns the guards of a handle that has taken the guard or not. Fails with `EBUSY` if another
-    /// daemon has it until a close.
+    /// Returns the guards of a handle that has taken the guard or not. Fails with `EBUSY` if
+    /// another daemon has it until a close.
     pub fn new(handle: Arc<dyn File>, is_guarded: bool) -> Inner<Guards> {
         let on_demand = join(&*handle)?.then(|| handle.clone());
         if !is_guarded && on_demand.is_none() {
@@ -104,8 +105,9 @@ impl DerefMut for Changing<'_> {
 }
 
 impl Writers {
-    /// Locks the state of a file for a change, like [`Writers::state_to_empty`]; fails with `EIO` if a
-    /// change could make a chunk unreadable for good that another daemon has left half written.
+    /// Locks the state of a file for a change, like [`Writers::state_to_empty`]; fails with `EIO`
+    /// if a change could make a chunk unreadable for good that another daemon has left half
+    /// written.
     pub fn state_to_change<'a>(self, core: &'a Core, open: &'a OpenFile) -> Inner<Changing<'a>> {
         let mut reads = 0;
         loop {
@@ -220,9 +222,9 @@ impl Core {
         }
     }
 
-    /// Commits what programs have written to a file, before one of them gives a lock back. From then
-    /// on the guard is taken on demand. An error of the commit stays with the file: the next write,
-    /// fsync or close returns it.
+    /// Commits what programs have written to a file, before one of them gives a lock back. From
+    /// then on the guard is taken on demand. An error of the commit stays with the file: the next
+    /// write, fsync or close returns it.
     pub fn publish(&self, open: &OpenFile) {
         let Some(handle) = open.guard.lock().clone() else { return };
         let mut on_demand = open.on_demand.lock();

@@ -1,15 +1,17 @@
-//! New files for commits that replace the stored one: see [`crate::vault::durability::replacement`].
+//! New files for commits that replace the stored one: see
+//! [`crate::vault::durability::replacement`].
 //!
 //! Rules that hold here
 //! * The two files are exchanged, not renamed, and what comes out is looked at. If it is not the
-//!   file that the commit is based on, another program has just put its version there: the files are
-//!   exchanged back, and the commit goes on as without a replacement, which keeps both versions.
+//!   file that the commit is based on, another program has just put its version there: the files
+//!   are exchanged back, and the commit goes on as without a replacement, which keeps both
+//!   versions.
 //! * A file with several names in the store or in the table of nodes, or with a second node, is
 //!   written in place; so is one whose owner or attributes cannot be copied.
 //! * The name of the new file is one that Syncthing, Dropbox and Nextcloud do not synchronise.
 //!   Syncthing also removes it, a day after a crash.
-//! * The times of modification and change of the directory change, as with programs that save a file
-//!   by renaming a new one.
+//! * The times of modification and change of the directory change, as with programs that save a
+//!   file by renaming a new one.
 
 use std::io;
 use std::sync::Arc;

@@ -34,8 +34,8 @@ use crate::vault::types::{Forget, Handle, NodeId};
 const LAST: u64 = 2 << 20;
 
 impl Core {
-    /// Returns whether the store has little room. When this begins, the kernel is told to ask before
-    /// it accepts more data.
+    /// Returns whether the store has little room. When this begins, the kernel is told to ask
+    /// before it accepts more data.
     pub fn is_low(&self) -> bool {
         if self.mode.read_only || !self.room.is_low(&*self.root, self.mode.is_root_user) {
             self.room.announced.store(false, Ordering::Relaxed);
@@ -107,8 +107,8 @@ impl Core {
         }
     }
 
-    /// Allocates the places of the tables and index blocks that the next commit writes. Called while
-    /// there is little room.
+    /// Allocates the places of the tables and index blocks that the next commit writes. Called
+    /// while there is little room.
     pub fn reserve_tables(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         let layout = &self.keys.layout;
         while let Some(k) = state.dirty.range(state.reserved..).next().map(|(k, _)| *k) {

@@ -90,8 +90,8 @@ impl Writers {
     }
 
     /// Returns whether another daemon has a file at or below a directory of the store open for
-    /// writing. The caller has the lease, so no such daemon commits. A daemon that guards a file later
-    /// notices that the file has lost its name.
+    /// writing. The caller has the lease, so no such daemon commits. A daemon that guards a file
+    /// later notices that the file has lost its name.
     pub fn others_write_below(self, dir: &dyn Dir) -> Inner<bool> {
         if self == Writers::Exclusive {
             return Ok(false);

@@ -408,8 +408,8 @@ mod tests {
         assert!(model.is_empty());
     }
 
-    /// Writes the records with these keys to the table that `definition` names, and returns its blocks
-    /// as they are stored.
+    /// Writes the records with these keys to the table that `definition` names, and returns its
+    /// blocks as they are stored.
     fn stored<const K: usize>(
         db: &Database,
         sealer: &Sealer,
@@ -429,8 +429,9 @@ mod tests {
         table.iter().expect("iterate").map(block).collect()
     }
 
-    /// A block that was changed, or that is in the place of another one, in its table or from another
-    /// table. Neither is it taken for a block without records, nor is it replaced by new ones.
+    /// A block that was changed, or that is in the place of another one, in its table or from
+    /// another table. Neither is it taken for a block without records, nor is it replaced by new
+    /// ones.
     #[test]
     fn a_block_that_cannot_be_opened_is_an_error() {
         const OTHER: Definition<12> = Definition("other");

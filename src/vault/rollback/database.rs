@@ -49,7 +49,8 @@ const OTHERS: &str = "others";
 const SYNCED: &str = "synced";
 /// Key of the maximum number of entries.
 const LIMIT: &str = "limit";
-/// Key of the number of entries that the last comparison found and did not record, for want of room.
+/// Key of the number of entries that the last comparison found and did not record, for want of
+/// room.
 const LEFT_OUT: &str = "left out";
 /// Key of the number of notices that the last comparison counted and did not list.
 const UNLISTED: &str = "unlisted";
@@ -221,8 +222,8 @@ impl Db {
     }
 
     /// Copies the tables to a new file, which replaces the present one, if that takes more than
-    /// `quarters` quarters of what its pages need. The database reuses what is free in its file, and
-    /// never gives it back.
+    /// `quarters` quarters of what its pages need. The database reuses what is free in its file,
+    /// and never gives it back.
     fn compact(&self, quarters: u64) -> Inner<()> {
         let from = self.db.begin_read().map_err(failed)?;
         let mut pages = 0;

@@ -149,8 +149,8 @@ impl Witness for Memory {
         let Held { touched, places, .. } = &mut *held;
         let mut moved = Vec::new();
         for one in moves {
-            // A directory's tag follows from its stored name, so the renamed one has another tag. The
-            // directories below keep their stored names.
+            // A directory's tag follows from its stored name, so the renamed one has another tag.
+            // The directories below keep their stored names.
             let tag_of = |stored| core.keys.tag_of(stored);
             let Some((before, tag)) = tag_of(one.stored.0).zip(tag_of(one.stored.1)) else {
                 continue;
@@ -231,7 +231,8 @@ fn tell(notices: &[Notice], told: &mut HashSet<Vec<u8>>) -> usize {
     fresh
 }
 
-/// Counts the alarms in the database at `path` that are due and not silenced; 0 if it does not exist.
+/// Counts the alarms in the database at `path` that are due and not silenced; 0 if it does not
+/// exist.
 pub(in crate::vault) fn alarms(path: &Path) -> Inner<usize> {
     if path.exists() { due_alarms(&Db::open(path)?) } else { Ok(0) }
 }
@@ -411,8 +412,8 @@ mod tests {
         vault.close().expect("close");
     }
 
-    /// The rows of a renamed directory are moved in several transactions. After a crash between two of
-    /// them, those that were left behind would have counted as files of the vault for ever.
+    /// The rows of a renamed directory are moved in several transactions. After a crash between two
+    /// of them, those that were left behind would have counted as files of the vault for ever.
     #[test]
     fn rows_are_moved_on_after_a_crash() {
         let (vault, plan) = vault_with_plan();
@@ -461,8 +462,8 @@ mod tests {
         vault.close().expect("close");
     }
 
-    /// The comparison that a mount begins with was at work for half of the time, also while programs
-    /// used the vault.
+    /// The comparison that a mount begins with was at work for half of the time, also while
+    /// programs used the vault.
     #[test]
     fn a_comparison_takes_a_twentieth_of_the_time_in_use() {
         let (vault, _) = vault_with_plan();

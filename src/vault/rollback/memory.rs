@@ -20,9 +20,9 @@ use zeroize::Zeroizing;
 /// Maximum number of local changes (names, directories and files) held in memory; beyond it they
 /// are recorded at once.
 pub(super) const HELD_MAX: usize = if cfg!(test) { 50 } else { 50_000 };
-/// Number of local changes beyond which each further one waits while changes are recorded: on a store
-/// that reads slower than programs write, they would take more and more memory, and the end of the
-/// mount more and more time.
+/// Number of local changes beyond which each further one waits while changes are recorded: on a
+/// store that reads slower than programs write, they would take more and more memory, and the end
+/// of the mount more and more time.
 pub(super) const WAITS_FROM: usize = 4 * HELD_MAX;
 /// How long one change waits, at most. Locks are held meanwhile that recording might need.
 pub(super) const WAIT: Duration = Duration::from_millis(100);

@@ -25,8 +25,8 @@ pub enum NoticeKind {
     },
     /// A file that was replaced or removed is back.
     PutBack {
-        /// It has another name than before, or other clients write the vault, which is synced: another
-        /// machine may have renamed or changed it before it received the removal.
+        /// It has another name than before, or other clients write the vault, which is synced:
+        /// another machine may have renamed or changed it before it received the removal.
         elsewhere: bool,
     },
     /// Files have exchanged their names.
@@ -37,14 +37,14 @@ pub enum NoticeKind {
     /// A file, or a directory that was not empty, is gone.
     Gone {
         /// Another holder of the vault's keys has changed something since, or ever in a vault that
-        /// is synced, and may have removed it; or an older version that was seen at the same time is
-        /// still there.
+        /// is synced, and may have removed it; or an older version that was seen at the same time
+        /// is still there.
         elsewhere: bool,
     },
     /// A file that cannot be read, or a directory that cannot be listed: it was not compared.
     NotCompared {
-        /// Other clients write the vault, which is synced, and the file is elsewhere: a sync tool may
-        /// have copied it while it was written.
+        /// Other clients write the vault, which is synced, and the file is elsewhere: a sync tool
+        /// may have copied it while it was written.
         elsewhere: bool,
     },
 }
@@ -111,8 +111,8 @@ pub struct Notice {
     pub due: bool,
     /// The user has silenced it.
     pub silenced: bool,
-    /// This machine has written, removed or replaced the file since. The version of an older file is
-    /// the one that it had before.
+    /// This machine has written, removed or replaced the file since. The version of an older file
+    /// is the one that it had before.
     pub written: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Rules that hold here
 //! * A remembered state was durable. So a ciphertext that this machine has seen with a header, and
-//!   that is empty or holds only zeros, was not left so by a crash, unless a session was interrupted
-//!   since: that session may have begun the file anew.
+//!   that is empty or holds only zeros, was not left so by a crash, unless a session was
+//!   interrupted since: that session may have begun the file anew.
 
 use std::path::Path;
 

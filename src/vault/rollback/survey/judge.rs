@@ -6,32 +6,33 @@
 //!   that very name, and stays so when the copy is removed. That alone may be all that this client
 //!   ever sees of another machine. A mark that the vault did not have when it was first compared
 //!   counts only once another client has changed the vault: the storage host can set it.
-//! * The same holds if a change of the share's key has left the newest version at the same path, in a
-//!   directory or under a name with a mark: one machine resealed the file and its names, while
+//! * The same holds if a change of the share's key has left the newest version at the same path, in
+//!   a directory or under a name with a mark: one machine resealed the file and its names, while
 //!   another one wrote it. Both versions are visible.
 //! * A file that cannot be read is an alarm. If it is under another name and not older, this is
-//!   informational where several machines write a synced vault, or may do so: the tool has copied the
-//!   file while it was written, and another machine has renamed it before the whole file arrived.
-//! * An older version under a new name is an alarm. It is none if the newest version is in the vault
-//!   as well, or if both versions were once seen in it at the same time.
+//!   informational where several machines write a synced vault, or may do so: the tool has copied
+//!   the file while it was written, and another machine has renamed it before the whole file
+//!   arrived.
+//! * An older version under a new name is an alarm. It is none if the newest version is in the
+//!   vault as well, or if both versions were once seen in it at the same time.
 //! * A file that is not at its name is gone, unless it is elsewhere and not older. This is
-//!   informational in two cases: an older version is there that was seen at the same time; or several
-//!   machines write a synced vault, since a removal leaves nothing to verify.
+//!   informational in two cases: an older version is there that was seen at the same time; or
+//!   several machines write a synced vault, since a removal leaves nothing to verify.
 //! * A file that was removed or replaced must not come back under its name. If several machines
 //!   write a synced vault, this is informational: a sync tool keeps a file that another machine has
 //!   changed, even if only its times were changed.
 //! * If this client put another file in the place of a file, and an older version of that one is at
 //!   the name, or a conflict copy of it, then this is informational where several machines write a
 //!   synced vault and the other file is visible: beside it, or under another name if this client
-//!   renamed it from there. One machine saved or renamed over the file, while another one changed the
-//!   version that it had. The client knows its own changes of names, so the storage host cannot do
-//!   this with a file that nobody replaced here.
+//!   renamed it from there. One machine saved or renamed over the file, while another one changed
+//!   the version that it had. The client knows its own changes of names, so the storage host cannot
+//!   do this with a file that nobody replaced here.
 //! * If a file that this client removed comes back under another name, this is informational. If
-//!   several machines write a synced vault, it may then be an older version: another machine may have
-//!   renamed the version that it had.
-//! * If a file that this client had never seen took the name of a version, and an older version comes
-//!   under another name, this is informational where several machines write a synced vault: one
-//!   machine saved the file anew, while another one renamed the version that it had.
+//!   several machines write a synced vault, it may then be an older version: another machine may
+//!   have renamed the version that it had.
+//! * If a file that this client had never seen took the name of a version, and an older version
+//!   comes under another name, this is informational where several machines write a synced vault:
+//!   one machine saved the file anew, while another one renamed the version that it had.
 //! * A file whose name another known file has taken is gone like any other. If the names of several
 //!   files rotate, they were exchanged. That is informational where several machines write a synced
 //!   vault: renaming a file leaves nothing to verify.
@@ -132,8 +133,8 @@ impl Survey<'_> {
                 if !is_alive && !is_doubtful && (removed.here || *same_name) {
                     back = Some(!same_name || self.has_other_writers());
                 }
-                // A later version than another machine had and renamed was removed by this client, or
-                // replaced.
+                // A later version than another machine had and renamed was removed by this client,
+                // or replaced.
                 let is_older = thing.version < removed.version;
                 if removed.replaced && is_older && !is_alive && !is_doubtful && !same_name {
                     back = back.or(self.has_other_writers().then_some(true));
@@ -217,8 +218,8 @@ impl Survey<'_> {
             && (is_newest(self.copies.get(&(*id, *name))) || is_newest(self.former.get(&former)))
     }
 
-    /// Returns whether the file that was at a name is elsewhere and not older, so that a sync tool may
-    /// have left a torn copy of it at this name.
+    /// Returns whether the file that was at a name is elsewhere and not older, so that a sync tool
+    /// may have left a torn copy of it at this name.
     fn is_torn_copy(&self, pending: &Pending) -> Inner<bool> {
         let Some(row) = pending.row.as_ref().filter(|row| row.kind == FILE) else {
             return Ok(false);
@@ -227,8 +228,8 @@ impl Survey<'_> {
         Ok(is_elsewhere && self.may_have_other_writers())
     }
 
-    /// If a file of which this version was seen is gone, returns whether that is informational. `None`
-    /// if it is not gone, or if an interrupted session may have removed it.
+    /// If a file of which this version was seen is gone, returns whether that is informational.
+    /// `None` if it is not gone, or if an interrupted session may have removed it.
     fn gone(&self, id: &Id, version: u64) -> Inner<Option<bool>> {
         if self.interrupted.is_some() {
             return Ok(None);
@@ -251,8 +252,8 @@ impl Survey<'_> {
         self.others.changed && self.core.mode.synced
     }
 
-    /// Returns whether several machines write this vault, or it was marked for that before this client
-    /// knew anything of it.
+    /// Returns whether several machines write this vault, or it was marked for that before this
+    /// client knew anything of it.
     fn may_have_other_writers(&self) -> bool {
         self.others.synced || self.has_other_writers()
     }

@@ -1,8 +1,8 @@
 //! Lists of what a comparison comes back to later: sub-directories, and deviations.
 //!
 //! Rules that hold here
-//! * Memory is bounded, however long a list is: the storage host controls how long. All but its last
-//!   part is in a file without a name beside the database.
+//! * Memory is bounded, however long a list is: the storage host controls how long. All but its
+//!   last part is in a file without a name beside the database.
 //! * That file is sealed like the database.
 
 use std::fs::File;
@@ -180,8 +180,9 @@ mod tests {
         List { part: 400, ..List::new(sealer, folder.path().to_owned()) }
     }
 
-    /// All sub-directories that were still to be read, and all deviations, were in memory: a storage
-    /// host that added a million conflict copies of an old version made the daemon grow by 400 MB.
+    /// All sub-directories that were still to be read, and all deviations, were in memory: a
+    /// storage host that added a million conflict copies of an old version made the daemon grow by
+    /// 400 MB.
     #[test]
     fn a_list_of_any_length_takes_bounded_memory() {
         let folder = tempfile::tempdir().expect("a directory");

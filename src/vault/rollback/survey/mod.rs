@@ -75,9 +75,9 @@ const ROWS: usize = 4096;
 /// Bytes of names that are read from a listing at a time.
 const PIECE: usize = 1 << 16;
 /// A directory is listed for local changes in it if its entries, those that are recorded, and the
-/// changed names are each at most this number. In a larger one only the changed names are looked up:
-/// changes follow each other, and a listing for each of them would take time that grows with the
-/// square of the entries.
+/// changed names are each at most this number. In a larger one only the changed names are looked
+/// up: changes follow each other, and a listing for each of them would take time that grows with
+/// the square of the entries.
 const LISTED_MAX: usize = 1000;
 /// Maximum number of names of a directory that are read at the end of a mount to find the conflict
 /// copies of changed names: the storage host can add any number of names.
@@ -89,11 +89,11 @@ const OPEN_MAX: usize = 32;
 const TRIES: usize = 3;
 /// Maximum number of files that are kept in each of the maps that make an alarm a note.
 const KEPT_MAX: usize = 1 << 16;
-/// Maximum number of names with other files than before that are searched for exchanges. If there are
-/// more, each of them counts as exchanged.
+/// Maximum number of names with other files than before that are searched for exchanges. If there
+/// are more, each of them counts as exchanged.
 const STEPS_MAX: usize = 1 << 16;
-/// Maximum number of listed notices of each kind: alarms and others, about remembered names and about
-/// new ones. Further ones are counted.
+/// Maximum number of listed notices of each kind: alarms and others, about remembered names and
+/// about new ones. Further ones are counted.
 const NOTICES_MAX: usize = 10_000;
 /// Seconds after which an unchanged row is written again, to update its time.
 const REFRESH: i64 = 86_400;
@@ -170,8 +170,8 @@ pub(super) struct Survey<'a> {
     /// Directories that were read.
     visited: AllSeen,
     left: List<Left>,
-    /// Files that this client has removed or renamed, and the names that they had, by the numbers of
-    /// the operations.
+    /// Files that this client has removed or renamed, and the names that they had, by the numbers
+    /// of the operations.
     moved_on: Vec<(u64, Id, NameTag)>,
     vacated: AllVacated,
     /// Directories that are known at their places, and those that are not.
@@ -415,8 +415,8 @@ impl<'a> Survey<'a> {
         self.others.changed |= self.news && self.others.compared;
     }
 
-    /// Records the files that were committed and are gone again: nothing else tells them from another
-    /// client's new files, when the storage host shows them later.
+    /// Records the files that were committed and are gone again: nothing else tells them from
+    /// another client's new files, when the storage host shows them later.
     fn learn_of_gone(&mut self, files: &HashMap<Id, u64>) -> Inner<()> {
         for (id, version) in files {
             // What was seen is asked last: once it is on disk, that takes longest.
@@ -535,8 +535,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Moves the rows of a directory and of all below it. What is still to be moved is recorded with
-    /// each part of them: rows that are left behind would count as files for ever.
+    /// Moves the rows of a directory and of all below it. What is still to be moved is recorded
+    /// with each part of them: rows that are left behind would count as files for ever.
     fn move_rows(&mut self, old: PlaceId, new: PlaceId) -> Inner<()> {
         let mut todo = self.list();
         self.changes.moves.insert(old, Some(new));
@@ -733,8 +733,8 @@ impl<'a> Survey<'a> {
         Ok(self.next_rows(place, &mut RowsLeft::All)?.is_none_or(|rows| rows.is_empty()))
     }
 
-    /// Compares one directory, records new state, and queues its sub-directories. Returns false if it
-    /// was not read to its end, because only small directories are to be read.
+    /// Compares one directory, records new state, and queues its sub-directories. Returns false if
+    /// it was not read to its end, because only small directories are to be read.
     fn directory(&mut self, dir: &Arc<dyn Dir>, mut here: Here) -> Inner<bool> {
         let open_now = Arc::strong_count(&self.opened);
         here.open = (open_now <= OPEN_MAX).then(|| (dir.clone(), self.opened.clone()));
@@ -786,8 +786,8 @@ impl<'a> Survey<'a> {
         Ok(true)
     }
 
-    /// Compares only these names of a directory, and records them. `before` are the numbers of files
-    /// that had left their names, and of findings, before it was read.
+    /// Compares only these names of a directory, and records them. `before` are the numbers of
+    /// files that had left their names, and of findings, before it was read.
     fn noted(
         &mut self,
         dir: &Arc<dyn Dir>,
@@ -824,10 +824,10 @@ impl<'a> Survey<'a> {
         outcome
     }
 
-    /// Compares the conflict copies of these names, and entries that had them under a former key. No
-    /// other entry is opened. A file that has left its name may still be there as a copy, and the
-    /// newest version of an older file tells a note from an alarm. Ends early at the end of a mount,
-    /// see [`LAST_NAMES_MAX`]: then the next comparison finds what is left.
+    /// Compares the conflict copies of these names, and entries that had them under a former key.
+    /// No other entry is opened. A file that has left its name may still be there as a copy, and
+    /// the newest version of an older file tells a note from an alarm. Ends early at the end of a
+    /// mount, see [`LAST_NAMES_MAX`]: then the next comparison finds what is left.
     fn copies_of(
         &mut self,
         folder: &Folder,
@@ -923,7 +923,8 @@ impl<'a> Survey<'a> {
         let tag = self.core.keys.tag_of(stored).ok_or(Fault::Os(libc::ESTALE))?;
         match folder.check_boundary(&*inner, place.as_deref()) {
             Ok(()) => Ok((tag, false)),
-            // The storage host can put a descriptor anywhere, but not the junction that refers to it.
+            // The storage host can put a descriptor anywhere, but not the junction that refers to
+            // it.
             Err(Fault::Boundary)
                 if let Some(place) = place
                     && folder.junction(&place)?.is_some() =>
@@ -1012,9 +1013,9 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Records that this client has removed, renamed or replaced the file of a row that is back under
-    /// its name. Returns false if this client has not. The next comparison reports the file as put
-    /// back.
+    /// Records that this client has removed, renamed or replaced the file of a row that is back
+    /// under its name. Returns false if this client has not. The next comparison reports the file
+    /// as put back.
     fn is_back(&mut self, key: EntryKey, row: &Row, name: &[u8], here: &Here) -> Inner<bool> {
         if self.memory.has_left(&here.place, name) {
             self.leaves(row, here, name, true)?;
@@ -1163,9 +1164,10 @@ impl<'a> Survey<'a> {
         Ok((why.or((displaced && !ours && !is_new).then_some(Why::Replaced)), mark))
     }
 
-    /// Returns the file that this client knows at a name of the file `removed`, if it has put another
-    /// one in its place there, and the present entry has this name or is a conflict copy of it. If
-    /// nothing is known there, returns the file that was put there, if this client has renamed it.
+    /// Returns the file that this client knows at a name of the file `removed`, if it has put
+    /// another one in its place there, and the present entry has this name or is a conflict copy of
+    /// it. If nothing is known there, returns the file that was put there, if this client has
+    /// renamed it.
     fn has_replaced(
         &self,
         removed: &RemovedRow,
@@ -1376,8 +1378,8 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Raises the version of a file in one of the maps that make an alarm a note. In a full map it is left
-/// out, and the alarm remains.
+/// Raises the version of a file in one of the maps that make an alarm a note. In a full map it is
+/// left out, and the alarm remains.
 fn keep_highest<K: Hash + Eq>(map: &mut HashMap<K, u64>, key: K, version: u64) {
     if map.len() < KEPT_MAX || map.contains_key(&key) {
         let highest = map.entry(key).or_default();

@@ -31,8 +31,8 @@ pub(super) struct Pending {
     pub why: Why,
 }
 
-/// A name that shows another file than it showed: the name, the file that it showed, and the present
-/// one.
+/// A name that shows another file than it showed: the name, the file that it showed, and the
+/// present one.
 pub(super) type Step = (EntryKey, Id, Id);
 
 /// A file that has left one of its names.
@@ -56,9 +56,9 @@ pub(super) enum Why {
     Replaced,
     /// It is an older version; `backwards` if the name showed a newer one.
     Older { was: u64, backwards: bool },
-    /// It was removed before; from this very name, or one of which this is a conflict copy. `over` is
-    /// the file that this client knows at that name, or has renamed from there, if it has put another
-    /// one in the place of this file there.
+    /// It was removed before; from this very name, or one of which this is a conflict copy. `over`
+    /// is the file that this client knows at that name, or has renamed from there, if it has put
+    /// another one in the place of this file there.
     PutBack { removed: RemovedRow, same_name: bool, over: Option<Row> },
 }
 

@@ -1,10 +1,11 @@
 //! Directories that are not at their places any more.
 //!
 //! Rules that hold here
-//! * Memory is bounded, however many there are: the storage host can take away all directories that it
-//!   has added. What is more than [`FOUND_MAX`] is in a list on disk.
-//! * One in that list is not found by its hash. If it was renamed, its rows are dropped and not moved.
-//!   No alarm is lost: its files are known by their ids too, and those that are nowhere are gone.
+//! * Memory is bounded, however many there are: the storage host can take away all directories that
+//!   it has added. What is more than [`FOUND_MAX`] is in a list on disk.
+//! * One in that list is not found by its hash. If it was renamed, its rows are dropped and not
+//!   moved. No alarm is lost: its files are known by their ids too, and those that are nowhere are
+//!   gone.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

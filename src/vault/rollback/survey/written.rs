@@ -1,14 +1,16 @@
 //! Older states that this machine has written since.
 //!
-//! A commit raises the version, so soon the file is not older than it was seen. Only the mount knows
-//! the version that its first commit was built on.
+//! A commit raises the version, so soon the file is not older than it was seen. Only the mount
+//! knows the version that its first commit was built on.
 //!
 //! Rules that hold here
-//! * The version that a commit was built on is compared with the recorded one before that is raised.
+//! * The version that a commit was built on is compared with the recorded one before that is
+//!   raised.
 //! * A finding about a file that was written since stays until the user accepts it, whatever
-//!   version the name shows: the versions that this machine has written since cannot be told from the
-//!   one that was seen before.
-//! * The same holds for an alarm that was listed already, if this machine removes or replaces the file.
+//!   version the name shows: the versions that this machine has written since cannot be told from
+//!   the one that was seen before.
+//! * The same holds for an alarm that was listed already, if this machine removes or replaces the
+//!   file.
 //! * What makes a finding a note in a comparison makes it one here too, also later.
 
 use std::collections::BTreeMap;
