@@ -75,7 +75,7 @@ pub(super) struct Planned {
     header: Vec<u8>,
     /// The length of the ciphertext in bytes.
     pub(super) cipher_len: u64,
-    /// Offset and length of the places without data.
+    /// Offset and length of the places that become holes of the store.
     holes: Vec<(u64, u64)>,
 }
 

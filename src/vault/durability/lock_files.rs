@@ -10,8 +10,8 @@ use crate::vault::error::{Fault, Inner, is_no_space};
 /// Poll interval.
 pub(in crate::vault) const ASKED: Duration = Duration::from_millis(2);
 
-/// Opens a file for an exclusive lock: for writing, because NFS requires that; if it is not
-/// allowed, for reading, which is enough for other stores.
+/// Opens a file for an exclusive lock: for writing, as locks on ranges require, and `flock` on NFS;
+/// if that is not allowed, for reading, which is enough for `flock` on other stores.
 pub(crate) fn open_to_lock(dir: &dyn Dir, name: &[u8]) -> std::io::Result<Arc<dyn File>> {
     match dir.open_file(name, Access::ReadWrite) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {

@@ -66,7 +66,7 @@ impl Mtime {
         Mtime { kept: kept.then(|| Kept::new(held)), ..Mtime::default() }
     }
 
-    /// Sets the time of a newly created file, if the caller maintains the times.
+    /// Sets the time of a newly created file whose times the caller maintains.
     pub fn made(&mut self, held: Timestamp) {
         if self.shown.is_none() {
             (self.shown, self.kept) = (Some(held), Some(Kept::new(held)));

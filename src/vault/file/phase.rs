@@ -173,7 +173,7 @@ pub(crate) struct KernelView {
     pub lacks_time: bool,
     /// Second of the modification time that the file had when it was opened.
     pub opened_second: i64,
-    /// When a truncation last reduced the size.
+    /// When a truncation last reduced the size, or set it to 0.
     pub cut_at: Option<Instant>,
 }
 

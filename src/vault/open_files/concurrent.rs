@@ -40,8 +40,8 @@ use crate::vault::file::phase::{HeaderBytes, Phase};
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::types::NodeId;
 
-/// How long an open for writing waits for another daemon's lock before it fails with `EBUSY`: a
-/// close that was just done reaches the other daemon a little later.
+/// How long an open for writing waits for another daemon's lock before it fails with `EBUSY`: that
+/// daemon learns of a program's close a little after close(2) has returned.
 const GUARD_TAKES: Duration = Duration::from_secs(1);
 /// How long a read waits for another daemon's commit.
 const COMMIT_TAKES: Duration = Duration::from_secs(5);

@@ -36,7 +36,7 @@ pub(super) struct Child {
     pub name: Box<[u8]>,
     pub inside: Inside,
     /// The plain path that it had before a change of the share's key, if a mark shows that another
-    /// directory has that path now, or is in such a directory.
+    /// directory has that path now, or if it is in such a directory.
     pub former: Option<Vec<u8>>,
 }
 

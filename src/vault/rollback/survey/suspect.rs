@@ -56,9 +56,9 @@ pub(super) enum Why {
     Replaced,
     /// It is an older version; `backwards` if the name showed a newer one.
     Older { was: u64, backwards: bool },
-    /// It was removed before; from this very name, or one of which this is a conflict copy. `over`
-    /// is the file that this client knows at that name, or has renamed from there, if it has put
-    /// another one in the place of this file there.
+    /// It was removed before; with `same_name` from this very name, or from one of which this is a
+    /// conflict copy. `over`: if this client has put another file in the place of this one there,
+    /// the file that it knows there now, or the one that it has renamed from there.
     PutBack { removed: RemovedRow, same_name: bool, over: Option<Row> },
 }
 
