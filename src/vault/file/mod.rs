@@ -69,7 +69,7 @@ pub(crate) struct Context<'a> {
 pub(crate) struct DirtyChunk {
     pub table: Table,
     pub key: SegmentKey,
-    /// Commitment of the epoch that the table names.
+    /// First 8 bytes of the commitment of the epoch that the table names.
     pub epoch: [u8; 8],
     /// Segments to which the last committed header refers.
     pub live: Box<[bool]>,

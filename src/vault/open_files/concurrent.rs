@@ -182,8 +182,8 @@ impl Core {
             match self.journal.remains(&*open.file(), &header)? {
                 Remains::Nothing => break,
                 Remains::Record => {
-                    // From this commit on the record does not fit: applied after the first half of
-                    // a later commit, it would make the second half of that inapplicable.
+                    // After this commit the record fits no more. Otherwise it could be replayed
+                    // when a later commit was interrupted, whose own record would then not fit.
                     state.mtime.hold(&*open.file())?; // the contents do not change
                     state.mark();
                     self.commit_state(open, state, Durability::Ordered)?;

@@ -276,8 +276,8 @@ impl Core {
         self.have_forgotten(link.parent, Forget::Name { name: link.name().into(), done });
     }
 
-    /// Returns whether a directory is where its names in the table of nodes say, up to the root of
-    /// the share. The caller has locked paths.
+    /// Returns whether a directory, and each one above it, is where its name in the table of nodes
+    /// says. The caller has locked paths.
     pub(super) fn is_in_place(&self, mut directory: u64) -> Inner<bool> {
         while directory != ROOT {
             let Ok(link) = self.nodes.link(directory) else { return Ok(false) };

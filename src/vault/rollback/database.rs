@@ -33,7 +33,7 @@ const ENTRIES: Definition<KEY> = Definition("entries");
 const FILES: Definition<ID> = Definition("files");
 const REMOVED: Definition<ID> = Definition("removed");
 const NOTICES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("notices");
-/// Directories of which rows are still to be moved to other places.
+/// Directories whose rows are still to be moved to other places.
 const MOVES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("moves");
 /// All tables but the last.
 const TABLES: [TableDefinition<&[u8], &[u8]>; 5] =
@@ -70,7 +70,7 @@ const ENTRY_LEN: u64 = 100;
 const CACHE: usize = 8 << 20;
 /// Length of a page of the database in bytes; every block has one.
 const PAGE: u64 = 4096;
-/// Number of directories that are read at a time of those of which rows are still to be moved.
+/// Number of directories that are read from [`MOVES`] at a time.
 const MOVES_READ: usize = 1000;
 /// Length in bytes up to which a database is not written anew, whatever it contains.
 const SMALL: u64 = 1 << 20;
@@ -381,7 +381,7 @@ impl Db {
         tx.commit().map_err(failed)
     }
 
-    /// Returns the former and new places of some directories of which rows are still to be moved.
+    /// Returns the former and new places of some directories whose rows are still to be moved.
     pub fn moves(&self) -> Inner<Vec<(PlaceId, PlaceId)>> {
         let tx = self.db.begin_read().map_err(failed)?;
         let table = tx.open_table(MOVES).map_err(failed)?;

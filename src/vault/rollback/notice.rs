@@ -15,8 +15,9 @@ pub enum NoticeKind {
         /// The present version.
         now: u64,
     },
-    /// The name shows another version, in a vault that is synced. The newest one is beside it as a
-    /// conflict copy, or this machine has replaced it by another file, which is beside it.
+    /// The name shows an older version, in a vault that is synced. The newest one is beside it as a
+    /// conflict copy, or this machine has replaced the newest one by another file, which is
+    /// visible.
     Conflict {
         /// The highest version seen.
         was: u64,
