@@ -2,7 +2,7 @@
 //!
 //! Rules that hold here
 //! * Only a commit frees places to which the committed header refers. This module notes that the
-//!   next one will ([`Pending::frees`]): with a record, it makes a checkpoint first.
+//!   next one will ([`Pending::frees`]). A commit that does so by a record begins with a checkpoint.
 //! * A shortening can be undone as long as the store has accepted none of it.
 
 use std::collections::BTreeMap;
