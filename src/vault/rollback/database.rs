@@ -35,7 +35,7 @@ const REMOVED: Definition<ID> = Definition("removed");
 const NOTICES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("notices");
 /// Directories whose rows are still to be moved to other places.
 const MOVES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("moves");
-/// All tables but the last.
+/// All tables but [`META`].
 const TABLES: [TableDefinition<&[u8], &[u8]>; 5] =
     [ENTRIES.table(), FILES.table(), REMOVED.table(), NOTICES, MOVES];
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");

@@ -16,8 +16,9 @@
 //! * An older version under a new name is an alarm. It is none if the newest version is in the
 //!   vault as well, or if both versions were once seen in it at the same time.
 //! * A file that is not at its name is gone, unless it is elsewhere and not older. This is
-//!   informational in two cases: an older version is there that was seen at the same time; or
-//!   several machines write a synced vault, since a removal leaves nothing to verify.
+//!   informational in three cases, since a removal leaves nothing to verify: an older version is
+//!   there that was seen at the same time; a new file shows that another client has changed the
+//!   vault since the last comparison; or several machines write a synced vault.
 //! * A file that was removed or replaced must not come back under its name. If several machines
 //!   write a synced vault, this is informational: a sync tool keeps a file that another machine has
 //!   changed, even if only its times were changed.
