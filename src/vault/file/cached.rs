@@ -38,7 +38,7 @@ impl Cached {
         self.mark != 0 && self == opened
     }
 
-    /// Returns whether both have one size.
+    /// Returns whether both have the same size.
     pub fn has_size_of(&self, other: &Cached) -> bool {
         self.size == other.size
     }

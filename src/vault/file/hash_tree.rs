@@ -97,8 +97,8 @@ impl Tree<'_> {
         Ok(block)
     }
 
-    /// Returns the bytes of the committed table of chunk `k` if they are cached. Never reads the
-    /// store: overwriting a whole chunk does not need the old table, and may repair a damaged one.
+    /// Returns the bytes of the committed table of chunk `k` if they are cached. They only shorten
+    /// a record, so they are not read from the store.
     fn table_at_hand(&self, k: u64) -> Option<Vec<u8>> {
         Some(self.cache.chunk(self.serial, k)?.table.encode(&self.layout))
     }
@@ -155,7 +155,7 @@ impl PlannedBlock {
     }
 }
 
-/// Number of equal bytes up to which two differences are merged: about the overhead of a patch in a
+/// Number of equal bytes below which two differences are merged: about the overhead of a patch in a
 /// record.
 const GAP: usize = 16;
 

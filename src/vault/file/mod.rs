@@ -3,8 +3,8 @@
 //! Rules that hold here
 //! * Reading, writing and lengths are in sub-modules; the commit is in
 //!   [`crate::vault::durability::commit`].
-//! * The plain text of a small file is kept here, zeroized; larger files are never held in plain
-//!   text.
+//! * The contents of the small form are held in plain text, and zeroized when they are dropped.
+//!   Those of the large form are held in plain text only during a call.
 
 pub(super) mod block_cache;
 pub(super) mod cached;
@@ -83,8 +83,8 @@ impl DirtyChunk {
     }
 }
 
-/// How long after a truncation a read past the new end is delayed. The kernel needs microseconds to
-/// process the reply, unless its thread is not scheduled.
+/// How long after a truncation reads past the new end wait, counted from the truncation. The kernel
+/// needs microseconds to process the reply, unless its thread is not scheduled.
 const CUT_KNOWN: Duration = Duration::from_millis(200);
 
 /// How [`OpenFile::load`] treats the stored file.
@@ -179,7 +179,7 @@ pub(crate) struct OpenFile {
     pub inode_changed: AtomicBool,
     /// Whether [`KernelView::astray`] is set.
     pub astray: AtomicBool,
-    /// With concurrent openers: the lock of the daemon that has the file open for writing.
+    /// With concurrent openers: the handle that has the guard, if this daemon has it.
     pub guard: Mutex<Option<Arc<dyn File>>>,
     /// With concurrent openers: shows other daemons that `guard` is taken on demand. If this is
     /// `None`, the guard is held from the first open for writing to the last close.
@@ -387,7 +387,7 @@ impl OpenFile {
 }
 
 impl FileState {
-    /// Fails if the kernel caches bytes of `offset..end` that were never committed.
+    /// Fails if the kernel may cache bytes of `offset..end` that were never committed.
     pub fn check_astray(&self, offset: u64, end: u64) -> Inner<()> {
         match self.kernel.astray {
             Some(believed)
@@ -547,7 +547,7 @@ impl FileState {
         self.tail == Tail::ReliedOn || context.foreign_records
     }
 
-    /// Notes whether a refused record of the file may be in the journal all the same.
+    /// Notes whether a record of the file that failed may be in the journal all the same.
     pub fn note_doubt(&mut self, is_doubtful: bool) {
         match is_doubtful {
             true => self.tail = Tail::ReliedOn,

@@ -49,7 +49,7 @@ pub(crate) struct Mtime {
 }
 
 /// The filesystem of the store that was last seen to store a time near the present to the
-/// nanosecond, by its device number. The times of its files need not be read back.
+/// nanosecond, by its device number. Such times of its files need not be read back.
 #[derive(Default)]
 pub(crate) struct ExactStore(AtomicU64);
 

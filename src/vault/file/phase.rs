@@ -30,7 +30,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// Returns whether a flush is still to make the committed state durable.
+    /// Returns whether a flush has yet to make the committed state durable.
     pub fn is_unflushed(self) -> bool {
         !matches!(self, Phase::Durable | Phase::Nameless)
     }
@@ -128,8 +128,8 @@ pub(crate) struct Pending {
     pub riding: usize,
     /// The commit will free places to which the committed header refers.
     pub frees: bool,
-    /// Chunks and their segments that become holes of the store after the commit, unless they are
-    /// written again before.
+    /// Chunks and their segments that become holes of the store with the commit, unless they are
+    /// written again before it.
     pub punch: Vec<(u64, Range<usize>)>,
 }
 
@@ -166,7 +166,7 @@ pub(crate) struct KernelView {
     /// Dirty pages of the kernel were refused for lack of space: the errno, and the offset of the
     /// first of them. Pages before it may still arrive.
     pub refused: Option<(i32, u64)>,
-    /// The file has grown since it was opened.
+    /// A write has lengthened the file since it was opened.
     pub grew: bool,
     /// A program has written without the page cache, so the kernel does not know the time of the
     /// write.

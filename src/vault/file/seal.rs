@@ -4,7 +4,7 @@
 //! * A salt is drawn for a chunk that is sealed ahead, and used for nothing else: an unused chunk
 //!   is dropped with its salt.
 //! * Before such a chunk is used, its epoch is compared with the current one, and its file id with
-//!   the file's: with concurrent openers, another daemon may have changed the id.
+//!   the file's, which may have changed since the open.
 //! * The buffer of the plain text is sealed in place, so it need not be wiped.
 
 use std::collections::BTreeMap;
