@@ -1,5 +1,5 @@
-//! The commit: the only code that writes headers, tables and index blocks to the store, and that
-//! knows their order.
+//! The commit: the order in which new headers, tables and index blocks are written to the store.
+//! Besides it, only the journal writes them, from its records.
 //!
 //! Rules that hold here
 //! * A file that was never durable, or that durably has no name, is written straight (in place,
@@ -134,8 +134,8 @@ impl Committer<'_> {
             };
         };
         if !self.context.keys.signing.may_write() {
-            // The right to write was revoked while the file was open: nobody would accept the
-            // signature.
+            // The right to write was revoked while the file was open, so nobody would accept the
+            // signature, or no single head can be read now.
             return Err(Fault::Os(libc::EROFS));
         }
         if state.version == u64::MAX {

@@ -9,9 +9,10 @@
 //! * A daemon that needs the lease and finds it taken holds a shared lock on a second file
 //!   ([`WANTED_FILE`]) while it waits. Holders look for such a lock several times a second, make
 //!   their kernel drop what it has cached, and then release the lease.
-//! * For a second after that the lease is contended: it is held only during each change, and no
-//!   kernel caches. Two daemons that both work then pay a lock for each change, and once a second
-//!   the time until the other one looks.
+//! * For a second after that the lease is contended for the daemon that has released it: that
+//!   daemon holds the lease only during each change, and its kernel does not cache. Two daemons
+//!   that both work then pay a lock for each change, and once a second the time until the other one
+//!   looks.
 //! * A lease that its daemon has not looked after for [`VALID`] is worth nothing: nothing is cached
 //!   under it before the next look, and no change begins but by [`Lease::change_locked`]. The
 //!   kernel forgets by itself, after [`LEASED`], what it was told until then. So the lease of a
@@ -57,7 +58,7 @@ const SILENT: Duration = Duration::from_secs(7);
 const SIGNS: Duration = Duration::from_millis(500);
 /// How long a change waits for the lease before it fails with `EBUSY`.
 const TAKES: Duration = Duration::from_secs(10);
-/// How long the lease counts as contended after it was last wanted by two daemons.
+/// How long a daemon counts the lease as contended after another one wanted it.
 const CONTENDED: Duration = Duration::from_secs(1);
 /// How long after the last change an exclusive lease becomes a shared one, with which other daemons
 /// may cache too.
@@ -536,7 +537,7 @@ mod tests {
         plan.give_locks(Locks::ByAccess);
         plan.keep_locks();
         let store = FaultStore::wrap(MemStore::new().root(), plan);
-        drop(lock_file(&*store, WANTED_FILE, Lock::Shared).unwrap()); // whoever makes it may write
+        drop(lock_file(&*store, WANTED_FILE, Lock::Shared).unwrap()); // its creator may write
         waits_until_the_other_kernel_has_forgotten(two_on(store));
     }
 

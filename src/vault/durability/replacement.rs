@@ -6,15 +6,16 @@
 //! change.
 //!
 //! Rules that hold here
-//! * Only small files of a synced vault are replaced, because each commit writes the whole file.
+//! * Only files of a synced vault up to [`REPLACED_MAX`] are replaced, because each commit writes
+//!   the whole file.
 //! * The new file is complete before it takes the place of the old one. It is also durable before
 //!   that if the old one is, or if the caller waits for that. So no record is needed: a crash
 //!   leaves the old file or the new one.
 //! * Until the exchange nothing of the stored file has changed. Whatever fails before it, the
 //!   commit goes on in place: a full store or a directory without permission refuses no write that
 //!   it accepted without this module.
-//! * A file that was never committed with contents is written in place: its header comes last, and
-//!   the header before it refers to nothing that is overwritten.
+//! * A file that is not durable and was never committed with contents is written in place: its
+//!   header comes last, and the header before it refers to nothing that is overwritten.
 
 use std::sync::Arc;
 

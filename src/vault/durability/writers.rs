@@ -123,7 +123,7 @@ impl Writers {
 }
 
 /// How long a journal of another machine must be unchanged before it is removed after its replay:
-/// longer than a mount there lets pass before it empties it.
+/// longer than an idle mount there waits before it empties its journal.
 pub(super) const RESTS: Duration = Duration::from_secs(120);
 
 /// Returns the time between a change of a file and now, by this machine's clock: also if the change

@@ -12,8 +12,8 @@ use crate::vault::file::mtime::set_mtime;
 
 impl Journal {
     /// Flushes the files whose records have waited for `age` or are large, so that the checkpoint,
-    /// for which all commits wait, finds little left to flush. If the journal is half full by then,
-    /// or a flush has failed, the checkpoint follows at once.
+    /// for which all commits wait, finds little left to flush. If the journal was half full, or a
+    /// flush has failed, all files with records are flushed once more and the checkpoint follows.
     ///
     /// # Errors
     /// Those of the checkpoint. A file that cannot be flushed is noted like in a checkpoint.
@@ -93,7 +93,7 @@ impl Journal {
         if !self.has_lost(inode) {
             return Ok(());
         }
-        // A checkpoint would not help either: it has no records of these bytes.
+        // This writes only what records contain, so the rest is written again below.
         self.checkpoint_for(Some(inode))?;
         // Removed first: a failure that is reported in the meantime counts.
         self.lost.forget(inode);
@@ -105,8 +105,8 @@ impl Journal {
         if self.has_lost(inode) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
-    /// Runs [`Journal::write_lost`] for all files that are kept open. There are no commits to any
-    /// of them any more, and the journal is empty.
+    /// Writes again what can be read of all files that are kept open, unless other daemons may
+    /// write to them. There are no commits to any of them any more, and the journal is empty.
     pub(super) fn write_all_lost(&self) -> Inner<()> {
         let files = std::mem::take(&mut *self.lost.files.lock());
         if !self.writers.own_all_bytes() {

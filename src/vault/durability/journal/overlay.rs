@@ -3,7 +3,7 @@
 //!
 //! Rules that hold here
 //! * Nothing reaches the store. Unchanged bytes are read from there at each call.
-//! * Memory use equals the bytes that the journals contain for the file.
+//! * Memory holds at most the bytes that the journals contain for the file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,7 +40,7 @@ impl OverlayFile {
         OverlayFile { below, changes: RwLock::new(changes) }
     }
 
-    /// Returns whether a replay would change anything.
+    /// Returns whether a replay would change the contents.
     pub fn is_changed(&self) -> bool {
         let changes = self.changes.read();
         !changes.pieces.is_empty() || self.below.stat().is_ok_and(|stat| stat.size != changes.len)

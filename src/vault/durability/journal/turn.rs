@@ -6,8 +6,8 @@
 //!   header anew before it changes the file, so that they do not match any more
 //!   ([`check_whole`](crate::vault::core::Core::check_whole)). One that only has the file open loads
 //!   it again before its first change.
-//! * The guard of the file is held, too, unless another daemon has it: should the lease be taken over,
-//!   because a write takes too long, nobody begins to change the file.
+//! * The guard of the file is held, too, unless another daemon has it: if the lease is taken over,
+//!   because a write takes too long, no daemon begins to change the file.
 //! * A thread that has the lock of the journal does not wait for the lease: the thread that gives the
 //!   lease up may wait for one that waits for this lock.
 
