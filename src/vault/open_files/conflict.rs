@@ -480,7 +480,7 @@ impl Core {
         self.committer(&|| self.next_serial()).commit(&mut made, copy, &no_path, Durability::Synced)
     }
 
-    /// Copies owner, attributes and ACL to a new file, as far as this process may.
+    /// Copies mode, attributes and ACL to a new file, and the owner if this process is root's.
     fn copy_attributes(
         &self,
         from: &dyn File,

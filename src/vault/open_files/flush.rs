@@ -4,8 +4,8 @@
 //! * A file that was never durable is committed straight in place, and a crash during that can
 //!   leave it completely unreadable. That is acceptable for a copy of a second, but not for a
 //!   recording of hours. So a file that stays open is made durable once, and its later commits go
-//!   through the journal. An exception is a file with a path that no record can name: once it is
-//!   durable it cannot be changed any more.
+//!   through the journal. A file whose path no record can name is not made durable: it could not be
+//!   changed any more.
 //! * Most data is flushed before the file is locked: neither its writers nor the commit of another
 //!   file wait for a slow disk.
 //! * A failed flush is reported like any other: the file returns the error until it is closed. The

@@ -19,8 +19,9 @@ use crate::vault::types::{Fallocate, Handle, NodeId, OpenFlags, Opened, Sought};
 /// Maximum number of bytes that `copy_range` holds in plain text.
 const COPY_PART: usize = 1 << 20;
 
-/// Ciphertext length in bytes from which an extension is tried in the store at once. At the commit
-/// it would be too late: the program has been told of success, and no further commit could succeed.
+/// Ciphertext length in bytes beyond which an extension is tried in the store at once. At the
+/// commit it would be too late: the program has been told of success, and no further commit could
+/// succeed.
 const LARGE: u64 = 1 << 40;
 
 /// Size in bytes of the parts of a write, between which a due commit is made.
