@@ -1,9 +1,8 @@
-//! Directories that have another name for a moment, while a folder becomes a share.
+//! Directories that have a temporary name, while a folder becomes a share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the moments at which a directory begins or ceases to have a temporary name: odd while one
-/// has.
+/// Counts how often a directory got or lost a temporary name: odd while one has such a name.
 #[derive(Default)]
 pub(crate) struct Away(AtomicU64);
 
@@ -20,8 +19,8 @@ impl Away {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Returns whether a name that was not found since `count` may have been missing only because
-    /// of a temporary name.
+    /// Returns whether any directory has had a temporary name since [`Away::count`] returned
+    /// `count`. A name that was not found since then may exist.
     pub fn were_any_since(&self, count: u64) -> bool {
         let now = self.count();
         now != count || now % 2 == 1

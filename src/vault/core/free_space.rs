@@ -1,4 +1,4 @@
-//! How much room the store has, as far as it was asked.
+//! How much room the store has, as of the last measurement.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,11 +25,11 @@ pub(crate) struct Room {
     ask_at: AtomicU64,
     /// Milliseconds since `began` until which a refusal counts.
     wary_until: AtomicU64,
-    /// Bytes free, as far as known.
+    /// Free bytes at the last measurement, less what was written since.
     left: AtomicU64,
-    /// The kernel was told to ask before each write.
+    /// The room is low, and the kernel was told to ask before it accepts more data.
     pub announced: AtomicBool,
-    /// Notifies the kernel.
+    /// Tells the kernel what to drop of a node.
     pub kernel: OnceLock<Box<dyn Fn(NodeId, Forget) + Send + Sync>>,
 }
 
@@ -50,7 +50,7 @@ impl Room {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// Measures the free bytes of the store; `u64::MAX` if it does not know.
+    /// Measures the free bytes of the store; `u64::MAX` if the store does not report them.
     pub fn measure(&self, root: &dyn Dir, is_root_user: bool) -> u64 {
         let left = match root.space() {
             Ok(space) if space.blocks > 0 => {
@@ -74,7 +74,7 @@ impl Room {
         left < LOW || now < self.wary_until.load(Ordering::Relaxed)
     }
 
-    /// Subtracts written bytes from the known free space.
+    /// Subtracts written bytes from the measured free space.
     pub fn take(&self, bytes: u64) {
         let less = |left: u64| (left != u64::MAX).then(|| left.saturating_sub(bytes));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -1,9 +1,10 @@
-//! A cache of what was read about names: evidence of renames, sealed long names, and the names that
-//! a listing of a directory shows. A program that works in a directory needs them for many names.
+//! A cache of what was read about names: rename evidence, sealed long names, and the censuses of
+//! directories. A program that works in a directory needs them for many names.
 //!
 //! Rules that hold here
-//! * The entry of a directory is valid as long as the directory's times show no change. They are
-//!   not checked for [`TRUSTED`]; with concurrent openers they are checked each time.
+//! * Evidence and censuses are valid as long as the directory's times show no change. Without
+//!   concurrent writers, evidence is used for [`TRUSTED`] before its times are checked again, and
+//!   what took long to read is used for longer, see [`Freshness::rests`].
 //! * The number of entries is limited, because the storage host controls how many there could be.
 
 use std::collections::{HashMap, HashSet};
@@ -26,12 +27,12 @@ pub(crate) const TRUSTED: Duration = Duration::from_secs(1);
 const GRANULARITY: Duration = Duration::from_secs(2);
 /// Maximum number of directories whose evidence is kept.
 const CLOSURES_MAX: usize = 1 << 10;
-/// Maximum number of bytes of all closures that are kept, except that the last one is always kept. A
-/// directory can have many former names, and the storage host can show it under each.
+/// Maximum number of bytes of all closures that are kept, except that the last one is always kept.
+/// A directory can have many former names, and the storage host can show it under each.
 const CLOSURES_LEN: usize = 32 << 20;
 /// Maximum number of sealed names that are kept, of some hundred bytes each.
 const LONG_NAMES_MAX: usize = 1 << 14;
-/// Maximum number of directories that are kept.
+/// Maximum number of directories whose census is kept.
 const DIRS_MAX: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 /// Maximum number of bytes of all censuses that are kept, except that the last one is always kept.
 const CENSUSES_MAX: usize = 256 << 20;
@@ -39,8 +40,8 @@ const CENSUSES_MAX: usize = 256 << 20;
 /// The two times of a directory that show a change.
 pub(crate) type Times = (Timestamp, Timestamp);
 
-/// What took long to read is not read again for this many times as long: the storage host
-/// can add files to it, and so change its times, at any moment.
+/// A reading is not repeated for this many times as long as it took: the storage host can add files
+/// to a directory, and so change its times, at any moment.
 const REST: u32 = 8;
 /// Maximum number of unreadable control files that are logged.
 const TOLD_MAX: usize = 1000;
@@ -57,19 +58,20 @@ pub(crate) struct Freshness<T> {
 }
 
 impl<T: PartialEq> Freshness<T> {
-    /// Called with the times from before the reading, which began at `begun`.
+    /// Returns the freshness of what was read now. `times` are from before the reading, which began
+    /// at `begun`; `before` is the freshness of the reading before it.
     pub fn new(times: T, before: Option<&Self>, begun: Instant) -> Self {
         let now = Instant::now();
         let first = before.filter(|before| before.times == times).map_or(now, |b| b.first);
         Freshness { times, first, read: now, cost: now - begun }
     }
 
-    /// Part of it was read at this time already.
+    /// Sets the time of the reading to `since`, if a part comes from a reading at that time.
     pub fn read_at(self, since: Option<Instant>) -> Self {
         Freshness { read: since.map_or(self.read, |since| since.min(self.read)), ..self }
     }
 
-    /// The reading took this long.
+    /// Sets how long the reading took.
     pub fn took(self, cost: Duration) -> Self {
         Freshness { cost, ..self }
     }
@@ -80,12 +82,12 @@ impl<T: PartialEq> Freshness<T> {
         !shared && self.read.elapsed() < self.cost * REST
     }
 
-    /// Returns whether it is valid without a look at the store.
+    /// Returns whether it is valid whatever the directory's times are.
     pub fn is_trusted(&self, shared: bool) -> bool {
         !shared && self.read.elapsed() < TRUSTED
     }
 
-    /// Returns whether it is valid for these times.
+    /// Returns whether it is valid if these are the directory's times now.
     pub fn is_valid(&self, times: &T, shared: bool) -> bool {
         self.is_certain(times) || (self.times == *times && self.is_trusted(shared))
     }
@@ -97,17 +99,19 @@ impl<T: PartialEq> Freshness<T> {
     }
 }
 
-/// The times of the directories of evidence, by their names; `None` for one that is not there.
+/// The directories of evidence that were read, by their names, with their times; `None` for one
+/// that is missing or may not be read.
 pub(crate) type Asked = Vec<(Vec<u8>, Option<Times>)>;
 
-/// What is known of one directory.
+/// The evidence that leads to one directory.
 #[derive(Clone)]
 pub(crate) struct Closure {
+    /// The explained tags, in ascending order.
     pub tags: Arc<[Tag]>,
-    /// The keys under which it was read.
+    /// The generation of the keys with which it was read.
     pub generation: u64,
     pub fresh: Arc<Freshness<Asked>>,
-    /// Every record could be read.
+    /// This process was permitted to read every record.
     pub is_whole: bool,
 }
 
@@ -140,7 +144,7 @@ impl Closures {
         self.all.iter()
     }
 
-    /// Keeps a closure, and as many of the others, of those that were used last, as there is room for.
+    /// Keeps a closure. If the limits are exceeded, drops those that were used least recently.
     pub fn keep(&mut self, to: Tag, closure: Closure) {
         self.remove(&to);
         self.size += closure.size();
@@ -159,7 +163,7 @@ impl Closures {
 #[derive(Default)]
 pub(crate) struct Evidence {
     pub closures: Mutex<Closures>,
-    /// When the share was last seen to have none.
+    /// When the share was last seen to have no evidence that may be read.
     pub none: Mutex<Option<Instant>>,
 }
 
@@ -189,7 +193,7 @@ pub(crate) struct LongNames {
 
 impl Default for LongNames {
     fn default() -> Self {
-        // A bounded one allocates all its memory at once.
+        // A bounded cache allocates all its memory at once.
         LongNames { kept: Mutex::new(LruCache::unbounded()), writing: Mutex::new(()) }
     }
 }
@@ -205,8 +209,8 @@ impl LongNames {
     }
 }
 
-/// A sorted set of hashes, of which the first bytes are kept. A hash that is not in it may look as if
-/// it were: that costs a look at the store.
+/// A sorted set of hashes, of which the first 4 bytes are kept. [`Hashes::has`] can be true for a
+/// hash that was never added; that costs a look at the store.
 #[derive(Default)]
 pub(crate) struct Hashes(Box<[u32]>);
 
@@ -230,16 +234,17 @@ fn first_bytes(hash: &[u8; 32]) -> u32 {
     u32::from_be_bytes(*hash.first_chunk().expect("32 is more than 4"))
 }
 
-/// That an entry with this tag claims a name with this hash.
+/// States that an entry with this tag claims a name with this hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     name: u32,
-    /// Its number in the census.
+    /// The tag's number in [`Count::tags`]; in a finished census, its index in [`Census::tags`].
     tag: u32,
 }
 
-/// Returns the hash of a claimed name: a plain name with a suffix as stored, and perhaps with a mark.
-/// Its seed is unknown to the storage host, which could otherwise choose suffixes of equal hashes.
+/// Returns the hash of a claimed name: a plain name with a suffix as stored, and perhaps with a
+/// mark. Its seed is unknown to the storage host, which could otherwise choose suffixes of equal
+/// hashes.
 fn hash_of(seed: &RandomState, (plain, suffix): (&[u8], &[u8]), mark: Option<Mark>) -> u32 {
     seed.hash_one((plain, suffix, mark)) as u32
 }
@@ -266,8 +271,8 @@ impl Census {
         &self.tags
     }
 
-    /// Returns the tags, in ascending order and beside the directory's own, of the entries that may
-    /// have this plain name and suffix, and this mark. Others are among them if hashes are equal.
+    /// Returns the tags of the entries that may have this plain name and suffix, and this mark, in
+    /// ascending order; not of those with the directory's own tag. Equal hashes can add other tags.
     pub fn tags_of(&self, parts: (&[u8], &[u8]), mark: Option<Mark>) -> impl Iterator<Item = &Tag> {
         let name = hash_of(&self.seed, parts, mark);
         let from = self.claims.partition_point(|claim| claim.name < name);
@@ -286,7 +291,7 @@ impl Census {
 #[derive(Default)]
 pub(crate) struct Count {
     seed: RandomState,
-    /// Their numbers, in the order in which they were met.
+    /// The tags, numbered in the order in which they were met.
     tags: HashMap<Tag, u32>,
     claims: Vec<Claim>,
     lost: Vec<u32>,
@@ -294,7 +299,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Adds the tag of a name.
+    /// Adds the tag of a name, and returns its number.
     pub fn tag(&mut self, tag: &Tag) -> u32 {
         let next = u32::try_from(self.tags.len()).expect("fewer directories than a store can have");
         *self.tags.entry(*tag).or_insert(next)
@@ -335,13 +340,13 @@ impl Count {
     }
 }
 
-/// A directory of the store, its tag, and the generation of the keys.
+/// A directory of the store (device and inode number), its tag, and the generation of the keys.
 pub(crate) type Key = (u64, u64, Tag, u64);
 
 /// A census, and when the directory was listed.
 pub(crate) type Taken = (Freshness<Times>, Arc<Census>);
 
-/// The directories that were listed.
+/// The censuses of the directories that were listed last.
 pub(crate) struct Censuses(Mutex<LruCache<Key, Taken>>);
 
 impl Censuses {
@@ -349,7 +354,7 @@ impl Censuses {
         self.0.lock().get(key).cloned()
     }
 
-    /// Keeps a census, and as many of the others, of those that were used last, as there is room for.
+    /// Keeps a census. If the limits are exceeded, drops those that were used least recently.
     pub fn keep(&self, key: Key, taken: Taken) {
         let mut all = self.0.lock();
         all.put(key, taken);
@@ -391,9 +396,9 @@ mod tests {
         count.finish()
     }
 
-    /// The census kept the stored names of all entries that were not certain to be shown under their
-    /// plain names, and 32 bytes for each junction: a storage host that added ten million copies
-    /// filled the memory.
+    /// The census kept the stored names of all entries that were not certain to be shown under
+    /// their plain names, and 32 bytes for each junction: a storage host that added ten million
+    /// copies filled the memory.
     #[test]
     fn a_census_takes_16_bytes_an_entry_and_4_a_junction() {
         let mut count = Count::default();
@@ -475,7 +480,7 @@ mod tests {
         keep(3, PART / 4);
         assert!(
             !is_kept(2) && is_kept(1) && is_kept(3),
-            "the one that was used least lately is not"
+            "the one that was used least recently is dropped"
         );
         keep(4, PART + 1);
         assert!(is_kept(4) && !is_kept(1) && !is_kept(2) && !is_kept(3), "the last one is kept");

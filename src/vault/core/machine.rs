@@ -24,7 +24,8 @@ pub(crate) fn machine(share: &[u8; 32]) -> String {
 }
 
 /// Returns the name of this machine for the names of journals that are kept on it: the hash alone,
-/// so that they are found again if the machine gets another host name.
+/// so that they are found again if the machine gets another host name. Without a machine id, the
+/// name is that of [`host`].
 pub(crate) fn local_machine(share: &[u8; 32]) -> String {
     id().map_or_else(host, |id| hash_of(&id, share))
 }
@@ -49,7 +50,7 @@ mod tests {
 
     #[test]
     fn two_machines_of_one_name_are_two() {
-        // Two machines called "debian" took each other's journals for their own, and replayed and
+        // Two machines called "debian" took each other's journals for their own: they replayed and
         // removed journals that were in use.
         let of = |id: &[u8], share: u8| machine_of("debian", Some(id), &[share; 32]);
         let (one, two) = (

@@ -51,7 +51,7 @@ const DIRS_MAX: usize = 512;
 /// may form a cycle.
 pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
-/// Cache key of the next open file, in whichever share: all shares have one cache.
+/// Cache key of the next open file. Shares do not count separately, because they have one cache.
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// A directory that was renamed locally: its old and new place, each given by the parent directory
@@ -66,12 +66,12 @@ pub(crate) struct Move<'a> {
 /// A local change of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NameChange {
-    /// It is about to be changed in some way, or was.
+    /// Some change of the name is about to be made.
     Any,
     /// The object with this name was removed or renamed, and nothing has taken the name since.
     Left,
-    /// An object was put there: by a rename, or by the first commit of a new file. For a file its
-    /// id and version, if they are known.
+    /// An object was put under the name: by a rename, or by the first commit of a new file.
+    /// Contains the id and version of a file, if they are known.
     Taken(Option<([u8; 32], u64)>),
     /// The file with this name is about to be committed. The name stays as it is.
     Written,
@@ -82,20 +82,21 @@ pub(crate) trait Witness: Send + Sync {
     /// Notes a change of a name in a directory.
     fn note(&self, core: &Core, directory: NodeId, name: &[u8], change: NameChange);
 
-    /// Notes that a file with this id is committed, or was, with this version.
+    /// Notes a commit of the file with this id: before it with version 0, after it with the version
+    /// that was committed.
     fn note_file(&self, id: &[u8; 32], version: u64);
 
-    /// Notes that a commit of the file with this id and name is about to build on the version that
+    /// Notes that a commit of the file with this id and name is about to build on `version`, which
     /// was read from the store.
     fn note_base(&self, core: &Core, directory: NodeId, name: &[u8], id: &[u8; 32], version: u64);
 
-    /// Notes whether that commit was made, and under that name.
+    /// Notes whether the commit that [`Witness::note_base`] announced was made under that name.
     fn note_written(&self, core: &Core, directory: NodeId, name: &[u8], is_written: bool);
 
-    /// Notes that directories have another place.
+    /// Moves what was noted along with directories that were renamed.
     fn follow(&self, core: &Core, moves: &[Move]);
 
-    /// Writes the noted changes.
+    /// Records the noted changes in the database, as the store shows them now.
     fn learn_now(&self, core: &Core) -> Inner<()>;
 }
 
@@ -118,23 +119,23 @@ pub(crate) struct Mode {
 pub(crate) struct Namespace {
     dirs: Mutex<LruCache<NodeId, Arc<dyn Dir>>>,
     /// The lock of names: held for reading while one name is added or removed, for writing by
-    /// operations during which a directory must not change. Each is a change under the lease.
+    /// operations during which a directory must not change. Both are changes under the lease.
     pub names: NameLock,
-    /// Directories that have a temporary name.
+    /// Counts when directories get and lose temporary names.
     pub away: Away,
-    /// The lock of stored paths. Held for reading by a commit from the time it puts a path into a
-    /// journal record until the record is applied, and for writing by changes of a path. Taken
-    /// after a file's lock; no file's lock is taken while it is held for writing.
+    /// The lock of stored paths. Held for writing by changes of a path. Held for reading by checks
+    /// of where a file is, and by a commit from before it puts a path into a journal record until
+    /// the record is applied. Taken after a file's lock; no file's lock is taken while it is held
+    /// for writing.
     pub paths: RwLock<()>,
-    /// What was read about names.
     pub evidence: Evidence,
     pub long_names: LongNames,
-    /// Control files of names that could not be read.
+    /// Control files about names that this process may not read.
     pub unreadable: Unreadable,
     pub censuses: Censuses,
     /// Names that were removed from an entry while other entries claimed them.
     pub vacated: Vacated,
-    /// Lists of attributes that were written recently.
+    /// Lists of attributes that this process wrote recently.
     pub young_lists: Young,
     /// Removed directories that could not be deleted yet.
     pub trash: Trash,
@@ -164,7 +165,7 @@ pub(crate) struct Membership {
     pub seen: Mutex<Seen>,
     /// The trust store: what this client knows of other shares.
     pub trust: Trust,
-    /// Held for each step of a re-sealing pass; no step begins once the vault is closed.
+    /// Held during each step of a reseal pass; no step begins once the vault is closed.
     pub passing: Mutex<()>,
 }
 
@@ -190,12 +191,12 @@ pub(crate) struct Core {
     pub closed: AtomicBool,
     /// Free space of the store.
     pub room: Room,
-    /// Receives what its user may want to know.
+    /// Receives the events that the user may want to know of.
     pub events: Events,
     pub usage: Usage,
 }
 
-/// What [`Core::new`] puts a share together from.
+/// The parts from which [`Core::new`] builds a share.
 pub(crate) struct Parts {
     pub root: Arc<dyn Dir>,
     pub keys: Arc<ShareKeys>,
@@ -211,7 +212,7 @@ pub(crate) struct Parts {
 
 impl Core {
     pub fn new(parts: Parts) -> Inner<Self> {
-        // Before the parts are taken apart: on failure they are dropped in their own order, the
+        // Before `parts` is taken apart: if this fails, its fields are dropped in their order, the
         // journal before the lock.
         let nodes = Nodes::new(&parts.root.stat_self()?, parts.keys.root_tag());
         let Parts { root, keys, random, journal, cache, mode, lock, trust, events, usage } = parts;
@@ -258,7 +259,7 @@ impl Core {
         fault.at(op, || self.shown_path(node))
     }
 
-    /// Tells the user of a failure that comes from a lack of room in the store.
+    /// Tells the user if a fault comes from a lack of room in the store.
     pub fn tell_if_full(&self, fault: &Fault) {
         let is_full = match fault.errno() {
             libc::EDQUOT => true,
@@ -332,7 +333,8 @@ impl Core {
         Ok(dir)
     }
 
-    /// Returns the handle of a directory that was used before, for one that has no name any more.
+    /// Returns the cached handle of a directory, if there is one. A directory that has no name any
+    /// more cannot be opened again.
     pub fn known_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
         self.namespace.dirs.lock().get(&node).cloned()
     }
@@ -346,7 +348,8 @@ impl Core {
         self.namespace.dirs.lock().clear();
     }
 
-    /// Returns the plain size of a file that is not open, from the length of its ciphertext.
+    /// Returns the plain size of a file that is not open: the one that was remembered for a
+    /// ciphertext of this length, or else the one that follows from the length.
     pub fn shown_size(&self, inode: (u64, u64), cipher_len: u64) -> u64 {
         match self.open.sizes.lock().get(&inode) {
             Some(&(len, size)) if len == cipher_len => size,
@@ -383,8 +386,8 @@ impl Core {
         }
     }
 
-    /// Returns whether the rollback database has to know which files are put under names: a sync tool
-    /// can put others in their place before it has looked.
+    /// Returns whether the rollback database has to know which files are put under names: in a
+    /// synced vault, a sync tool can replace them before the database has looked at the store.
     pub fn remembers_taken(&self) -> bool {
         self.mode.synced && self.memory.get().is_some()
     }
@@ -398,8 +401,8 @@ impl Core {
         }
     }
 
-    /// Notes a commit of the file with this id, before it is made. `base` is the version that it
-    /// builds on, if that was read from the store since the last commit.
+    /// Notes a commit of the file with this id, before the commit is made. `base` is the version
+    /// that the commit builds on, if that was read from the store since the last commit.
     pub fn remember_commit(&self, node: NodeId, id: &[u8; 32], base: Option<u64>) {
         let Some(memory) = self.memory.get() else { return };
         memory.note_file(id, 0);

@@ -26,8 +26,8 @@ pub(crate) struct NameWriteGuard<'a> {
 }
 
 impl<'a> NameWriteGuard<'a> {
-    /// Lets this process look at names again, and keeps changes by other daemons out while the
-    /// result lives.
+    /// Lets this process look up and change names again, and keeps changes by other daemons out as
+    /// long as the result lives.
     pub fn keep_others_out(self) -> Change<'a> {
         self._change
     }
@@ -39,8 +39,8 @@ impl NameLock {
         NameLock { lease, local: RwLock::new(()) }
     }
 
-    /// Locks for a lookup; within this process only, because every intermediate state of a change
-    /// is readable.
+    /// Locks for a lookup, within this process only: every intermediate state of a change by
+    /// another daemon is readable.
     pub fn look(&self) -> RwLockReadGuard<'_, ()> {
         self.local.read()
     }

@@ -28,8 +28,8 @@ pub(crate) enum Open {
         /// The handle bypasses the page cache (`FOPEN_DIRECT_IO`).
         direct: bool,
     },
-    /// `unread` is set if a listing met an entry whose name cannot be read yet, `missing` if the
-    /// entry was omitted for that reason.
+    /// `unread` is set once a listing has met an entry whose long name is lost, or has omitted an
+    /// entry; `missing`, once it has omitted an entry whose name may be a stored name.
     Dir {
         node: NodeId,
         dir: Arc<dyn Dir>,
@@ -55,7 +55,7 @@ pub(crate) struct OpenTable {
     /// the size.
     pub sizes: Mutex<LruCache<(u64, u64), (u64, u64)>>,
     next_handle: AtomicU64,
-    /// Calls of `write`.
+    /// Number of calls of `write`.
     pub writes: AtomicU64,
     /// The store cannot exchange two files.
     pub no_exchange: AtomicBool,
@@ -92,7 +92,7 @@ impl OpenTable {
         }
     }
 
-    /// Returns a directory that a program has open.
+    /// Returns the handle of the store for a directory that a program has open.
     pub fn listed_dir(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
         self.handles.read().values().find_map(|open| match open {
             Open::Dir { node: listed, dir, .. } if *listed == node => Some(dir.clone()),

@@ -1,11 +1,11 @@
 //! Control files at a share's root with data for which the entry itself has no room: targets of
-//! links, lists of attributes.
+//! symbolic links, lists of attributes.
 //!
 //! Rules that hold here
 //! * Such a file is named by its reference: random bytes, stored sealed at the entry. So link and
 //!   rename need not change the file.
-//! * It is durable before the reference is set, and is removed only when nothing on the disk can
-//!   refer to it any more.
+//! * It is durable before the reference is set. It is removed only if the reference could not be
+//!   set, or once another one has durably replaced it.
 //! * A daemon that removes an entry, or sets another list, does not know whether the reference
 //!   exists elsewhere: in a conflict copy that was moved, or on a machine that was offline. So the
 //!   file stays as residue until `fsck --prune` removes it. The exception is a file that this
@@ -26,10 +26,10 @@ pub(crate) use crate::format::record::REFERENCE_LEN;
 /// The store's attribute that contains the attributes of a file or directory, or the reference to
 /// their list.
 pub(crate) const ATTRIBUTES: &[u8] = b"user.kithfs";
-/// The ACL of an object.
+/// The store's attribute that contains the access ACL of a file or directory.
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// The random name of a control file.
+/// The random bytes that name a control file.
 pub(crate) type Reference = [u8; REFERENCE_LEN];
 
 /// Returns the name of the control file of a reference.
@@ -38,7 +38,7 @@ pub(crate) fn control_name(prefix: &[u8], reference: &[u8]) -> Vec<u8> {
     [prefix, hex.as_bytes()].concat()
 }
 
-/// Returns the reference in the name of a control file.
+/// Returns the reference in the name of a control file; `None` for any other name.
 pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
     let text = std::str::from_utf8(name.strip_prefix(prefix)?).ok()?;
     let mut reference = Reference::default();
@@ -48,14 +48,14 @@ pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
     (control_name(prefix, &reference) == name).then_some(reference)
 }
 
-/// How long a reference is young: too short for a copy of its entry to spread.
+/// How long a reference is young: so short that a copy of its entry has hardly spread.
 const YOUNG: Duration = Duration::from_secs(5);
 /// Maximum number of young references that are remembered; beyond it the oldest are dropped, and
 /// their control files stay.
 const YOUNG_MAX: usize = 1024;
 
-/// References that were created here recently, with the time by this machine's clock. Any operation
-/// that may have copied one drops it.
+/// References that this process created recently, with the time by this machine's clock. An
+/// operation that may have copied a reference drops it.
 pub(crate) struct Young(Mutex<LruCache<Reference, Instant>>);
 
 impl Young {
@@ -79,7 +79,8 @@ impl Young {
         self.0.lock().pop(reference).is_some_and(|made| now.saturating_duration_since(made) < YOUNG)
     }
 
-    /// Called when names change: entries that were beside each other may be apart from now on.
+    /// Drops all references, because names change: an entry and its conflict copies need not be
+    /// beside each other any more.
     pub fn forget_all(&self) {
         self.0.lock().clear();
     }

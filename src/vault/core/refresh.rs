@@ -7,8 +7,8 @@
 //! * From then on new data is written under the new epoch; a member who lost the right to write
 //!   stops writing.
 //! * A sync tool may deliver a manifest before the slot block that it names. In a synced share the
-//!   known key is used meanwhile, for a limited time: the storage host could withhold the slot block
-//!   for ever.
+//!   known key is used meanwhile, for a limited time: the storage host could withhold the slot
+//!   block for ever.
 //! * The check costs one `stat` of the share's directory as long as nothing changes in it.
 
 use std::collections::HashSet;

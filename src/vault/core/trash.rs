@@ -4,9 +4,9 @@
 //! Rules that hold here
 //! * Nothing but control files is deleted. Files delivered by a sync tool at the last moment keep
 //!   the directory, which fsck reports.
-//! * A store behind FUSE keeps a removed file under a hidden name while a program has it open, and
-//!   so its directory. The directory is gone for programs, and its deletion is retried until the
-//!   vault is closed.
+//! * Stores behind FUSE or NFS keep a removed file under a hidden name as long as a program has it
+//!   open, and with it the directory. For programs the directory is gone; its deletion is retried
+//!   until the vault is closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,10 +24,9 @@ pub(crate) const TRASH: &[u8] = b"+trash-";
 /// Maximum number of directories whose deletion is retried; each costs a handle. Further ones are
 /// left to fsck.
 const LEFT_MAX: usize = 256;
-/// Prefix of directories that were moved up before their removal.
+/// Prefix of the names of directories that [`remove_all`] moves to the top.
 const BROUGHT: &str = "+removed-";
-/// How long closing the vault waits for the store to release files that it keeps, and the poll
-/// interval.
+/// How long closing the vault waits for the store to drop removed files, and the poll interval.
 const CLOSING_TAKES: Duration = Duration::from_secs(1);
 const CLOSING_ASKED: Duration = Duration::from_millis(5);
 
@@ -47,7 +46,8 @@ impl Trash {
         [TRASH, hex.as_bytes()].concat()
     }
 
-    /// Deletes a directory that was moved away and holds only control files, now or later.
+    /// Deletes a directory that was moved away to the name `trash` in `dir`, now or later. It
+    /// should hold only control files.
     pub fn empty(&self, dir: &Arc<dyn Dir>, trash: &[u8]) {
         let Err(fault) = empty(&**dir, trash) else { return };
         tracing::debug!(
@@ -102,8 +102,8 @@ fn empty(dir: &dyn Dir, trash: &[u8]) -> Inner<()> {
 }
 
 /// Removes a directory of the store with all its contents. Deeper directories are moved to its top
-/// first: a writer of the store could have made them deeper than the stack or the number of handles
-/// allows, and of any number, so no whole listing is in memory.
+/// first, and no listing is in memory as a whole: a writer of the store could have made the tree
+/// deeper than the stack or the number of handles allows, with any number of entries.
 pub(in crate::vault) fn remove_all(parent: &dyn Dir, name: &[u8]) -> Inner<()> {
     let top = parent.open_dir(name)?;
     let mut brought = 0u64;

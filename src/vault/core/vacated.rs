@@ -1,13 +1,13 @@
 //! Vacated names: this daemon removed such a name from its entry while another entry claimed it
-//! too. For example, the other entry is a sync tool's conflict copy, and the name with the tool's
-//! suffix equals the removed name.
+//! too. For example, the other entry is a sync tool's conflict copy, whose plain name with the
+//! tool's suffix equals the removed name.
 //!
 //! Rules that hold here
 //! * Until the vault is closed a vacated name is reserved for a new entry; no entry that claims it
-//!   gets it. A program may rename a file and then write another one under the old name. Otherwise
-//!   it would write into the conflict copy.
-//! * At most [`NAMES_MAX`] names are kept. A name that is dropped goes to the next entry that claims
-//!   it, as after a new opening of the vault.
+//!   gets it. Otherwise a program that renames a file, and then writes another one under the old
+//!   name, would write into the conflict copy.
+//! * At most [`NAMES_MAX`] names are kept. A name that is dropped goes to the next entry that
+//!   claims it, as after a new opening of the vault.
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ pub(crate) struct Vacated(Mutex<LruCache<Name, ()>>);
 
 impl Vacated {
     pub fn new() -> Self {
-        Vacated(Mutex::new(LruCache::unbounded())) // a bounded one allocates all its memory at once
+        Vacated(Mutex::new(LruCache::unbounded())) // a bounded cache allocates all memory at once
     }
 
     /// Returns whether `name` in `directory` is reserved for a new entry.
@@ -57,7 +57,7 @@ impl Vacated {
         }
     }
 
-    /// Notes that `name` was removed from its entry.
+    /// Notes that `name` was removed from its entry: it is vacated.
     pub fn note(&self, directory: &Tag, name: &[u8]) {
         let mut names = self.0.lock();
         names.put((*directory, name.into()), ());

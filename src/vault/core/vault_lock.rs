@@ -1,15 +1,14 @@
-//! The vault lock: a kernel lock (`flock`) on the share's root directory, held as long as its owner
-//! lives.
+//! The vault's lock: a kernel lock (`flock`) on the share's root directory.
 //!
 //! Rules that hold here
 //! * A directory cannot be replaced by a sync tool, and a lock on it leaves no file behind. A crash
-//!   frees it. It follows the directory when that is renamed.
+//!   frees the lock. The lock follows the directory when that is renamed.
 //! * On stores where such a lock does not reach every machine, a lock on the file `+lock` is held
 //!   too. Its bytes are constant; it is never rewritten and never removed, so a sync tool finds
 //!   nothing to do with it.
 //! * If another program removes the lock file, a daemon of another machine can open the vault. The
-//!   holder polls for that, and stops writing if another daemon got in.
-//! * Concurrent openers hold shared locks. The kernel's list of locks names the holders; nothing
+//!   holder polls for that. It takes the lock again, or stops writing if another daemon has it.
+//! * Concurrent writers hold shared locks. The kernel's list of locks names the holders; nothing
 //!   about them is written anywhere.
 
 use std::sync::Arc;
@@ -36,12 +35,12 @@ pub(crate) struct VaultLock {
     file: Option<Arc<dyn File>>,
 }
 
-/// How long an attempt to take a lock retries if no holder is visible: another process may hold it
-/// only for a moment, to find the holder. And the poll interval.
+/// How long an attempt to take the lock is retried if no holder is visible (another process may
+/// hold it for a moment, in [`holders`]), and the poll interval.
 const LOOKS_TAKE: Duration = Duration::from_secs(1);
 const LOOKS_ASKED: Duration = Duration::from_millis(5);
 
-/// Outcome of an attempt.
+/// Outcome of an attempt to take the lock.
 pub(crate) enum Attempt {
     Held(VaultLock),
     /// Another process holds it, exclusively or shared.
@@ -97,7 +96,7 @@ fn attempt(root: &Arc<dyn Dir>, how: Lock) -> Inner<Option<VaultLock>> {
     Ok(Some(VaultLock { root: root.clone(), how, _dir: dir, file }))
 }
 
-/// Returns whether a store has no locks on directories.
+/// Returns whether the error means that the store has no locks on directories.
 fn is_unsupported(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().unwrap_or(0);
     [libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL, libc::ENOLCK, libc::EBADF].contains(&errno)
@@ -122,8 +121,8 @@ fn lock_constant(root: &dyn Dir, how: Lock) -> Inner<Option<Arc<dyn File>>> {
 pub(crate) fn holders(root: &Arc<dyn Dir>) -> Inner<Holders> {
     let mut holders = listed(&**root);
     if holders.alone.is_none() && holders.shared.is_empty() && !root.directory_locks_suffice() {
-        // The holder may be on another machine. Another process may also hold it only for a moment;
-        // an opener retries.
+        // The holder may be on another machine, so the lock is taken for a moment. An opener that
+        // meets that retries.
         let file = match crate::vault::durability::lock_files::open_to_lock(&**root, LOCK_FILE) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(holders),
             other => other?,
@@ -161,7 +160,7 @@ fn listed(root: &dyn Dir) -> Holders {
     holders
 }
 
-/// A process of another machine, or one that this process cannot see.
+/// Returns the holder for a process of another machine, or one that this process cannot see.
 fn unknown() -> LockHolder {
     LockHolder { host: String::new(), pid: 0, since_unix: 0 }
 }
@@ -176,8 +175,9 @@ fn begun(pid: u32) -> Option<i64> {
 }
 
 impl VaultLock {
-    /// Takes the lock file again if another program has removed it. Returns `None` if it is there,
-    /// if there is none, or if the store does not tell.
+    /// Creates and locks the lock file again if another program has removed it. Returns whether
+    /// that succeeded, or another daemon has the lock. Returns `None` if the file is there, if this
+    /// lock needs none, or if the store does not tell.
     pub fn taken_anew(&mut self) -> Option<Inner<bool>> {
         let file = self.file.as_ref()?;
         match is_there(&*self.root, LOCK_FILE, &**file) {
