@@ -238,7 +238,7 @@ fn first_bytes(hash: &[u8; 32]) -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     name: u32,
-    /// The tag's number in [`Count::tags`]; in a finished census, its index in [`Census::tags`].
+    /// The tag's number in a [`Count`]; in a [`Census`], the tag's index in the sorted tags.
     tag: u32,
 }
 

@@ -4,8 +4,8 @@
 //! Rules that hold here
 //! * Such a file is named by its reference: random bytes, stored sealed at the entry. So link and
 //!   rename need not change the file.
-//! * It is durable before the reference is set. It is removed only if the reference could not be
-//!   set, or once another one has durably replaced it.
+//! * It is durable before the reference is set. A mount removes it only if the reference could not
+//!   be set, or once the change that drops the reference is durable.
 //! * A daemon that removes an entry, or sets another list, does not know whether the reference
 //!   exists elsewhere: in a conflict copy that was moved, or on a machine that was offline. So the
 //!   file stays as residue until `fsck --prune` removes it. The exception is a file that this

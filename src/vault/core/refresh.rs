@@ -2,8 +2,8 @@
 //! their keys and rights are adopted.
 //!
 //! Rules that hold here
-//! * A new manifest is verified in the same way as when the share is opened. It must continue from
-//!   the head that was seen last.
+//! * A new manifest is verified in the same way as when the share is opened. The head that was seen
+//!   last is the pin, from which the heads that count follow.
 //! * From then on new data is written under the new epoch; a member who lost the right to write
 //!   stops writing.
 //! * A sync tool may deliver a manifest before the slot block that it names. In a synced share the

@@ -2,7 +2,7 @@
 //!
 //! Rules that hold here
 //! * A node has no descriptor of its own. It knows the names under which it was seen; a directory
-//!   has exactly one.
+//!   has at most one.
 //! * A node stays while the kernel (or a caller) holds lookups of it, while it has children in the
 //!   table, or while it is open. After that it may linger (`session/lingering.rs`).
 //! * An inode number alone is no identity: birth time and type are compared, and an object that was
@@ -55,7 +55,8 @@ pub(crate) struct Nodes {
     any_replaced: AtomicBool,
 }
 
-/// The longest stored path in bytes. A record of the journal gives its length in 16 bits.
+/// The longest stored path, in bytes, that a record of the journal can contain: its length has 16
+/// bits.
 const RECORD_PATH_MAX: usize = u16::MAX as usize;
 
 /// Maximum number of names that a node remembers. Further hard links are found again by their own
@@ -254,7 +255,8 @@ impl Nodes {
     pub fn set_cached(&self, id: NodeId, cached: Cached, written_past: Option<i64>) {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id) else { return };
-        // The first reply has arrived; otherwise the file could not have been opened.
+        // The first reply has arrived, since the file was opened; replies to further lookups may be
+        // in flight.
         if node.told_size == ToldSize::Present
             && node.lookups > 1
             && node.cached != Cached::NOTHING
@@ -321,7 +323,8 @@ impl Nodes {
         self.inside.lock().nodes.get(id).is_some_and(|node| node.links.len() > links as usize)
     }
 
-    /// Forgets a name of a node that has others: in the store it leads to another object.
+    /// Forgets a name of a node that has others, because in the store the name leads to another
+    /// object.
     pub fn drop_link(&self, id: NodeId, parent: NodeId, stored: &[u8]) {
         let mut inside = self.inside.lock();
         let Some(node) = inside.nodes.get_mut(id).filter(|node| node.links.len() > 1) else {
@@ -348,8 +351,8 @@ impl Nodes {
         }
     }
 
-    /// As [`Nodes::continue_in`], for an object under another name than the old one: the kernel may
-    /// resolve the old name to this node.
+    /// Like [`Nodes::continue_in`], but always retires the node: the kernel may resolve a name that
+    /// does not lead to the object `now` to this node.
     pub fn retire_as(&self, id: NodeId, now: &Stat) {
         self.inside.lock().retire_as(id, Key::of(now));
     }
@@ -388,9 +391,10 @@ impl Nodes {
         self.inside.lock().nodes.get(id).map(|n| n.kind()).ok_or(Fault::Os(libc::ESTALE))
     }
 
-    /// Returns a name of a node. Fails with `ENOENT` if it has none any more, and with `ESTALE` if
-    /// it has only names that are not remembered. After `ESTALE` the kernel repeats the path walk
-    /// with lookups (`retry_estale` in its `fs/namei.c`), which restores the name.
+    /// Returns the name of a node that was used last. Fails with `ENOENT` if it has none any more,
+    /// and with `ESTALE` if it has only names that are not remembered, or is not in the table.
+    /// After `ESTALE` the kernel repeats the path walk with lookups (`retry_estale` in its
+    /// `fs/namei.c`), which restores the name.
     pub fn link(&self, id: NodeId) -> Inner<Link> {
         let inside = self.inside.lock();
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
@@ -401,8 +405,8 @@ impl Nodes {
         }))
     }
 
-    /// Returns the name of a node that was last seen in `parent`: another of its hard links may
-    /// have been used since.
+    /// Returns the link of a node with the plain name `name` in `parent`: another of its hard links
+    /// may have been used since that was seen. Fails with `ENOENT` if there is none.
     pub fn link_in(&self, id: NodeId, parent: NodeId, name: &[u8]) -> Inner<Link> {
         let inside = self.inside.lock();
         let node = inside.nodes.get(id).ok_or(Fault::Os(libc::ESTALE))?;
@@ -491,20 +495,21 @@ impl Nodes {
         }
     }
 
-    /// Returns whether `stat` is of the node's object.
+    /// Returns whether `stat` is of the node's object, or of the one that a commit has just
+    /// replaced.
     pub fn is(&self, id: NodeId, stat: &Stat) -> bool {
         let (inside, key) = (self.inside.lock(), Key::of(stat));
         inside.nodes.get(id).is_some_and(|n| n.key == key) || inside.replaced.node(&key) == Some(id)
     }
 
     /// Returns the stored path from the root, components joined by `/`; `None` if a name on the way
-    /// is gone.
+    /// is gone, or if the path is too long for a record of the journal.
     pub fn stored_path(&self, id: NodeId) -> Option<Vec<u8>> {
         self.path(id, Link::stored)
     }
 
-    /// Returns the plain path from the root, components joined by `/`; `None` if a name on the way
-    /// is gone.
+    /// Returns the plain path from the root, components joined by `/`; `None` in the same cases as
+    /// [`Nodes::stored_path`].
     pub fn plain_path(&self, id: NodeId) -> Option<Vec<u8>> {
         self.path(id, Link::name)
     }
@@ -785,8 +790,8 @@ mod tests {
         assert_eq!((nodes.len(), nodes.find(&stat(7, Kind::File))), (2, Some(again)));
     }
 
-    /// The storage host had moved a directory into the one that was in it. The walk from a file in them
-    /// to the root went round for ever, and took more and more memory.
+    /// The storage host had moved a directory into the one that was in it. The walk from a file in
+    /// them to the root went round for ever, and took more and more memory.
     #[test]
     fn directories_that_are_in_one_another_end_a_walk() {
         let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 8]);
@@ -802,9 +807,9 @@ mod tests {
         assert_eq!(lingering[..3], [(file, 1), (inner, 1), (outer, 1)]);
     }
 
-    /// Only the first 4,096 directories on the way up counted: a directory could be moved into itself
-    /// below them, and what was below a directory that had another object in its place was not known
-    /// to be.
+    /// Only the first 4,096 directories on the way up counted: a directory could be moved into
+    /// itself below them, and what was below a directory that had another object in its place was
+    /// not known to be.
     #[test]
     fn a_place_in_a_deep_tree_is_known() {
         let nodes = Nodes::new(&stat(1, Kind::Dir), [0; 8]);

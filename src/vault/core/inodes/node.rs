@@ -90,9 +90,9 @@ pub(super) struct Rare {
     pub directory: Option<Tag>,
     /// The rollback database's key of a directory, and the move count when it was derived.
     pub place: Option<(u64, [u8; 32])>,
-    /// Attributes of the object when its last name was removed, with the link count reduced:
-    /// replies for a directory, a FIFO or an `O_PATH` descriptor that a program still holds and
-    /// that is not open here.
+    /// Attributes of the object when its last name was removed, with the link count reduced. They
+    /// answer requests about an object that a program still holds without a file being open here: a
+    /// directory, a FIFO, an `O_PATH` descriptor.
     pub last: Option<Stat>,
     /// The inode number that programs see, if it is not that of the object.
     pub number: Option<u64>,
@@ -105,8 +105,8 @@ pub(super) enum ToldSize {
     Present,
     /// Some contain an earlier size, which the kernel's inode no longer has.
     Earlier,
-    /// The same, and the kernel has dropped its inode while replies were in flight: it may have made
-    /// the next one from an earlier size.
+    /// The same, and the kernel has dropped its inode while replies were in flight: it may have
+    /// made the next one from an earlier size.
     Crossed,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Node {
     pub id: NodeId,
     pub key: Key,
     pub links: SmallVec<[Link; 1]>,
-    /// It had more names than are remembered.
+    /// It has, or had, a name that is not remembered.
     pub forgotten: bool,
     pub lookups: u64,
     pub children: u32,

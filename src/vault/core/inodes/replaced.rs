@@ -2,12 +2,12 @@
 //!
 //! Rules that hold here
 //! * A program that has a file open compares inode numbers: SQLite refuses to write to a database
-//!   whose number has changed. So a node shows the number that it had first. The store may give that
-//!   number to another file, which then shows a made-up one.
+//!   whose number has changed. So a node shows the number that it had first. The store may give
+//!   that number to another file, which then shows a made-up one.
 //! * An operation may have looked at a file just before it was replaced. It still finds the node by
 //!   the old object. That needs objects with a birth time, since the store may reuse a number at
-//!   once. Birth times are as coarse as a tick of the kernel's clock, so an object that is seen under
-//!   another name is another one.
+//!   once. Birth times are as coarse as a tick of the kernel's clock, so an object that is seen
+//!   under another name is another one.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -121,8 +121,8 @@ impl Nodes {
             && inside.nodes.get(id).is_some_and(|node| !node.retired && node.links.len() == 1)
     }
 
-    /// Runs `exchange`, which puts the object `now` in place of the object of a node. Nobody finds
-    /// the new object without finding this node.
+    /// Runs `exchange`, which puts the object `now` in place of the object of a node. The table is
+    /// locked meanwhile, so a lookup that finds the new object finds this node.
     pub fn replace<T>(
         &self,
         id: NodeId,

@@ -3,8 +3,8 @@
 //! Rules that hold here
 //! * Nodes are in one piece of memory, and the last one takes the place of a removed one. So the
 //!   memory of a million nodes can be returned to the system when most are gone. Separate
-//!   allocations would prevent that. The daemon's memory is locked (`mlockall`), and the kernel
-//!   refuses `MADV_DONTNEED`, by which the allocator returns free memory, for locked memory.
+//!   allocations would prevent that where the daemon's memory is locked (`mlockall`): for locked
+//!   memory the kernel refuses `MADV_DONTNEED`, by which the allocator returns free memory.
 //! * Numbers are unique, and so are the keys of nodes that can be found by key.
 
 use std::collections::hash_map::RandomState;
@@ -135,7 +135,7 @@ impl Slab {
         }
     }
 
-    /// Shrinks the memory once at most an eighth is in use, to a quarter.
+    /// Shrinks the memory to twice what is in use, once less than an eighth is in use.
     fn give_back(&mut self) {
         let used = self.nodes.len();
         if self.nodes.capacity() >= ROOM_MIN && used < self.nodes.capacity() / 8 {
