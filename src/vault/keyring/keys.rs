@@ -117,7 +117,7 @@ impl ShareKeys {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Called once such a change is complete.
+    /// Changes that number. Called once the new keys and rights are adopted.
     pub fn renew_generation(&self) {
         self.generation.store(NEXT_GENERATION.fetch_add(1, Ordering::Relaxed), Ordering::Release);
     }
@@ -163,7 +163,7 @@ impl ShareKeys {
         older
     }
 
-    /// Returns the epochs with this number: one, unless both sides of a settled fork began one.
+    /// Returns the epochs with this number: at most one, unless both sides of a fork began one.
     pub fn numbered(&self, number: u32) -> impl Iterator<Item = &Epoch> {
         self.epochs.iter().map(|(_, epoch)| epoch).filter(move |epoch| epoch.number == number)
     }
@@ -183,15 +183,16 @@ impl ShareKeys {
         HeaderContext { share: &self.share, layout: self.layout, cipher: &epoch.headers }
     }
 
-    /// Opens the header at the beginning of `bytes`, which must contain any small data completely.
+    /// Opens the header at the beginning of `bytes`, which must contain the data of a small file
+    /// completely. In a signed share its signature must count.
     pub fn open_header(&self, bytes: &[u8]) -> Inner<OpenedHeader> {
         let (header, data, claim) = self.unseal_header(bytes)?;
         let by = claim.map(|claim| self.vouched_for(&claim, bytes)).transpose()?;
         Ok(OpenedHeader { header, data, by })
     }
 
-    /// Returns the authenticated header of a file of the store; in a signed share its signature must
-    /// count.
+    /// Returns the authenticated header of a file of the store; in a signed share its signature
+    /// must count.
     pub fn read_header(&self, file: &dyn File) -> Inner<Header> {
         let mut bytes = vec![0; self.layout.header() + SMALL_MAX as usize];
         let read = file.read_at(&mut bytes, 0)?;
@@ -230,8 +231,9 @@ impl ShareKeys {
         Ok(by)
     }
 
-    /// Returns whether the header, which names this file, cannot be opened under a known epoch,
-    /// with any signer: it was torn by a crash, or damaged.
+    /// Returns whether the header names this file and a known epoch, but does not open, or has a
+    /// wrong signature: it was torn by a crash, or damaged. Whether the signer may write does not
+    /// matter.
     pub fn is_torn_header(&self, bytes: &[u8], file_id: &[u8; 32]) -> bool {
         let Ok(public) = PublicHeader::decode(&self.layout, bytes) else { return false };
         let Some(epoch) = self.named(&public) else { return false };

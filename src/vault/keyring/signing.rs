@@ -36,7 +36,7 @@ pub(crate) struct Rights {
     heads: Vec<HeadRights>,
     /// Two heads conflict, or the head cannot be read: nothing is written until that is settled.
     pub forked: bool,
-    /// This identity is no longer a member: it will not write again.
+    /// This identity is no longer a member, so unwritten changes are not kept for a later commit.
     pub ended: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Signing {
     identity: Arc<Identity>,
     own: [u8; 32],
     rights: RwLock<Arc<Rights>>,
-    /// Verified signatures of headers.
+    /// Signatures of headers that were verified, or made by this process.
     known: VerifiedCache,
     /// Another daemon has the vault for writing and does not know of this one.
     shut_out: AtomicBool,
@@ -118,8 +118,8 @@ impl Signing {
         *self.rights.write() = Arc::new(rights);
     }
 
-    /// Stops writing until a head is adopted again, or for good if `ended`. Signatures that counted
-    /// before still count.
+    /// Stops writing until a head is adopted again. With `ended` that is not expected, see
+    /// [`Rights::ended`]. Signatures that counted before still count.
     pub fn freeze(&self, ended: bool) {
         let mut rights = self.rights.write();
         *rights = Arc::new(Rights { forked: true, ended, ..Rights::clone(&rights) });
@@ -166,7 +166,8 @@ impl Signing {
         }
     }
 
-    /// Signs by `act` as this identity; `author` is given if the content is another member's.
+    /// Calls `act` with a [`Sign`] that signs as this identity. `author` is given if the content is
+    /// another member's.
     pub fn sign<T>(&self, author: Option<[u8; 32]>, act: impl FnOnce(Sign<'_>) -> T) -> T {
         let by = Authorship { author: author.unwrap_or(self.own), signer: self.own };
         let sign = |label: &Label, message: &[u8]| {
@@ -179,7 +180,7 @@ impl Signing {
         act(Sign { by, sign: &sign })
     }
 
-    /// Returns author and signer of a header. Verifies the signature unless that was done before.
+    /// Returns author and signer of a header. Verifies the signature unless it is in the cache.
     /// Whether the signature counts is decided by [`Signing::check`].
     pub fn verify(&self, claim: &Claim) -> Inner<Authorship> {
         Ok(self.known.verify(claim)?)

@@ -2,9 +2,9 @@
 //! share was opened.
 //!
 //! Rules that hold here
-//! * An entry is a hash of everything that verification reads: key, message and signature. A claim
-//!   that differs in one bit is not in the cache.
-//! * Names and places of files are not part of it, and failed verifications are not cached.
+//! * An entry is a hash of everything that verification reads: author, signer, message and
+//!   signature. A claim that differs in one bit is not in the cache.
+//! * Names and places of files are not part of the hash, and failed verifications are not cached.
 //! * The signer's right to write is checked each time: a valid signature does not imply that it
 //!   counts.
 
