@@ -16,8 +16,9 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENOENT | ENOTDIR | ELOOP | EISDIR | ENXIO))
 }
 
-/// Returns whether this process lacks the permission to read what a name leads to. Its owner, or the
-/// storage host, can take that away for good, so evidence and long names count as withheld then.
+/// Returns whether this process lacks the permission to read what a name leads to. Its owner, or
+/// the storage host, can take that away for good, so evidence and long names count as withheld
+/// then.
 pub(crate) fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
@@ -39,8 +40,8 @@ pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Op
     Ok(Some(bytes))
 }
 
-/// Like [`read_control`], for a file to which an entry refers. An object of another kind in its place
-/// counts as a missing file, and is logged.
+/// Like [`read_control`], for a file to which an entry refers. An object of another kind in its
+/// place counts as a missing file, and is logged.
 pub(crate) fn read_referred(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {
     match read_control(dir, name, limit) {
         Err(Fault::Io(e)) if is_missing(&e) => {

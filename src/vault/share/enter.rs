@@ -2,7 +2,7 @@
 //!
 //! Rules that hold here
 //! * The identity of a share is verified here, before any key of it is used (see [`Trust`]).
-//! * Manifests are verified as they are read; only those that count stay in memory.
+//! * Manifests are verified as they are read; only valid ones stay in memory.
 //! * Control files of rosters are created with O_EXCL and never rewritten.
 
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ use crate::vault::keyring::signing::Rights;
 use crate::vault::share::control_files::{entries, is_missing, read_control, write_control};
 use crate::vault::share::trust::Trust;
 
-/// The share's descriptor.
+/// [`DESCRIPTOR_FILE`] as bytes.
 pub(crate) const DESCRIPTOR: &[u8] = DESCRIPTOR_FILE.as_bytes();
-/// Its name: a directory that holds such a file is a vault, or a share.
+/// Name of the share descriptor: a directory that holds such a file is a vault, or a share.
 pub const DESCRIPTOR_FILE: &str = "+share";
 /// Prefix of the names of manifests.
 pub(crate) const MANIFEST: &[u8] = b"+manifest-";
-/// File with the vault's own identity.
+/// Name of the file with the vault's own identity.
 pub const IDENTITY_FILE: &str = "+identity";
 /// Maximum number of manifests that are read.
 pub(crate) const MANIFESTS_MAX: usize = 65536;
@@ -45,20 +45,20 @@ pub struct CreateOptions {
     pub chunk_log2: u8,
 }
 
-/// Members of a new signed share, besides its founder.
+/// Options for creating a signed share.
 #[derive(Clone, Debug, Default)]
 pub struct CreateShare {
-    /// Excludes the parent's admins.
+    /// The parent's admins are not made members.
     pub isolated: bool,
     /// The founder's name in the list of members.
     pub name: String,
-    /// Members from the beginning.
+    /// The first members besides the founder.
     pub others: Vec<Member>,
 }
 
 pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
-    // Readable for others if the directory is: their ciphertext is useless without its control
-    // files, which contain no secrets.
+    // Readable for other users if the directory is: the ciphertext, which they can read then, is
+    // useless without the control files, and these contain no secrets.
     let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
     if let Err(e) = file.write_at(bytes, 0) {
         // A partial file is useless, in particular on a full store.
@@ -78,9 +78,9 @@ pub(crate) fn share_error(
     }
 }
 
-/// Writes the control files of a new vault whose owner is `owner`. The directory must be empty
-/// except for control files of an identity. The descriptor comes last: without it the directory is
-/// not a vault.
+/// Writes the control files of a new vault whose owner is `owner`. The directory must contain
+/// nothing but [`IDENTITY_FILE`]. The descriptor comes last: without it the directory is not a
+/// vault.
 pub(crate) fn create(
     store: &Arc<dyn Dir>,
     options: &CreateOptions,
@@ -100,7 +100,7 @@ pub(crate) fn create(
     found_in(&**store, owner, &params, random).map(|_| ())
 }
 
-/// Fails if a directory contains anything but an identity.
+/// Fails with `ENOTEMPTY` if a directory contains anything but [`IDENTITY_FILE`].
 fn refuse_full(store: &dyn Dir) -> Inner<()> {
     let other = entries(store)?.find(|entry| {
         entry.as_ref().map_or(true, |entry| *entry.name != *IDENTITY_FILE.as_bytes())
@@ -164,9 +164,9 @@ pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
     Ok(store.sync()?)
 }
 
-/// Makes the files of a head's chain beyond `known` durable, also those of other authors. A head must not
-/// be remembered if a crash can remove it: every client that remembers it would reject the share
-/// for ever.
+/// Makes the files of a head's chain beyond `known` durable, also those of other authors. A head
+/// must not be remembered if a crash can remove it: every client that remembers it would reject the
+/// share for ever.
 fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) -> Inner<()> {
     let since = known.map_or(0, |pin| pin.sequence);
     for (manifest, _) in roster.history().filter(|(manifest, _)| manifest.sequence > since) {
@@ -214,7 +214,7 @@ pub(crate) fn descriptor(store: &dyn Dir, shown: &Path) -> Result<ShareDescripto
 /// A share that was entered: its roster is verified, its keys are available.
 pub(crate) struct Entered {
     pub descriptor: ShareDescriptor,
-    /// The heads that count and that this identity can open, the longest first.
+    /// The heads that count and that this identity can open, the highest sequence first.
     pub heads: Vec<Head>,
     /// The heads that count and that this identity cannot open.
     pub unopened: Vec<Pin>,
@@ -281,7 +281,8 @@ impl From<Unentered> for Error {
 }
 
 impl Unentered {
-    /// The error names one of these manifests if it is about that one, else all of them.
+    /// Converts an error. The result names the one of these manifests that the error is about, or
+    /// all of them.
     fn of_roster(error: RosterError, numbered: &[(u32, Box<[u8]>)]) -> Self {
         let is_named = |(number, _): &&(u32, Box<[u8]>)| Some(*number) == error.manifest();
         let all = [MANIFEST, b"*"].concat();
@@ -292,8 +293,8 @@ impl Unentered {
     }
 }
 
-/// Reads and verifies the manifests of a share, one at a time, and keeps those that count.
-/// Manifests under a wrong name, or without a valid signature, take no memory.
+/// Reads and verifies the manifests of a share, one at a time, and returns the heads that count.
+/// Manifests under a wrong name, or without a valid signature, are not kept in memory.
 pub(crate) fn standing(
     store: &dyn Dir,
     descriptor: &ShareDescriptor,
@@ -358,7 +359,7 @@ pub(crate) fn standing(
     Ok(Standing { heads, ignored, pinned })
 }
 
-/// Reads a slot block.
+/// Returns a function that reads bytes of a slot block at an offset.
 pub(crate) fn block_reader(
     store: &dyn Dir,
 ) -> impl FnMut(&BlockRef, u64, &mut [u8]) -> std::io::Result<()> + '_ {
@@ -447,7 +448,7 @@ pub(crate) fn enter(
         |source| Error::Io { op: "read the trust store for", path: shown.to_path_buf(), source };
     let untrusted =
         || Error::Untrusted { path: shown.to_path_buf(), share, founder: descriptor.founder };
-    // A share with a single owner needs no remembered head.
+    // An unsigned share has one owner, and needs no remembered head.
     let (remembered, inviter) = match descriptor.signed {
         true => (trust.pin(&share).map_err(unknown)?, trust.inviter(&share).map_err(unknown)?),
         false => (None, None),
@@ -459,7 +460,8 @@ pub(crate) fn enter(
     };
     let vouched = vouched.share;
     if !descriptor.signed && descriptor.founder != identity.public() {
-        return Err(Error::NoAccess { path: shown.to_path_buf() }.into()); // an unsigned share has one owner
+        // Only the founder is let in to an unsigned share.
+        return Err(Error::NoAccess { path: shown.to_path_buf() }.into());
     }
     if vouched.is_some_and(|id| id != share) {
         return Err(untrusted().into());
@@ -508,8 +510,8 @@ pub(crate) fn enter(
     Ok(Entered { descriptor, heads, unopened, forked: several, incomplete })
 }
 
-/// Opens the heads that this identity can open; fails if it can open none. Returns them, the others,
-/// and whether an inventory is missing.
+/// Opens the heads that this identity can open; fails if it can open none. Returns them, the
+/// others, and whether an inventory is missing.
 fn open_heads(
     store: &dyn Dir,
     rosters: Vec<VerifiedRoster>,

@@ -13,8 +13,8 @@ use crate::vault::error::Inner;
 /// stores are coarse.
 const GRANULARITY: Duration = Duration::from_secs(2);
 
-/// How long members of a synced share write under the known key after a manifest has arrived without
-/// the slot block that it names.
+/// How long members of a synced share write under the known key after a manifest has arrived
+/// without the slot block that it names.
 const LATE_MAX: Duration = Duration::from_secs(60);
 
 /// The two times of a directory that show a change.
@@ -29,7 +29,7 @@ pub(crate) struct Seen {
     /// may differ.
     now: Option<(Times, Instant)>,
     pub manifests: Vec<Box<[u8]>>,
-    /// The highest head: only its descendants are adopted.
+    /// The highest head that was adopted: the pin for the next check.
     pub head: Option<Pin>,
     /// Signing keys of the members.
     pub members: HashSet<[u8; 32]>,

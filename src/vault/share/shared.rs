@@ -2,9 +2,9 @@
 //!
 //! Rules that hold here
 //! * The mark is a control file at the share's root with constant bytes. It only says how an opener
-//!   asks for the vault's lock; who may write is decided by the lock alone. So an opener that misses
-//!   the mark, or finds one that the storage host has added, is refused or slower. It never becomes
-//!   a writer that the other daemons do not expect.
+//!   asks for the vault's lock; who may write is decided by the lock alone. So an opener that
+//!   misses the mark, or finds one that the storage host has added, is refused or slower. It never
+//!   becomes a writer that the other daemons do not expect.
 //! * In a synced share the mark is ignored: each machine has a copy of its own.
 
 use crate::crypto::Random;

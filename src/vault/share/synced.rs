@@ -76,7 +76,7 @@ pub struct Kept {
     pub folder: PathBuf,
     /// The path of the copy of the share that they belong to.
     pub path: PathBuf,
-    /// How many of them did not match their files.
+    /// How many of them could not be replayed as a whole.
     pub refused: usize,
     /// How many wait for a copy that is not at its path any more.
     pub waiting: usize,
@@ -190,7 +190,7 @@ impl Local {
         Ok(self.share(share)?.is_some())
     }
 
-    /// Remembers that a share is synced, and returns the folders of its copy at `path`, below the
+    /// Remembers that a share is synced, and returns the folders of its copy at `path`, is_root the
     /// vault's directory. With `make` there is one for new journals, unless none can be made.
     ///
     /// # Errors
@@ -203,8 +203,8 @@ impl Local {
         make: bool,
         random: &dyn Random,
     ) -> Inner<Folders> {
-        let below = path.as_os_str().is_empty();
-        let here = Place::of(root, if below { self.path.clone() } else { self.path.join(path) })?;
+        let is_root = path.as_os_str().is_empty();
+        let here = Place::of(root, if is_root { self.path.clone() } else { self.path.join(path) })?;
         let folder = match self.share(share)? {
             Some(folder) => folder,
             None => match self.make_share(share) {

@@ -5,7 +5,8 @@
 //!   trust store has it (an accepted invitation, an earlier visit); a signed junction in its parent
 //!   leads to it; or the user decided so. Otherwise the storage host could plant a share with a
 //!   slot for the victim, and wait for secrets to be copied into it.
-//! * The highest head of a share is remembered. Heads that do not descend from it do not count.
+//! * The highest head of a share is remembered. A roster without that manifest is refused: the
+//!   storage host shows an older one, or another one.
 
 use std::fmt;
 use std::io;
