@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use crate::format::FormatError;
 use crate::roster::{PublicIdentity, RosterError};
 
-/// The process that holds a vault's lock. Only one that this machine's kernel shows has a name; a
-/// process of another machine or container has the process id 0.
+/// The process that holds a vault's lock. A process that the kernel does not show to this one, such
+/// as one of another machine or container, has no host name and the process id 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
     /// Host name of this machine; empty if the process is not visible.
@@ -105,7 +105,8 @@ pub enum Error {
         /// Why the two exclude each other.
         between: Contention,
     },
-    /// The vault is to be shared by several daemons, and locks on its store keep others from reading.
+    /// The vault is to be shared by several daemons, and locks on its store keep others from
+    /// reading.
     #[error("open {path}: the store is on SMB, where a lock also keeps others from reading: it cannot be mounted as shared", path = path.display())]
     MandatoryLocks {
         /// The vault.
@@ -148,7 +149,7 @@ impl Error {
 /// Why an opener and the process that has the vault open exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contention {
-    /// Both have it alone. With the mark of a shared vault, both could have it open.
+    /// The vault does not have the mark of a shared one, with which both could have it open.
     Unshared,
     /// The opener shares it, and the holder does not: it has opened the vault in another way.
     Holder,
@@ -197,8 +198,8 @@ impl Fault {
     }
 
     /// Adds operation and path. Everything that programs get as `EIO` is also logged, by the stored
-    /// path: a failed store, data that cannot be authenticated, and a file that cannot be used after
-    /// an earlier failure.
+    /// path: a failed store, data that cannot be authenticated, and a file that cannot be used
+    /// after an earlier failure.
     pub fn at(self, op: &'static str, path: impl FnOnce() -> PathBuf) -> Error {
         let errno = self.errno();
         match self {
@@ -229,8 +230,8 @@ impl Fault {
     }
 }
 
-/// How an error describes a vault with too many journals that match no file. A command line may name
-/// the command that helps.
+/// How an error describes a vault with too many journals that match no file. A command line may
+/// name the command that helps.
 pub const TOO_MANY_JOURNALS: &str =
     "has more than 1024 journals (+journal-*) that do not match its files";
 

@@ -29,7 +29,7 @@ pub struct Caller {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// File mode creation mask, `0o777`: subtracted from `perm` unless the directory has a default
+    /// File mode creation mask: its bits are cleared in `perm` unless the directory has a default
     /// ACL.
     pub umask: u32,
 }
@@ -49,7 +49,7 @@ pub enum Sought {
 pub struct Attr {
     /// The node.
     pub node: NodeId,
-    /// Inode number to show (that of the store).
+    /// Inode number to show: usually that of the store.
     pub ino: u64,
     /// Type.
     pub kind: Kind,
@@ -168,11 +168,12 @@ pub struct Opened {
     pub handle: Handle,
     /// The kernel's cached pages of this node are still valid.
     pub keep_cache: bool,
-    /// If no other handle of the file is open: the size that its header authenticates.
+    /// If no other handle of the file is open: its authenticated size.
     pub alone: Option<u64>,
-    /// The kernel sends each read and write of this handle and caches no writes. Either there is
-    /// little room, so that acknowledged writes could fail later; or the ciphertext is empty, so
-    /// that both fail until the file is truncated; or other daemons append too.
+    /// The kernel sends each read and write of this handle and caches no writes, for one of these
+    /// reasons: there is little room, so acknowledged writes could fail later; the ciphertext is
+    /// empty, so reads and writes fail until the file is truncated; or the handle appends, and
+    /// other daemons may append too.
     pub direct: bool,
 }
 
@@ -180,8 +181,8 @@ pub struct Opened {
 /// is not told to drop it.
 pub const LEASED: Duration = Duration::from_secs(4);
 
-/// What [`Vault::caching`](crate::vault::Vault::caching) returns of a share that one daemon alone has
-/// open: its kernel may always cache.
+/// What [`Vault::caching`](crate::vault::Vault::caching) returns of a share that one daemon alone
+/// has open: its kernel may always cache.
 pub const ALONE: u64 = 1;
 
 /// What the kernel must drop of a node.
@@ -269,7 +270,7 @@ pub enum Event {
     NewMembers(Vec<String>),
     /// The membership of a share was changed in two conflicting ways.
     Forked,
-    /// So many files and directories are older than they were, gone, or cannot be compared.
+    /// This many files and directories are older than they were, gone, or cannot be compared.
     RolledBack(usize),
     /// There is no room for something that was written.
     Full,
