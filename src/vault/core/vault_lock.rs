@@ -176,8 +176,8 @@ fn begun(pid: u32) -> Option<i64> {
 
 impl VaultLock {
     /// Creates and locks the lock file again if another program has removed it. Returns true if
-    /// that succeeded, false if another daemon has the lock. Returns `None` if the file is there, if
-    /// this lock needs none, or if the store does not tell.
+    /// that succeeded, false if another daemon has the lock. Returns `None` if the file is there,
+    /// if this lock needs none, or if the store does not tell.
     pub fn taken_anew(&mut self) -> Option<Inner<bool>> {
         let file = self.file.as_ref()?;
         match is_there(&*self.root, LOCK_FILE, &**file) {
