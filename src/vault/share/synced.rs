@@ -190,7 +190,7 @@ impl Local {
         Ok(self.share(share)?.is_some())
     }
 
-    /// Remembers that a share is synced, and returns the folders of its copy at `path`, is_root the
+    /// Remembers that a share is synced, and returns the folders of its copy at `path`, below the
     /// vault's directory. With `make` there is one for new journals, unless none can be made.
     ///
     /// # Errors
