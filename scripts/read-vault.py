@@ -410,7 +410,7 @@ class Hctr2:
 
 ENTRY = re.compile(rb"(?!(?:@eaDir|@Recycle|desktop\.ini|lost\+found|System Volume Information|Thumbs\.db)\Z)[A-Za-z0-9,@=]", re.IGNORECASE)
 STORED_NAME = re.compile(rb"(=?)([A-Za-z0-9,@]*)(.*)", re.DOTALL)
-CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|names|lock|long|moved)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created"
+CONTROL_FILE = re.compile(rb"\+(?:(?:share|identity|lock|long|moved|synced|shared|lease|wanted)\Z|(?:lock|manifest|slots|link|attr|inventory|journal|created"
                           rb"|refused|junction|moving|tmp|trash)-)")
 MARK = re.compile(rb"(.+) \(moved [0-9a-f]{8}\)", re.DOTALL)
 KNOWN_SUFFIX = re.compile(rb"\.sync-conflict-.*|_conflict-.*|\.(?i:conflict).*|-(?=[0-9-]*[A-Z])[A-Z0-9-]{1,15}| \([0-9]+\)"

@@ -49,6 +49,8 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
     // has seen.
     let mount = scratch.mount(&[]);
     assert_eq!(fs::read_to_string(&letter).unwrap(), "first");
+    // Beside a mount, too, an alarm waits until a sync that may be in progress has ended.
+    expect_code(scratch.kithfs("rollback").arg(scratch.vault()), 0);
     mount.unmount();
     let out = scratch.path().join("out");
     expect_code(

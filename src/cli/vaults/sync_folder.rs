@@ -58,7 +58,7 @@ pub fn hint(vault: &Path) {
     if let Some(tool) = tool(vault) {
         let place = shown(vault);
         note(format_args!(
-            "{place} seems to be in a folder of {tool}\nhint: before other machines mount it for writing too: kithfs set --synced {place}"
+            "{place} seems to be in a folder of {tool}; before other machines mount it for writing too, run `kithfs set --synced {place}`"
         ));
     }
 }

@@ -326,7 +326,9 @@ impl Core {
                 notices.values_mut().for_each(|notice| notice.silenced = true);
                 db.set_notices(&notices)?;
             }
-            return Ok(memory.shown(&notices, options, i64::MIN));
+            // Nothing was compared now, so the last notice tells when the vault last changed.
+            let latest = notices.values().map(|row| row.first).max().unwrap_or(i64::MIN);
+            return Ok(memory.shown(&notices, options, latest));
         }
         let interrupted = session.filter(|_| !is_live);
         let notices =
