@@ -1022,3 +1022,46 @@ fn a_file_opened_while_its_folder_becomes_a_share_is_refused() {
     assert_eq!(opens.recv_timeout(Duration::from_secs(60)).unwrap(), libc::ESTALE);
     assert_eq!(get(&bob, b"folder/file").unwrap(), b"hers");
 }
+
+/// A file was renamed by another daemon while it was being opened to be truncated. The open failed, and
+/// its release emptied the file under the new name.
+#[test]
+fn a_truncating_open_that_fails_empties_no_renamed_file() {
+    let (mut failed, mut opened) = (0, 0);
+    for nth in 1.. {
+        let (store, ann, _) = with_bob();
+        let plan = FaultPlan::new();
+        let daemon = Vault::open(
+            FaultStore::wrap(store.root(), plan.clone()),
+            &ann,
+            trusting(false, LockMode::Shared),
+        )
+        .unwrap();
+        put(&daemon, b"file", &pattern(1, 40_000)).unwrap();
+        let node = at(&daemon, b"file", Ok).unwrap();
+        let (root, stored) = (store.root(), daemon.cipher_path(b"file").unwrap());
+        let before = raw::read(&*root, &stored);
+        let calls = AtomicU64::new(0);
+        let renamed = Arc::new(AtomicBool::new(false));
+        let is_renamed = renamed.clone();
+        let store = root.clone();
+        plan.before(Call::Stat, move || {
+            if calls.fetch_add(1, Ordering::Relaxed) + 1 == nth {
+                store.rename(&stored, &*store, b"elsewhere", StoreRename::NoReplace).unwrap();
+                is_renamed.store(true, Ordering::Relaxed);
+            }
+        });
+        let truncate = OpenFlags { truncate: true, ..READ_WRITE };
+        let result = daemon.open_file(node, truncate);
+        if !renamed.load(Ordering::Relaxed) {
+            break;
+        }
+        if result.is_err() {
+            failed += 1;
+            assert!(raw::read(&*root, b"elsewhere") == before, "before stat {nth}");
+        } else {
+            opened += 1;
+        }
+    }
+    assert!(failed > 0, "{failed} failed, {opened} opened");
+}

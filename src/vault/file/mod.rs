@@ -555,6 +555,14 @@ impl FileState {
         }
     }
 
+    /// Latches the state of a file that was opened to be truncated and is not: its release must not
+    /// commit an empty file.
+    pub fn give_up_truncation(&mut self, errno: i32) {
+        if self.committed.is_none() && self.backing_len > 0 && self.changes.is_none() {
+            self.latched.get_or_insert(errno);
+        }
+    }
+
     /// Makes this the state of a file whose ciphertext is not to be read: it is about to be
     /// replaced, or it is `void`.
     fn load_unread(&mut self, stat: &Stat, void: bool, caller_caches: bool) {

@@ -60,6 +60,9 @@ impl Core {
         }
         if let Err(fault) = self.mode.writers.check_opened(self, &open, flags) {
             self.journal.keep_repair(open.inode());
+            if flags.truncate {
+                open.state.write().give_up_truncation(fault.errno());
+            }
             let _ = self.release(&open, flags);
             return Err(fault);
         }
