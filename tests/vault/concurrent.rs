@@ -1028,7 +1028,10 @@ fn a_file_opened_while_its_folder_becomes_a_share_is_refused() {
 #[test]
 fn a_truncating_open_that_fails_empties_no_renamed_file() {
     let (mut failed, mut opened) = (0, 0);
-    for nth in 1.. {
+    for (call, nth) in [Call::OpenFile, Call::Lock, Call::Stat]
+        .into_iter()
+        .flat_map(|call| (1..30).map(move |n| (call, n)))
+    {
         let (store, ann, _) = with_bob();
         let plan = FaultPlan::new();
         let daemon = Vault::open(
@@ -1038,27 +1041,26 @@ fn a_truncating_open_that_fails_empties_no_renamed_file() {
         )
         .unwrap();
         put(&daemon, b"file", &pattern(1, 40_000)).unwrap();
-        let node = at(&daemon, b"file", Ok).unwrap();
         let (root, stored) = (store.root(), daemon.cipher_path(b"file").unwrap());
         let before = raw::read(&*root, &stored);
         let calls = AtomicU64::new(0);
         let renamed = Arc::new(AtomicBool::new(false));
         let is_renamed = renamed.clone();
         let store = root.clone();
-        plan.before(Call::Stat, move || {
+        plan.before(call, move || {
             if calls.fetch_add(1, Ordering::Relaxed) + 1 == nth {
                 store.rename(&stored, &*store, b"elsewhere", StoreRename::NoReplace).unwrap();
                 is_renamed.store(true, Ordering::Relaxed);
             }
         });
         let truncate = OpenFlags { truncate: true, ..READ_WRITE };
-        let result = daemon.open_file(node, truncate);
+        let result = open(&daemon, b"file", truncate);
         if !renamed.load(Ordering::Relaxed) {
-            break;
+            continue;
         }
         if result.is_err() {
             failed += 1;
-            assert!(raw::read(&*root, b"elsewhere") == before, "before stat {nth}");
+            assert!(raw::read(&*root, b"elsewhere") == before, "before {call:?} {nth}");
         } else {
             opened += 1;
         }

@@ -120,7 +120,9 @@ impl Committer<'_> {
             return None;
         }
         // A part of it may be half written, and its records would not fit the new file.
-        self.journal.check_complete(&state.file_id).ok()?;
+        if let Some(committed) = &state.committed {
+            self.journal.check_complete(&committed.header.hash()).ok()?;
+        }
         // The journal's records of the file fit the old one only.
         self.journal.checkpoint_for(Some(open.inode())).ok()?;
         beside.create(open)

@@ -558,7 +558,7 @@ impl FileState {
     /// Latches the state of a file that was opened to be truncated and is not: its release must not
     /// commit an empty file.
     pub fn give_up_truncation(&mut self, errno: i32) {
-        if self.committed.is_none() && self.backing_len > 0 && self.changes.is_none() {
+        if self.committed.is_none() && self.phase.replaces() && self.size == 0 {
             self.latched.get_or_insert(errno);
         }
     }

@@ -114,6 +114,9 @@ impl Core {
             open.state.write().resolve_mtime(); // the kernel will send no time for this change
         }
         let released = self.release(&open, flags);
+        if result.is_err() {
+            self.journal.keep_repair(open.inode());
+        }
         result?;
         released
     }

@@ -52,8 +52,8 @@ impl Core {
         if flags.truncate {
             let truncated = self.truncate(&file, 0);
             if let Err(fault) = truncated {
-                self.journal.keep_repair(file.inode());
                 let _ = self.release(&file, flags);
+                self.journal.keep_repair(file.inode());
                 return Err(fault);
             }
         }

@@ -59,11 +59,11 @@ impl Core {
             self.end_writers_beside(node); // one may have continued in this file meanwhile
         }
         if let Err(fault) = self.mode.writers.check_opened(self, &open, flags) {
-            self.journal.keep_repair(open.inode());
             if flags.truncate {
                 open.state.write().give_up_truncation(fault.errno());
             }
             let _ = self.release(&open, flags);
+            self.journal.keep_repair(open.inode());
             return Err(fault);
         }
         Ok(open)
@@ -156,7 +156,7 @@ impl Core {
         }
         let guards = self.mode.writers.guard_stored(&*dir, link.stored(), &stat, flags)?;
         let loaded = self.load_repaired(node, file, (stat.dev, stat.ino), flags);
-        if loaded.is_err() {
+        if loaded.is_err() && flags.truncate {
             self.journal.keep_repair((stat.dev, stat.ino));
         }
         let file = loaded?;
@@ -208,7 +208,7 @@ impl Core {
         let incomplete = self.journal.incomplete();
         let file = OpenFile::load(node, file, &self.context(), self.next_serial(), how)?;
         let mut state = file.state.write();
-        if !flags.truncate && incomplete.contains(&state.file_id) {
+        if state.committed.as_ref().is_some_and(|it| incomplete.contains(&it.header.hash())) {
             return Err(Fault::Os(libc::EIO));
         }
         state.latched = latched;

@@ -217,24 +217,40 @@ impl Local {
         };
         let mut others = Vec::new();
         for entry in list(&*folder)? {
-            if let Some(copy) = open(&*folder, &entry.name)?
-                && let Some(recorded) = Place::read(&*copy)?
-                && here.is(&recorded)
-            {
-                others.push((copy, recorded));
+            let there = open(&*folder, &entry.name).and_then(|copy| {
+                Ok(copy.map(|it| Place::read(&*it).map(|place| (it, place))).transpose()?)
+            });
+            match there {
+                Ok(Some((copy, Some(recorded)))) if here.is(&recorded) => {
+                    others.push((copy, recorded));
+                }
+                Ok(_) => {}
+                // Another program's file, or the folder of another user's copy.
+                Err(fault)
+                    if matches!(fault.errno(), libc::ENOTDIR | libc::EACCES | libc::EPERM) =>
+                {
+                    tracing::warn!(
+                        errno = fault.errno(),
+                        "an entry of the state directory is skipped"
+                    );
+                }
+                Err(fault) => return Err(fault),
             }
         }
-        let last = others.last().map(|(copy, recorded)| (copy.clone(), *recorded == here));
-        let make_own = || match last {
-            Some((copy, true)) => Ok(copy),
-            Some((copy, false)) => here.write(&*copy, random).map(|()| copy),
-            None => {
-                let mut id = [0; 8];
-                random.fill(&mut id);
-                let copy = open_or_make(&*folder, hex::encode(id).as_bytes())?;
-                here.write(&*copy, random)?;
-                Ok(copy)
+        let make_own = || {
+            for (copy, recorded) in &others {
+                if *recorded != here {
+                    here.write(&**copy, random)?;
+                }
             }
+            if let Some((copy, _)) = others.last() {
+                return Ok(copy.clone());
+            }
+            let mut id = [0; 8];
+            random.fill(&mut id);
+            let copy = open_or_make(&*folder, hex::encode(id).as_bytes())?;
+            here.write(&*copy, random)?;
+            Ok(copy)
         };
         let own = make.then(make_own).transpose().unwrap_or_else(|fault: Fault| {
             warn_unusable(&fault);

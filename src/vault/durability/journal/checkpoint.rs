@@ -126,10 +126,13 @@ impl Journal {
                 Origin::Open(_, file) => self
                     .redo(&**file, &records, Apply::Again)
                     .map(|outcome| outcome == Outcome::Refused),
-                // A newer file at the path is not the one that could not be written.
-                Origin::Closed(inode) => self
-                    .redo_file(&records, None, Apply::Again)
-                    .map(|redone| redone.refused > 0 || inode.is_none() && redone.newer > 0),
+                Origin::Closed(inode) => {
+                    self.redo_file(&records, None, Apply::Again).map(|redone| {
+                        let is_there = inode.is_some_and(|it| redone.files.contains_key(&it));
+                        // A newer file at the path may be another one than could not be written.
+                        redone.refused > 0 || redone.newer > 0 && !is_there
+                    })
+                }
                 Origin::Refused => Ok(true),
             };
             if let (Origin::Closed(inode), Ok(true)) = (&mut broken.origin, &mended) {

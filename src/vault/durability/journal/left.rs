@@ -84,18 +84,20 @@ impl Journal {
             return Ok(Remains::Nothing);
         }
         let stat = file.stat()?;
-        // Of more journals nothing tells whether they have changed.
-        if left.journals.iter().any(|(name, _)| name.is_empty()) {
-            return Ok(Remains::Unknown(left.round, stat.mtime));
-        }
-        Ok(match left.checked.get(&(stat.dev, stat.ino)) {
+        let inode = (stat.dev, stat.ino);
+        let remains = match left.checked.get(&inode) {
             Some(Checked::Whole) => Remains::Nothing,
             Some(Checked::Authentic(with)) if with == header => Remains::Record,
             Some(Checked::HalfWritten(with, at)) if with == header && *at == stat.mtime => {
                 Remains::HalfWritten
             }
             _ => Remains::Unknown(left.round, stat.mtime),
-        })
+        };
+        // Of more journals nothing tells whether they have changed, so the file is read each time.
+        if left.journals.iter().any(|(name, _)| name.is_empty()) {
+            left.checked.remove(&inode);
+        }
+        Ok(remains)
     }
 
     /// Notes that all of a file was read, with this hash of its header, and is authentic or not.

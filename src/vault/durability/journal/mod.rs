@@ -323,7 +323,7 @@ impl Journal {
             state.owes_names = false;
         }
         // A checkpoint may complete this file under the feet of the commit.
-        let is_incomplete = state.is_incomplete(&record.file_id);
+        let is_incomplete = state.incomplete().any(|header| header == record.base);
         let has_many = state.unflushed.len() >= FILES_MAX;
         let is_full = |r: &Running| r.tail + len > LIMIT || has_many;
         if state.running.as_ref().is_some_and(is_full) || !state.old.is_empty() {
@@ -405,17 +405,16 @@ impl Journal {
         self.state.lock().is_broken(inode)
     }
 
-    /// Fails with `EIO` if a replay could not complete a file with this id: its last acknowledged state
-    /// is in the journal.
-    pub fn check_complete(&self, file_id: &[u8; 32]) -> Inner<()> {
-        if self.state.lock().is_incomplete(file_id) { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
+    /// Fails with `EIO` if a replay could not complete the file with this hash of its header: its last
+    /// acknowledged state is in the journal.
+    pub fn check_complete(&self, header: &[u8; 32]) -> Inner<()> {
+        let is_incomplete = self.state.lock().incomplete().any(|it| it == *header);
+        if is_incomplete { Err(Fault::Os(libc::EIO)) } else { Ok(()) }
     }
 
-    /// Returns the ids of the files that a replay could not complete: see [`Journal::check_complete`].
-    pub fn incomplete(&self) -> Vec<[u8; 32]> {
-        let state = self.state.lock();
-        let is_closed = |b: &&state::Broken| matches!(b.origin, state::Origin::Closed(_));
-        state.broken.iter().filter(is_closed).map(|b| b.file_id).collect()
+    /// Returns the headers for which [`Journal::check_complete`] fails.
+    pub fn incomplete(&self) -> HashSet<[u8; 32]> {
+        self.state.lock().incomplete().collect()
     }
 
     /// Returns whether any file has records that could not be applied.

@@ -18,7 +18,7 @@
 //!   open, the vault is searched for files that refused records match.
 //! * In a read-only vault the records are applied to files in memory, and no journal is touched.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(super) struct Redone {
     unread: bool,
     /// For how many files the path leads to a newer version, and no conflict copy was brought up to date.
     pub(super) newer: usize,
-    files: HashMap<Inode, Arc<dyn File>>,
+    pub(super) files: HashMap<Inode, Arc<dyn File>>,
     /// The name of the journal, if it belongs to another share or its head cannot be read.
     foreign: Option<String>,
 }
@@ -466,8 +466,14 @@ impl Journal {
             "journal {shown}: {} files could not be written; opening them fails until that succeeds",
             failed.len()
         );
-        let broken: Vec<_> = failed.into_iter().flat_map(|records| self.broken(records)).collect();
+        let mut broken: Vec<_> =
+            failed.into_iter().flat_map(|records| self.broken(records)).collect();
         let mut state = self.state.lock();
+        // The storage host may have copied a journal: it is kept once, and its copies stay where they are.
+        broken.retain(|new| !state.broken.iter().any(|kept| kept.has_same_records(new)));
+        if broken.is_empty() {
+            return;
+        }
         state.broken.extend(broken);
         if let (None, Some((refused, old))) = (&self.overlaid, journal) {
             state.broken.extend(refused.into_iter().map(Broken::refused));
@@ -673,6 +679,7 @@ impl Journal {
 
     /// Searches the vault for files with these ids.
     fn search(&self, ids: &[FileId]) -> Inner<Places> {
+        let ids: HashSet<_> = ids.iter().collect();
         let (mut places, mut left) = (Places::default(), vec![Vec::new()]);
         while let Some(above) = left.pop() {
             // Another daemon may be removing it, and this user may not be allowed to list it.

@@ -125,6 +125,15 @@ impl Broken {
         }
     }
 
+    /// Returns whether two have the records of one journal, or of a copy of it.
+    pub(super) fn has_same_records(&self, other: &Broken) -> bool {
+        let of = |broken: &Broken| -> Vec<_> {
+            let records = broken.records.iter().flatten();
+            records.map(|r| (r.path.clone(), r.base, r.result)).collect()
+        };
+        self.file_id == other.file_id && of(self) == of(other)
+    }
+
     pub(super) fn inode(&self) -> Option<Inode> {
         match self.origin {
             Origin::Open(inode, _) => Some(inode),
@@ -182,10 +191,11 @@ impl State {
             .any(|b| matches!(b.origin, Origin::Closed(_)) && b.paths.iter().any(|p| p == path))
     }
 
-    /// Returns whether a replay could not complete some file with this id. It may be any file with it:
-    /// one that was renamed, or a conflict copy.
-    pub(super) fn is_incomplete(&self, file_id: &[u8; 32]) -> bool {
-        (self.broken.iter()).any(|b| b.file_id == *file_id && matches!(b.origin, Origin::Closed(_)))
+    /// Returns the hashes of the headers of files that a replay could not complete, wherever they are.
+    pub(super) fn incomplete(&self) -> impl Iterator<Item = [u8; 32]> {
+        let closed = self.broken.iter().filter(|b| matches!(b.origin, Origin::Closed(_)));
+        let records = closed.flat_map(|b| b.records.iter().flatten());
+        records.flat_map(|record| [record.base, record.result])
     }
 
     pub(super) fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
