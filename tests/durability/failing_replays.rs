@@ -322,3 +322,44 @@ fn records_of_a_mended_file_are_not_carried_on() {
     assert!(get(&after, b"file").unwrap() == wanted);
     assert_eq!(get(&after, b"other").unwrap()[200_000..204_096], pattern(3, 4096));
 }
+
+/// A replay could not write the file. In the same mount a sync tool kept it as a conflict copy and put a
+/// newer version at its path. That one needed no records, so they were dropped, and the copy stayed half
+/// written.
+#[test]
+fn a_newer_version_that_arrives_drops_no_records() {
+    let torn = torn(b"file", true);
+    let theirs = open_on(&torn.elsewhere, Some(&MemStore::new())).unwrap();
+    write_at(&theirs, b"file", 0, b"theirs").unwrap();
+    write_at(&theirs, b"file", 0, b"newer than ours").unwrap();
+    theirs.close().unwrap();
+    let (root, state) = (torn.store.root(), torn.state.unwrap());
+    let plan = FaultPlan::new();
+    let (calls, errno) = (Calls::Of(Call::Write), libc::EIO);
+    plan.add(Fault { calls, when: When::From(1), errno, short: false });
+    // A file of another program in the state directory is no reason to refuse the vault.
+    let folder = state.root().open_dir(b"synced").unwrap();
+    let share = raw::names(&*folder).remove(0);
+    raw::write(&*folder.open_dir(&share).unwrap(), b".DS_Store", b"of another program");
+    let local = Some(Local { state: state.root(), path: "/copy".into() });
+    let options = OpenOptions { local, ..OpenOptions::default() };
+    let vault =
+        Vault::open(FaultStore::wrap(root.clone(), plan.clone()), &owner(), options).unwrap();
+    assert!(plan.failed() > 0);
+    let stored = stored_file(&*root);
+    let copy = [&stored[..], b".sync-conflict-20261124-101500-ABCDEFG"].concat();
+    root.rename(&stored, &*root, &copy, RenameMode::Replace).unwrap();
+    raw::write(&*root, &stored, &raw::read(&*torn.elsewhere.root(), &stored));
+    plan.heal();
+    vault.commit_due(Duration::ZERO);
+    assert!(get(&vault, b"file").unwrap().starts_with(b"newer than ours"));
+    let _ = vault.close();
+    drop(vault);
+    let files = files(&open_on(&torn.store, Some(&state)).unwrap());
+    let is_ours = |bytes: &Option<Vec<u8>>| bytes.as_ref() == Some(&torn.wanted);
+    assert!(
+        files.len() == 2 && files.iter().any(|(_, bytes)| is_ours(bytes)),
+        "{:?}",
+        shown(&files)
+    );
+}

@@ -218,7 +218,7 @@ impl Local {
         let mut others = Vec::new();
         for entry in list(&*folder)? {
             let there = open(&*folder, &entry.name).and_then(|copy| {
-                Ok(copy.map(|it| Place::read(&*it).map(|place| (it, place))).transpose()?)
+                copy.map(|it| Place::read(&*it).map(|place| (it, place))).transpose()
             });
             match there {
                 Ok(Some((copy, Some(recorded)))) if here.is(&recorded) => {
