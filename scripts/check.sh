@@ -42,15 +42,9 @@ for main in tests/*/main.rs; do
 done
 threads=(--test-threads "$((2 * $(nproc)))")
 some=(hostile:: posix:: fuse_adapter:: random_shared:: uring::)
-first() {
-    local status=0
-    cargo test --locked --test mount -- "${threads[@]}" "${some[@]}" || status=$?
-    cargo test --locked --no-fail-fast --test fsck --test project -- "${threads[@]}" || status=$?
-    return "$status"
-}
-beside mount-1 first
+beside mount-1 cargo test --locked --test mount -- "${threads[@]}" "${some[@]}"
 beside mount-2 cargo test --locked --test mount -- "${threads[@]}" "${some[@]/#/--skip=}"
-beside mounting cargo test --locked --no-fail-fast --test cli --test sync -- "${threads[@]}"
+beside mounting cargo test --locked --no-fail-fast --test cli --test fsck --test project --test sync -- "${threads[@]}"
 # The others compute. Tests that wait have deadlines, so these leave them the processors.
 beside others nice -n 5 cargo test --locked --no-fail-fast --lib --bins "${others[@]}"
 
