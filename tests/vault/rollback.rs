@@ -2469,6 +2469,70 @@ fn a_replacement_that_was_moved_on_is_known() {
     }
 }
 
+/// The same, if a program renames both files while the whole vault is compared at the start of a
+/// mount, after the directory was listed. The comparison found the other file nowhere and recorded
+/// it as removed, so nothing was known of the name that it had left: an alarm.
+#[test]
+fn a_replacement_moved_on_during_a_comparison_is_known() {
+    (0..4).for_each(move_on_during_a_comparison);
+}
+
+/// Renames before the comparison opens its file number `nth` after it has listed the directory.
+fn move_on_during_a_comparison(nth: u64) {
+    let (store, client, other) = of_two_machines(true);
+    let (root, apart) = (store.root(), store.snapshot().root());
+    let stored = cipher(&root, b"other");
+    other.session(&apart, |v| write_at(v, b"other", 0, b"once").unwrap());
+    let inside = cipher(&root, b"dir/inside");
+    let (above, name) = vaults::split(&inside);
+    let dir = root.open_dir(above).unwrap();
+    let before = bytes(&dir, name);
+    client.session(&root, |v| write_at(v, b"dir/inside", 0, b"newer").unwrap());
+    for n in 0..2 {
+        client.session(&root, |v| write_at(v, b"other", n, b"newer").unwrap());
+    }
+    // An alarm that is due shows when the comparison has ended.
+    set(&dir, name, &before);
+    let now = SurveyOptions::default().now - 1000;
+    client.survey(&root, &SurveyOptions { now, ..SurveyOptions::default() });
+
+    let plan = FaultPlan::new();
+    let (tell, told) = std::sync::mpsc::channel();
+    let events = Events::new(move |event| tell.send(event).unwrap());
+    let options = OpenOptions { events, ..OpenOptions::default() };
+    let watched = FaultStore::wrap(root.clone(), plan.clone());
+    let vault = Vault::open(watched, &vaults::owner(), options).unwrap();
+    let opened = std::sync::atomic::AtomicU64::new(0);
+    let (counted, lists) = (plan.clone(), plan.count(Calls::Of(Call::List)));
+    let (listed, wait_for_list) = std::sync::mpsc::sync_channel(0);
+    let (renamed, wait_for_renames) = std::sync::mpsc::sync_channel(0);
+    let wait_for_renames = parking_lot::Mutex::new(wait_for_renames);
+    plan.before(Call::OpenFile, move || {
+        let is_listed = counted.count(Calls::Of(Call::List)) > lists;
+        if is_listed && opened.fetch_add(1, std::sync::atomic::Ordering::AcqRel) == nth {
+            listed.send(()).unwrap();
+            wait_for_renames.lock().recv().unwrap();
+        }
+    });
+    std::thread::scope(|scope| {
+        let vault = &vault;
+        scope.spawn(move || {
+            wait_for_list.recv_timeout(Duration::from_secs(60)).unwrap();
+            rename(vault, b"third", b"other", RenameMode::Replace).unwrap();
+            rename(vault, b"other", b"letter", RenameMode::Replace).unwrap();
+            renamed.send(()).unwrap();
+        });
+        vault.remember(&client.path(), true).unwrap();
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(Event::RolledBack(1)));
+    vault.close().unwrap();
+
+    set(&root, &stored, &bytes(&apart, &stored));
+    let told = client.told(&root);
+    let is_note = |(path, kind): &_| path == "other" && matches!(kind, NoticeKind::Conflict { .. });
+    assert!(told.iter().any(is_note), "{nth}: {told:?}");
+}
+
 /// The same, if this client writes on what has the name now. Without the other file beside it, it is an
 /// alarm, which a second write turned into a note: the version was then as high as the one before.
 #[test]

@@ -977,6 +977,9 @@ impl<'a> Survey<'a> {
         let is_kept = same.is_some_and(|row| thing.version >= row.version);
         self.count(&present, here, is_kept)?;
         let other = row.clone().filter(|_| same.is_none());
+        if !accepted && other.as_ref().is_some_and(|row| self.is_left_to_learn(row, ours)) {
+            return Ok(());
+        }
         if let Some(row) = &other
             && row.kind == DIRECTORY
         {
@@ -1013,10 +1016,20 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
+    /// Returns whether [`Survey::learn`] is to record that a file has left its name, because a
+    /// program of this client moved or replaced it while the whole vault is compared. The file may
+    /// have a name by now whose directory was listed before, so that nothing shows it.
+    fn is_left_to_learn(&self, row: &Row, ours: bool) -> bool {
+        self.whole && ours && row.kind == FILE
+    }
+
     /// Records that this client has removed, renamed or replaced the file of a row that is back
-    /// under its name. Returns false if this client has not. The next comparison reports the file
-    /// as put back.
+    /// under its name. Returns false if this client has not, or if [`Survey::learn`] is to record
+    /// it. The next comparison reports the file as put back.
     fn is_back(&mut self, key: EntryKey, row: &Row, name: &[u8], here: &Here) -> Inner<bool> {
+        if self.whole {
+            return Ok(false);
+        }
         if self.memory.has_left(&here.place, name) {
             self.leaves(row, here, name, true)?;
             self.set(key, None)?;
@@ -1196,7 +1209,11 @@ impl<'a> Survey<'a> {
         let name = row.name.clone();
         let plain = join(&here.plain, &name);
         let ours = self.memory.is_ours(&here.place, &name);
-        let is_settled = ours || self.options.accepts(&plain);
+        let accepted = self.options.accepts(&plain);
+        if !accepted && self.is_left_to_learn(&row, ours) {
+            return Ok(());
+        }
+        let is_settled = ours || accepted;
         self.compare_base(key, Some(&row), here, &name, ours)?;
         if ours {
             self.keep_alarm(&key);
