@@ -15,23 +15,23 @@ use crate::support::vaults::{
 };
 
 /// The name of a journal that another machine may be using.
-const FOREIGN: &[u8] = b"+journal-elsewhere-0123456789abcdef";
+pub const FOREIGN: &[u8] = b"+journal-elsewhere-0123456789abcdef";
 /// Size of a file that is written in place.
-const LARGE: usize = 300_000;
+pub const LARGE: usize = 300_000;
 
 /// A vault in which a crash has left a file half written, and the contents that its record completes.
-struct Torn {
-    store: MemStore,
+pub struct Torn {
+    pub store: MemStore,
     /// The state directory of the machine, if the vault is synced.
-    state: Option<MemStore>,
-    wanted: Vec<u8>,
+    pub state: Option<MemStore>,
+    pub wanted: Vec<u8>,
     /// The vault as another machine has it, before the change.
-    elsewhere: MemStore,
+    pub elsewhere: MemStore,
 }
 
 /// Plays a session that changes a file at `path` in 4 KiB at 8192 bytes, and returns a state of it in
 /// which a crash has left the file half written.
-fn torn(path: &[u8], is_synced: bool) -> Torn {
+pub fn torn(path: &[u8], is_synced: bool) -> Torn {
     let wanted = [&pattern(1, 8192)[..], &pattern(2, 4096), &pattern(1, LARGE)[12_288..]].concat();
     let before = parking_lot::Mutex::new(None);
     let cuts = record_on(12, is_synced.then(MemStore::new), |session, store| {
@@ -72,11 +72,11 @@ fn half_written<'a>(
 }
 
 /// The stored name of the only file.
-fn stored_file(root: &dyn Dir) -> Vec<u8> {
+pub fn stored_file(root: &dyn Dir) -> Vec<u8> {
     raw::names(root).into_iter().find(|name| name[0] != b'+').unwrap()
 }
 
-fn files(vault: &Vault) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+pub fn files(vault: &Vault) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let mut files = Vec::new();
     vaults::walk(vault, ROOT, b"", &mut |path, item| {
         match item {
@@ -208,7 +208,7 @@ fn nothing_is_lost(torn: &Torn, what: &str) {
 }
 
 /// Names and sizes.
-fn shown(files: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(String, Option<usize>)> {
+pub fn shown(files: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(String, Option<usize>)> {
     let size = |bytes: &Option<Vec<u8>>| bytes.as_ref().map(Vec::len);
     files.iter().map(|(name, bytes)| (name.escape_ascii().to_string(), size(bytes))).collect()
 }

@@ -18,3 +18,4 @@ mod power_cut;
 mod power_cut_random;
 mod refused;
 mod refused_model;
+mod waiting_records;

@@ -178,7 +178,10 @@ fn synced_by(
     if synced::is_set(store)? {
         return Ok(Some(Synced::Marked));
     }
-    let remembered = options.local.as_ref().map(|local| local.remembers(share)).transpose()?;
+    let remembered = match options.local.as_ref().map(|local| local.remembers(share)) {
+        Some(Err(fault)) if matches!(fault.errno(), libc::EACCES | libc::EPERM) => None,
+        other => other.transpose()?,
+    };
     Ok(match remembered {
         Some(true) => Some(Synced::Remembered),
         _ if within_synced => Some(Synced::Within),

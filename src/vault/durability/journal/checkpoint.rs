@@ -133,7 +133,6 @@ impl Journal {
                         redone.refused > 0 || redone.newer > 0 && !is_there
                     })
                 }
-                Origin::Refused => Ok(true),
             };
             if let (Origin::Closed(inode), Ok(true)) = (&mut broken.origin, &mended) {
                 // The next replay searches for it, when no file is open yet.

@@ -4,9 +4,12 @@
 //! Rules that hold here
 //! * Only its owner's identity reads a journal, and only while no living process holds its lock.
 //! * Beside other daemons, records are applied in turns: see [`turn`](super::turn).
+//! * Records that do not follow from each other form different groups, also if they have one path:
+//!   those of a file that became a conflict copy, and those of the version that arrived there.
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
-//!   first checkpoint carries over.
+//!   first checkpoint carries over. Refused records are carried too then, since they may be about that
+//!   file, and nothing is cut.
 //! * A journal of another machine that changed recently may be in use there, and may have come here
 //!   through a sync tool. It is replayed, which brings files to states that its owner has
 //!   acknowledged, and is left to its owner. After its rest period it is removed like any other,
@@ -190,18 +193,21 @@ impl Journal {
             if refused_now > 0 && refused_now >= refused_before && places.is_none() {
                 places = Some(self.search(&refused_ids)?);
             } else if refused_now == 0 || refused_now >= refused_before {
-                let unread = unread || places.as_ref().is_some_and(|places| places.unread);
-                let (failed, refused): (Vec<_>, Vec<_>) =
-                    refused.into_iter().partition(|refused| refused.has_failed || unread);
-                for Refused { found, .. } in &failed {
-                    self.replay_one(found, places.as_ref(), true)?;
+                // If a file could not be written or looked at, refused records may be about just that
+                // file: all of them wait.
+                let waits = unread
+                    || places.as_ref().is_some_and(|places| places.unread)
+                    || refused.iter().any(|refused| refused.has_failed);
+                if waits {
+                    for Refused { found, .. } in refused {
+                        self.replay_one(&found, places.as_ref(), true)?;
+                    }
+                } else {
+                    self.end_refused(refused)?;
                 }
-                // If a file could not be written, another journal may depend on just that file: it
-                // is left for the next replay.
-                self.end_refused(refused, self.overlaid.is_some() || !failed.is_empty())?;
                 // The end of every file is known now. Bytes beyond it are cut only if no concurrent
                 // opener has a record of the file or has it open.
-                if self.may_cut() {
+                if self.may_cut() && !waits {
                     for file in round.files.values() {
                         if let Err(fault) = self.cut_residue(&**file) {
                             let errno = fault.errno();
@@ -218,11 +224,11 @@ impl Journal {
         }
     }
 
-    /// Renames journals with refused records, which no replay reads any more. `wait`: leaves them.
-    fn end_refused(&self, refused: Vec<Refused>, wait: bool) -> Inner<()> {
+    /// Renames journals with refused records, which no replay reads any more.
+    fn end_refused(&self, refused: Vec<Refused>) -> Inner<()> {
         for Refused { found: Found { dir, name, is_own }, count, .. } in refused {
             let shown = String::from_utf8_lossy(&name).into_owned();
-            if wait || !is_own && self.is_young(&*dir, &name) {
+            if self.overlaid.is_some() || !is_own && self.is_young(&*dir, &name) {
                 tracing::warn!(
                     "journal {shown}: {count} files are missing or do not match its records"
                 );
@@ -405,7 +411,7 @@ impl Journal {
         if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
-        let (mut all, mut failed, mut refused) = (Redone::default(), Vec::new(), Vec::new());
+        let (mut all, mut failed) = (Redone::default(), Vec::new());
         for records in by_file(records) {
             match self.redo_file(&records.iter().collect::<Vec<_>>(), places, Apply::Replay) {
                 Ok(redone) => {
@@ -414,8 +420,8 @@ impl Journal {
                     all.unread |= redone.unread;
                     all.refused_ids.extend(redone.refused_ids);
                     all.files.extend(redone.files);
-                    if redone.refused > 0 {
-                        refused.push(records);
+                    if redone.refused > 0 && is_last {
+                        failed.push(records);
                     }
                 }
                 // Another daemon does not release the lease, so nothing here could be changed.
@@ -429,23 +435,20 @@ impl Journal {
                     }
                     all.refused += 1;
                     all.refused_ids.push(records[0].file_id);
+                    all.has_failed = true;
                     failed.push(records);
                 }
             }
         }
-        all.has_failed = !failed.is_empty();
         let is_used_elsewhere = Self::may_be_used_elsewhere(found, &*file)?;
         if is_used_elsewhere {
             // Its owner relies on it, and its records may be replayed once more.
             self.foreign_records.store(true, Ordering::Relaxed);
         }
-        if is_last && (all.unread || places.is_some_and(|places| places.unread)) {
-            failed.append(&mut refused); // their files may be where this could not look
-        }
         if is_last && !failed.is_empty() {
             let (dir, name) = (dir.clone(), name.clone());
             let old = Old { file, dir, name, head, acknowledged: 0 };
-            self.keep(failed, (!is_used_elsewhere).then_some((refused, old)), &shown);
+            self.keep(failed, (!is_used_elsewhere).then_some(old), &shown);
         } else if !is_used_elsewhere && all.refused == 0 && self.overlaid.is_none() {
             dir.unlink(name)?;
             dir.sync()?;
@@ -454,30 +457,22 @@ impl Journal {
     }
 
     /// Keeps records of files that could not be written or found. The first checkpoint carries them
-    /// over. It also puts the refused records of their journal aside and removes it, if there is a
-    /// second argument.
-    fn keep(
-        &self,
-        failed: Vec<Vec<JournalRecord<'static>>>,
-        journal: Option<(Vec<Vec<JournalRecord<'static>>>, Old)>,
-        shown: &str,
-    ) {
+    /// over, and removes their `journal`.
+    fn keep(&self, failed: Vec<Vec<JournalRecord<'static>>>, journal: Option<Old>, shown: &str) {
         tracing::error!(
             "journal {shown}: {} files could not be written; opening them fails until that succeeds",
             failed.len()
         );
-        let mut broken: Vec<_> =
-            failed.into_iter().flat_map(|records| self.broken(records)).collect();
+        let broken: Vec<_> = failed.into_iter().flat_map(|records| self.broken(records)).collect();
         let mut state = self.state.lock();
-        // The storage host may have copied a journal: it is kept once, and its copies stay where they are.
-        broken.retain(|new| !state.broken.iter().any(|kept| kept.has_same_records(new)));
-        if broken.is_empty() {
-            return;
+        // The storage host may have copied a journal: its records are kept once.
+        for new in broken {
+            if !state.broken.iter().any(|kept| kept.has_same_records(&new)) {
+                state.broken.push(new);
+            }
         }
-        state.broken.extend(broken);
-        if let (None, Some((refused, old))) = (&self.overlaid, journal) {
-            state.broken.extend(refused.into_iter().map(Broken::refused));
-            state.old.push(old);
+        if self.overlaid.is_none() {
+            state.old.extend(journal);
         }
     }
 
@@ -748,11 +743,13 @@ fn remove(Found { dir, name, .. }: &Found) -> Inner<()> {
     }
 }
 
-/// Returns the records of each file id, in their order.
+/// Returns the records of each file that follow from each other, in their order.
 fn by_file(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRecord<'static>>> {
     let mut files: Vec<Vec<JournalRecord<'static>>> = Vec::new();
     for record in records {
-        match files.iter_mut().find(|file| file[0].file_id == record.file_id) {
+        let follows =
+            |last: &JournalRecord<'_>| last.file_id == record.file_id && last.result == record.base;
+        match files.iter_mut().find(|file| file.last().is_some_and(follows)) {
             Some(file) => file.push(record),
             None => files.push(vec![record]),
         }

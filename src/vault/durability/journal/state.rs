@@ -97,9 +97,6 @@ pub(super) enum Origin {
     /// By a replay. `None`: not the file at the path of its records, or that is unknown. It was renamed,
     /// is a conflict copy, or could not be looked at. Only the next replay searches for it.
     Closed(Option<Inode>),
-    /// By a replay in which its records matched no file. There is nothing to mend, and any file at
-    /// their path is another one: they are to be put aside.
-    Refused,
 }
 
 /// A file whose records could not be applied or flushed.
@@ -114,17 +111,6 @@ pub(super) struct Broken {
 }
 
 impl Broken {
-    /// Returns what keeps records of one file id that were refused.
-    pub(super) fn refused(records: Vec<JournalRecord<'static>>) -> Self {
-        Broken {
-            origin: Origin::Refused,
-            file_id: records[0].file_id,
-            paths: records.iter().map(|record| record.path.clone()).collect(),
-            records: Some(records),
-            doomed: false,
-        }
-    }
-
     /// Returns whether two have the records of one journal, or of a copy of it.
     pub(super) fn has_same_records(&self, other: &Broken) -> bool {
         let of = |broken: &Broken| -> Vec<_> {
@@ -138,7 +124,6 @@ impl Broken {
         match self.origin {
             Origin::Open(inode, _) => Some(inode),
             Origin::Closed(inode) => inode,
-            Origin::Refused => None,
         }
     }
 }

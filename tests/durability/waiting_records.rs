@@ -1,0 +1,247 @@
+//! Records that wait for a file that a replay could not write or find, beside other records of the
+//! same file: nothing that was synced is lost, whichever are applied first.
+
+use std::time::Duration;
+
+use kithfs::crypto::Suite;
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Access, Call, Dir, RenameMode, SetTime, Timestamp};
+use kithfs::vault::{Local, OpenOptions, SetAttr, Vault};
+
+use crate::failing_replays::{FOREIGN, LARGE, files, shown, stored_file, torn};
+use crate::support::cuts::chance;
+use crate::support::raw;
+use crate::support::vaults::{self, READ_WRITE, get, open_on, owner, pattern, put, write_at};
+
+const CONFLICT: &[u8] = b".sync-conflict-20261124-101500-ABCDEFG";
+
+/// Writes to a file, and syncs it.
+fn overwrite(vault: &Vault, path: &[u8], at: u64, bytes: &[u8]) {
+    let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
+    vault.write(handle, at, bytes, false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
+}
+
+/// Creates a vault with the file `file`, of which all is on the disk.
+fn with_file(state: Option<&MemStore>) -> MemStore {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    if state.is_some() {
+        Vault::set_synced(&store.root()).unwrap();
+    }
+    let vault = open_on(&store, state).unwrap();
+    put(&vault, b"file", &pattern(1, LARGE)).unwrap();
+    overwrite(&vault, b"file", 0, b"x");
+    vault.close().unwrap();
+    store
+}
+
+/// The contents of that file after `patches`.
+fn patched(patches: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut contents = pattern(1, LARGE);
+    contents[0] = b'x';
+    for (at, bytes) in patches {
+        contents.resize(contents.len().max(at + bytes.len()), 0);
+        contents[*at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    contents
+}
+
+/// Puts the version of `elsewhere` at the path of a file, which becomes a conflict copy, as a sync
+/// tool does. All of it is on the disk then.
+fn replaced_by_tool(root: &dyn Dir, elsewhere: &MemStore) {
+    let stored = stored_file(root);
+    let copy = [&stored[..], CONFLICT].concat();
+    root.rename(&stored, root, &copy, RenameMode::Replace).unwrap();
+    raw::write(root, &stored, &raw::read(&*elsewhere.root(), &stored));
+    root.open_file(&stored, Access::ReadWrite).unwrap().sync_all().unwrap();
+    root.sync().unwrap();
+}
+
+/// A sync tool made a conflict copy of a file whose record was not flushed yet, and put a newer
+/// version at its path, which a program then wrote. After a power cut the replay took the records of
+/// both for those of one file, applied the later ones, and dropped the others: the copy could not be
+/// read any more, with all that had been synced in it.
+#[test]
+fn a_version_that_arrives_and_is_written_spoils_no_copy() {
+    let state = MemStore::new();
+    let store = with_file(Some(&state));
+    let elsewhere = store.crash(&mut |n| n - 1);
+    let theirs = open_on(&elsewhere, Some(&MemStore::new())).unwrap();
+    (0..3).for_each(|_| write_at(&theirs, b"file", 0, b"newer than ours").unwrap());
+    theirs.close().unwrap();
+    let vault = open_on(&store, Some(&state)).unwrap();
+    write_at(&vault, b"file", 8192, &pattern(2, 4096)).unwrap();
+    replaced_by_tool(&*store.root(), &elsewhere);
+    overwrite(&vault, b"file", 100_000, b"more");
+    let versions = [patched(&[]), patched(&[(8192, &pattern(2, 4096))])];
+    for seed in 0..50 {
+        let mut chance = chance(seed);
+        let (after, state) = (store.crash(&mut |n| chance(n)), state.crash(&mut |_| 0));
+        let files = files(&open_on(&after, Some(&state)).unwrap());
+        let is_copy =
+            |bytes: &Option<Vec<u8>>| bytes.as_ref().is_some_and(|bytes| versions.contains(bytes));
+        assert!(files.iter().any(|(_, bytes)| is_copy(bytes)), "{seed}: {:?}", shown(&files));
+    }
+}
+
+/// The same, if the copy could not be written by a replay, and a program wrote the newer version in
+/// the mount that carried the copy's records.
+#[test]
+fn records_of_a_copy_outlive_a_commit_at_their_path() {
+    for all_is_on_disk in [false, true] {
+        let torn = torn(b"file", true);
+        let theirs = open_on(&torn.elsewhere, Some(&MemStore::new())).unwrap();
+        write_at(&theirs, b"file", 0, b"theirs").unwrap();
+        write_at(&theirs, b"file", 0, b"newer than ours").unwrap();
+        theirs.close().unwrap();
+        let (root, state) = (torn.store.root(), torn.state.clone().unwrap());
+        replaced_by_tool(&*root, &torn.elsewhere);
+        let plan = FaultPlan::new();
+        let (calls, errno) = (Calls::Of(Call::Write), libc::EIO);
+        plan.add(Fault { calls, when: When::From(1), errno, short: false });
+        let local = Some(Local { state: state.root(), path: "/copy".into() });
+        let options = OpenOptions { local, ..OpenOptions::default() };
+        let wrapped = FaultStore::wrap(root, plan.clone());
+        let vault = Vault::open(wrapped, &owner(), options).unwrap();
+        assert!(plan.failed() > 0);
+        plan.heal();
+        overwrite(&vault, b"file", 100_000, b"more");
+        let mut choose = |n: usize| if all_is_on_disk { n - 1 } else { 0 };
+        let (after, state) = (torn.store.crash(&mut choose), state.crash(&mut choose));
+        let files = files(&open_on(&after, Some(&state)).unwrap());
+        let is_ours = |bytes: &Option<Vec<u8>>| bytes.as_ref() == Some(&torn.wanted);
+        let case = (all_is_on_disk, shown(&files));
+        assert!(files.iter().any(|(_, bytes)| is_ours(bytes)), "{case:?}");
+    }
+}
+
+/// One machine synced a change of a file, and after a power cut another one changed the file again,
+/// while the first one's journal was still young. If the file could not be opened in the replay after
+/// the next power cut, the records of both were carried in the wrong order. The mount after that
+/// applied those of the first one only, and removed the journal.
+#[test]
+fn two_journals_of_one_file_are_carried_in_order() {
+    let start = with_file(None);
+    let vault = open_on(&start, None).unwrap();
+    overwrite(&vault, b"file", 0, &pattern(2, 4096));
+    let first = start.crash(&mut |_| 0);
+    let root = first.root();
+    let name = raw::named(&*root, b"+journal-").remove(0);
+    root.rename(&name, &*root, FOREIGN, RenameMode::Replace).unwrap();
+    let secs = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64;
+    let now = SetTime::At(Timestamp { secs, nanos: 0 });
+    root.set_times(FOREIGN, SetTime::Omit, now).unwrap();
+    root.sync().unwrap();
+    let vault = open_on(&first, None).unwrap();
+    overwrite(&vault, b"file", 8192, &pattern(3, 4096));
+    let second = first.crash(&mut |_| 0);
+    let wanted = patched(&[(0, &pattern(2, 4096)), (8192, &pattern(3, 4096))]);
+    let alone = open_on(&second.snapshot(), None).unwrap();
+    assert!(get(&alone, b"file").unwrap() == wanted, "no call fails");
+
+    let plan = FaultPlan::new();
+    plan.forbid(&stored_file(&*second.root()));
+    let vault = vaults::open(FaultStore::wrap(second.root(), plan)).unwrap();
+    vault.close().unwrap_err();
+    drop(vault);
+    let vault = open_on(&second, None).unwrap();
+    assert!(get(&vault, b"file").unwrap() == wanted);
+}
+
+/// A vault in which the record of `file` is not applied, with a copy of its journal if `copied`; and
+/// the contents that the record completes.
+fn with_journals(copied: bool) -> (MemStore, Vec<u8>) {
+    let start = with_file(None);
+    let vault = open_on(&start, None).unwrap();
+    overwrite(&vault, b"file", 0, &pattern(2, 4096));
+    let store = start.crash(&mut |_| 0);
+    let root = store.root();
+    if copied {
+        let name = raw::named(&*root, b"+journal-").remove(0);
+        let mut copy = name.clone();
+        let last = copy.last_mut().unwrap();
+        *last = if *last == b'0' { b'1' } else { b'0' };
+        raw::write(&*root, &copy, &raw::read(&*root, &name));
+        root.open_file(&copy, Access::ReadWrite).unwrap().sync_all().unwrap();
+        root.sync().unwrap();
+    }
+    (store, patched(&[(0, &pattern(2, 4096))]))
+}
+
+/// Opens a vault in a moment in which no file can be flushed; the records are written after it.
+fn open_without_flushes(store: &MemStore) -> Vault {
+    let plan = FaultPlan::new();
+    let (calls, errno) = (Calls::Of(Call::SyncAll), libc::EIO);
+    plan.add(Fault { calls, when: When::From(1), errno, short: false });
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    assert!(plan.failed() > 0);
+    plan.heal();
+    vault
+}
+
+/// A mount kept the records of a file that it could not flush, and left a copy of their journal in the
+/// vault. The next mount replayed the copy, and a time was undone that a program had set meanwhile.
+#[test]
+fn a_copied_journal_undoes_no_time() {
+    for copied in [false, true] {
+        let (store, wanted) = with_journals(copied);
+        let vault = open_without_flushes(&store);
+        let at = Timestamp { secs: 1_000_000, nanos: 0 };
+        let set = SetAttr { mtime: SetTime::At(at), ..SetAttr::default() };
+        vaults::at(&vault, b"file", |node| vault.setattr(node, &set)).unwrap();
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.fsync(handle, false).unwrap();
+        vault.release(handle).unwrap();
+        vault.close().unwrap();
+        drop(vault);
+        assert_eq!(raw::named(&*store.root(), b"+journal-"), Vec::<Vec<u8>>::new());
+        let vault = open_on(&store, None).unwrap();
+        assert!(get(&vault, b"file").unwrap() == wanted);
+        let mtime = vaults::at(&vault, b"file", |node| vault.getattr(node)).unwrap().mtime;
+        assert_eq!(mtime, at, "copied: {copied}");
+    }
+}
+
+/// The same copy made the file count as complete, while the journal with a later record could not be
+/// applied: the bytes beyond the former end were cut, on which that record relied.
+#[test]
+fn a_copied_journal_cuts_no_appended_bytes() {
+    for copied in [false, true] {
+        let (store, _) = with_journals(copied);
+        let vault = open_without_flushes(&store);
+        vault.commit_due(Duration::ZERO);
+        overwrite(&vault, b"file", LARGE as u64, &pattern(5, 400_000));
+        let wanted = patched(&[(0, &pattern(2, 4096)), (LARGE, &pattern(5, 400_000))]);
+        let after = store.crash(&mut |_| 0);
+        for nth in 1..40 {
+            let store = after.snapshot();
+            let plan = FaultPlan::new();
+            let (calls, errno) = (Calls::Of(Call::Write), libc::EIO);
+            plan.add(Fault { calls, when: When::From(nth), errno, short: false });
+            if let Ok(vault) = vaults::open(FaultStore::wrap(store.root(), plan.clone())) {
+                plan.heal();
+                // It fails if the records still wait.
+                let _ = vault.close();
+            }
+            let vault = open_on(&store, None).unwrap();
+            assert!(get(&vault, b"file").unwrap() == wanted, "copied: {copied}, write {nth}");
+        }
+    }
+}
+
+/// A vault that was never synced could not be opened if the user may not enter the directory in which
+/// synced vaults have their journals, for instance because `sudo kithfs` had made it.
+#[test]
+fn a_foreign_state_directory_refuses_no_vault() {
+    let (store, state) = (MemStore::new(), MemStore::new());
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    state.root().mkdir(b"synced", 0o700).unwrap();
+    let plan = FaultPlan::new();
+    plan.forbid(b"synced");
+    let local = Local { state: FaultStore::wrap(state.root(), plan), path: "/copy".into() };
+    let options = OpenOptions { local: Some(local), ..OpenOptions::default() };
+    Vault::open(store.root(), &owner(), options).unwrap();
+}
