@@ -13,6 +13,7 @@ use kithfs::vault::{
 };
 
 use crate::support::members;
+use crate::support::raw;
 use crate::support::vaults::{self, READ, READ_WRITE, Seeded, at, get, pattern, put};
 
 fn store(chunk_log2: u8) -> MemStore {
@@ -666,6 +667,41 @@ fn a_replay_cuts_nothing_another_journal_relies_on() {
     let (store, ann, bob, wanted) = left_by_ann_and_bob();
     members::open_as(&store, &ann).unwrap().close().unwrap();
     assert!(get(&members::open_as(&store, &bob).unwrap(), b"file").unwrap() == wanted);
+}
+
+/// A file in a directory to which Bob has appended before a crash, as in [`left_by_ann_and_bob`].
+fn left_by_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster::Identity, Vec<u8>) {
+    let (store, ann, bob) = members::with_bob();
+    let vault = members::open_as(&store, &ann).unwrap();
+    vaults::mkdir(&vault, b"dir").unwrap();
+    durable(&vault, b"dir/file", &pattern(1, 20_000));
+    vault.close().unwrap();
+    let vault = members::open_as(&store, &bob).unwrap();
+    overwrite(&vault, b"dir/file", 20_000, &pattern(3, 200_000)).unwrap();
+    let wanted = patched(pattern(1, 20_000), 20_000, &pattern(3, 200_000));
+    (store.crash(&mut |_| 0), ann, bob, wanted)
+}
+
+/// Ann had the file open when somebody moved it and its directory away. Her changes became a copy, and her
+/// daemon cut the old file at the end that its header states, although Bob's record relied on the
+/// bytes after it.
+#[test]
+fn a_moved_file_keeps_what_another_journal_relies_on() {
+    let (store, ann, bob, wanted) = left_by_bob();
+    let vault = members::open_as(&store, &ann).unwrap();
+    let (root, stored) = (store.root(), vault.cipher_path(b"dir").unwrap());
+    let handle = vaults::open_or_create(&vault, b"dir/file", READ_WRITE).unwrap();
+    vault.write(handle, 100, b"by Ann", false).unwrap();
+    let dir = root.open_dir(&stored).unwrap();
+    let name = raw::names(&*dir).remove(0);
+    dir.rename(&name, &*root, b"file", RenameMode::NoReplace).unwrap();
+    root.rename(&stored, &*root, b"away", RenameMode::NoReplace).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.release(handle).unwrap();
+    vault.close().unwrap();
+    root.rename(b"away", &*root, &stored, RenameMode::NoReplace).unwrap();
+    root.rename(b"file", &*dir, &name, RenameMode::NoReplace).unwrap();
+    assert!(get(&members::open_as(&store, &bob).unwrap(), b"dir/file").unwrap() == wanted);
 }
 
 #[test]

@@ -143,11 +143,14 @@ impl Core {
         self.journal.checkpoint_for(Some(open.inode()))?;
         self.look_for_keys();
         let left = (open.file(), state.committed.as_ref().map(|it| (it.header.hash(), it.len)));
+        let may_cut = self.may_be_cut(state);
         let (parent, is_same_path) = self.present_directory(old.parent)?;
         let kept = self.kept_in(open, state, old, parent, is_same_path);
         if let Ok(link) = &kept {
             self.has_new_name(open, link, links);
-            if let (file, Some((hash, len))) = left {
+            if let (file, Some((hash, len))) = left
+                && may_cut
+            {
                 let _ = self.cut_behind(&*file, &hash, len);
             }
         }

@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// Returns whether nothing relies on bytes beyond the committed end of a file.
-    fn may_be_cut(&self, state: &FileState) -> bool {
+    pub(super) fn may_be_cut(&self, state: &FileState) -> bool {
         self.journal.may_cut() && state.tail != Tail::ReliedOn
     }
 
