@@ -126,9 +126,9 @@ impl Writers {
 /// longer than an idle mount there waits before it empties its journal.
 pub(super) const RESTS: Duration = Duration::from_secs(120);
 
-/// Returns the time between a change of a file and now, by this machine's clock: also if the change
-/// is in the future.
+/// Returns the time since a change of a file, by this machine's clock: none if the change is in the
+/// future, because the clock of the other machine may be fast.
 pub(super) fn rested(file: &dyn File) -> Inner<Duration> {
     let changed = UNIX_EPOCH + Duration::from_secs(file.stat()?.mtime.secs.max(0) as u64);
-    Ok(SystemTime::now().duration_since(changed).unwrap_or_else(|ahead| ahead.duration()))
+    Ok(SystemTime::now().duration_since(changed).unwrap_or_default())
 }
