@@ -10,7 +10,7 @@ use kithfs::store::mem::MemStore;
 use kithfs::vault::{LockMode, ROOT, Vault};
 
 use crate::support::members::{
-    beside, founded, key, member, open_as, person, quiet, root_share, trusting,
+    beside, founded, key, member, open_as, person, quiet, root_share, trusting, with_bob,
 };
 use crate::support::raw;
 use crate::support::vaults::{entries, faults, get, mkdir, put};
@@ -215,4 +215,21 @@ fn listing_under_several_epochs_takes_calls_in_proportion() {
     assert!(many - some <= 2 * (some - few), "{few} {some} {many}");
     let [small, medium, large] = [32, 64, 128].map(|files| calls(files, 4));
     assert!(large - medium <= 2 * (medium - small) + 4, "{small} {medium} {large}");
+}
+
+/// If the manifests cannot be verified, it is unknown which control files are unused. The check said
+/// that this was because there are lists of attributes and no entry has any, and `fsck --prune` had
+/// the user give a file an attribute, which did not help.
+#[test]
+fn an_unreadable_roster_is_no_lack_of_attributes() {
+    let (store, ann, _) = with_bob();
+    let vault = open_as(&store, &ann).unwrap();
+    put(&vault, b"file", b"contents").unwrap();
+    let root = store.root();
+    for name in raw::named(&*root, b"+manifest-") {
+        root.unlink(&name).unwrap();
+    }
+    let report = vault.check(b"", &mut quiet_check()).unwrap();
+    assert_eq!((report.faults, report.unused), (Vec::new(), None));
+    assert!(!report.lists_alone);
 }

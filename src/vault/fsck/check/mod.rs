@@ -48,10 +48,10 @@ impl Core {
         };
         if start.is_empty() && walk.faults.is_empty() && walk.used.unlooked == 0 {
             match self.unused(&walk.used)? {
-                Some(unused::Found { count, files }) => {
+                Ok(unused::Found { count, files }) => {
                     (report.unused, report.unused_files) = (Some(count), files);
                 }
-                None => report.lists_alone = true,
+                Err(why) => report.lists_alone = matches!(why, unused::Unknown::ListsAlone),
             }
         }
         report.notes = walk.notes;

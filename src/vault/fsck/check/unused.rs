@@ -47,6 +47,14 @@ pub(super) struct Used {
     pub unlooked: u64,
 }
 
+/// Why it is unknown which control files are unused.
+pub(super) enum Unknown {
+    /// There are lists of attributes, and no entry has any.
+    ListsAlone,
+    /// The manifests cannot be read or verified.
+    Manifests,
+}
+
 /// What was found.
 #[derive(Default)]
 pub(super) struct Found {
@@ -73,8 +81,8 @@ impl Found {
 }
 
 impl Core {
-    /// Returns the control files that are not in `used`; `None` if that is unknown.
-    pub(super) fn unused(&self, used: &Used) -> Inner<Option<Found>> {
+    /// Returns the control files that are not in `used`.
+    pub(super) fn unused(&self, used: &Used) -> Inner<Result<Found, Unknown>> {
         let mut unused = Found::default();
         for entry in entries(&*self.root)? {
             let entry = entry?;
@@ -82,7 +90,7 @@ impl Core {
                 xattr::overflow_reference(&entry.name),
                 symlink::overflow_reference(&entry.name),
             ) {
-                (Some(_), _) if !used.attributes => return Ok(None),
+                (Some(_), _) if !used.attributes => return Ok(Err(Unknown::ListsAlone)),
                 (Some(list), _) => used.lists.contains(&list),
                 (_, Some(target)) => used.targets.contains(&target),
                 _ => true,
@@ -94,7 +102,7 @@ impl Core {
         }
         self.unused_long_names(used, &mut unused)?;
         self.unused_evidence(used, &mut unused)?;
-        Ok(self.superseded_blocks(&mut unused)?.then_some(unused))
+        Ok(self.superseded_blocks(&mut unused)?.then_some(unused).ok_or(Unknown::Manifests))
     }
 
     /// Finds the slot blocks that a manifest in the chain of a head names, but no head does.
