@@ -73,6 +73,9 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("sync", MountFlags::SYNCHRONOUS, true),
     ("async", MountFlags::SYNCHRONOUS, false),
     ("noatime", MountFlags::NOATIME, true),
+    ("atime", MountFlags::NOATIME, false),
+    ("nodiratime", MountFlags::NODIRATIME, true),
+    ("diratime", MountFlags::NODIRATIME, false),
     ("relatime", MountFlags::RELATIME, true),
 ];
 
@@ -333,13 +336,13 @@ fn remount(mountpoint: &Path, named: &[&str]) -> io::Result<()> {
 /// Returns the flags of a mount that has the options `now`, changed by the options `named`. A
 /// remount sets all flags again, so those that are not named must be repeated.
 fn changed(now: &str, named: &[&str]) -> MountFlags {
-    // The mount's own options come first. Those of the filesystem follow, and begin with `ro` or
-    // `rw` too.
+    // The mount's own options come first. Those of the filesystem follow, such as `sync`, and begin
+    // with `ro` or `rw` too.
     let mut words = now.split(',');
     let first = words.next();
-    let own = first.into_iter().chain(words.take_while(|word| !matches!(*word, "ro" | "rw")));
+    let kept = first.into_iter().chain(words.filter(|word| !matches!(*word, "ro" | "rw")));
     let mut flags = MountFlags::empty();
-    for word in own.chain(named.iter().copied()) {
+    for word in kept.chain(named.iter().copied()) {
         if let Some((_, flag, is_set)) = FLAGS.iter().find(|(name, ..)| *name == word) {
             flags.set(*flag, *is_set);
         }
@@ -495,11 +498,15 @@ mod tests {
     }
 
     /// `mount -o remount,ro` dropped the flags that the mount had: set-user-ID programs and device
-    /// nodes of the vault worked afterwards.
+    /// nodes of the vault worked afterwards. Later `sync` and `nodiratime` were dropped.
     #[test]
     fn a_remount_keeps_what_it_does_not_name() {
-        let now = "rw,nosuid,nodev,noexec,relatime,rw,user_id=0,group_id=0";
-        let kept = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RELATIME;
+        let now = "rw,nosuid,nodev,noexec,nodiratime,relatime,rw,sync,user_id=0,group_id=0";
+        let kept = MountFlags::NOSUID
+            | MountFlags::NODEV
+            | MountFlags::NODIRATIME
+            | MountFlags::RELATIME
+            | MountFlags::SYNCHRONOUS;
         assert_eq!(changed(now, &["ro"]), kept | MountFlags::NOEXEC | MountFlags::RDONLY);
         assert_eq!(changed(now, &["exec", "ro", "rw"]), kept);
         let call = call(&["/v", "/m", "-o", "remount,ro,allow_other,passphrase_file=/p,nosuid"]);
