@@ -247,6 +247,8 @@ const WITH_A_VAULT: &[Row] = &[
     ("share log vault more", 0, &["founded"]),
     ("share rekey --status vault more", 0, &["0 files"]),
     ("who-can-read vault more", 0, &["admin   you"]),
+    ("share create vault/above/below", 0, &["vault/above/below is a share"]),
+    ("share create vault/above", 1, &["Invalid argument", "a folder that contains a share"]),
     ("identity name", 0, &["Ann\n"]),
 ];
 

@@ -638,3 +638,17 @@ fn a_folder_is_found_while_its_conversion_has_moved_it() {
         assert!(looked > 10 && anew > 0, "{looked} {anew}");
     });
 }
+
+/// A folder that contains a share was refused with EACCES, as if the user lacked a permission.
+#[test]
+fn a_folder_that_contains_a_share_is_refused() {
+    let store = filled(b"elsewhere");
+    let vault = vaults::open(store.root()).unwrap();
+    mkdir(&vault, b"outer").unwrap();
+    mkdir(&vault, b"outer/inner").unwrap();
+    share(&vault, b"outer/inner").unwrap();
+    let before = tree(&vault).unwrap();
+    assert_eq!(share(&vault, b"outer").unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(tree(&vault).unwrap(), before);
+    vault.close().unwrap();
+}

@@ -153,7 +153,10 @@ impl Vault {
             let staged = self.staged_share(&at.core, &place, &attr, options)?;
             let copied = place.fill_and_exchange(&at.core, at.local, staged.clone(), progress);
             let closed = crate::vault::session::lifetime::close_core(&staged);
-            copied.map_err(explain)?;
+            copied.map_err(|fault| match fault {
+                Fault::Boundary => explain(Fault::Os(libc::EINVAL)),
+                fault => explain(fault),
+            })?;
             closed?;
             Ok(ShareMade { share: staged.keys.share, former: None })
         })();
