@@ -37,7 +37,10 @@ impl Weighter<(u64, u8, u64), Block> for Weight {
         match block {
             Block::Index(_) => INDEX_BLOCK as u64 + 96,
             // A key with its schedule and hash powers takes about a kilobyte.
-            Block::Chunk(chunk) => chunk.table.segments.len() as u64 * 30 + 1200,
+            Block::Chunk(chunk) => {
+                let Table { segments, hashes, .. } = &chunk.table;
+                (size_of_val(&**segments) + size_of_val(&**hashes) + 1200) as u64
+            }
         }
     }
 }
@@ -113,5 +116,35 @@ impl BlockCache {
     /// Drops a chunk that has become dirty or was removed.
     pub fn drop_chunk(&self, serial: u64, k: u64) {
         self.blocks.remove(&(serial, 0, k));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crypto::Suite;
+    use crate::format::layout::Layout;
+
+    /// The weight left out the hashes in the tables of a signed share, so the cache took two thirds
+    /// more than its limit.
+    #[test]
+    fn tables_with_hashes_keep_to_the_limit() {
+        const LIMIT: usize = 1 << 20;
+        for signed in [false, true] {
+            let (cache, layout) = (BlockCache::new(LIMIT), Layout::new(18, signed).unwrap());
+            for k in 0..2000 {
+                let table = Table::empty(&layout, [0; 16], 1);
+                let key = SegmentKey::new(Suite::Aes256Gcm, &[0; 32]);
+                cache.put_chunk(1, k, Arc::new(Chunk { table, key }));
+            }
+            let kept = (0..2000).filter_map(|k| cache.chunk(1, k));
+            let sizes = kept.map(|it| {
+                size_of_val(&*it.table.segments)
+                    + size_of_val(&*it.table.hashes)
+                    + size_of::<Chunk>()
+            });
+            let sum: usize = sizes.sum();
+            assert!((LIMIT / 2..=LIMIT).contains(&sum), "signed: {signed}, {sum} bytes");
+        }
     }
 }
