@@ -711,3 +711,40 @@ fn a_descriptor_from_before_a_share_writes_nowhere_else() {
         mount.close().unwrap();
     }
 }
+
+/// A sync tool kept a directory as a conflict copy, and another machine made a share of the directory.
+/// A mount that had the copy open looked for the share under the copy's own name, and went on writing
+/// there under the keys of the surrounding vault, which a later mount refuses.
+#[test]
+fn a_conflict_copy_of_a_share_is_refused_when_it_arrives() {
+    let (here, state) = synced();
+    let vault = open_on(&here, Some(&state)).unwrap();
+    vaults::mkdir(&vault, b"dir").unwrap();
+    let stored = vault.cipher_path(b"dir").unwrap();
+    vault.close().unwrap();
+    let (there, their_state) = (here.snapshot(), MemStore::new());
+    let founder = kithfs::vault::CreateShare { name: "Ann".into(), ..Default::default() };
+    let vault = open_on(&there, Some(&their_state)).unwrap();
+    vault.create_share(b"dir", &founder, &mut |_| {}).unwrap();
+    vault.close().unwrap();
+    let (root, theirs) = (here.root(), there.root());
+    let copy = [&stored[..], b" (2)"].concat();
+    root.rename(&stored, &*root, &copy, RenameMode::NoReplace).unwrap();
+
+    let mount = open_on(&here, Some(&state)).unwrap();
+    mount.lookup(ROOT, b"dir (2)").unwrap();
+    put(&mount, b"dir (2)/before", b"before").unwrap();
+    for name in raw::names(&*theirs).into_iter().filter(|name| name[0] == b'+') {
+        if theirs.stat(&name).unwrap().kind == kithfs::store::Kind::File
+            && root.stat(&name).is_err()
+        {
+            raw::write(&*root, &name, &raw::read(&*theirs, &name));
+        }
+    }
+    let refused = put(&mount, b"dir (2)/after", b"after").unwrap_err();
+    mount.close().unwrap();
+    let mount = open_on(&here, Some(&state)).unwrap();
+    let later = put(&mount, b"dir (2)/after", b"after").unwrap_err();
+    mount.close().unwrap();
+    assert_eq!(refused.errno(), later.errno());
+}

@@ -561,7 +561,8 @@ impl Core {
         let (Ok(link), Ok(dir)) = (self.nodes.link(node), self.dir(node)) else { return Ok(()) };
         let Some(tag) = self.nodes.directory(link.parent) else { return Ok(()) };
         let parent = Folder { core: self, node: link.parent, dir: self.dir(link.parent)?, tag };
-        parent.check_boundary(&*dir, Some(link.name())).inspect_err(|_| {
+        let place = parent.place_name(link.stored(), link.name())?;
+        parent.check_boundary(&*dir, place.as_deref()).inspect_err(|_| {
             self.nodes.set_directory(node, None);
         })
     }
