@@ -21,7 +21,7 @@ use crate::crypto::Plain;
 use crate::format::layout::{SEGMENT, SIZE_MAX, SMALL_MAX};
 use crate::format::table::{SEALS_MAX, Table};
 use crate::store::File;
-use crate::vault::error::{Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner};
 use crate::vault::file::block_cache::Chunk;
 use crate::vault::file::seal::{Ready, Sealed, seal};
 
@@ -346,7 +346,13 @@ impl FileState {
             && chunk_start + end as u64 >= self.size.min(chunk_start + context.keys.layout.chunk());
         if covers_all {
             // Every byte of the chunk is new: a new salt, and no read of the old contents.
-            let live = self.live_segments(file, context, k)?;
+            let live = match self.live_segments(file, context, k) {
+                // The old table is damaged: the header may refer to any place.
+                Err(Fault::Format(_) | Fault::Corrupt(Corruption::Other(_))) => {
+                    vec![true; context.keys.layout.segments()].into()
+                }
+                live => live?,
+            };
             let (mut chunk, sealed) = match ready.take(context, &self.file_id, k, data.len()) {
                 Some((chunk, sealed)) => (DirtyChunk { live, ..chunk }, sealed),
                 None => {
