@@ -427,6 +427,34 @@ fn synced_data_of_both_openers_survives_a_power_cut() {
     }
 }
 
+/// A read of a damaged chunk was repeated for five seconds if the same daemon had the file open for
+/// writing, because its own guard looked like that of a daemon in the middle of a commit.
+#[test]
+fn damage_is_reported_at_once_to_a_writer() {
+    let (store, ann, _) = with_bob();
+    let vault = together(&store, &ann).unwrap();
+    put(&vault, b"file", &pattern(1, 100_000)).unwrap();
+    let stored = vault.cipher_path(b"file").unwrap();
+    vault.close().unwrap();
+    let file = store.root().open_file(&stored, Access::ReadWrite).unwrap();
+    file.write_at(b"damage", file.stat().unwrap().size / 2).unwrap();
+    let plan = FaultPlan::new();
+    let vault = Vault::open(
+        FaultStore::wrap(store.root(), plan.clone()),
+        &ann,
+        trusting(false, LockMode::Shared),
+    )
+    .unwrap();
+    let handle = open(&vault, b"file", READ_WRITE).unwrap();
+    plan.reset();
+    let read = |at: u64| vault.read(handle, at, &mut [0; 4096]).map(drop);
+    assert!((0..24).any(|n| errno(read(n * 4096)) == libc::EIO));
+    let reads = plan.count(Calls::Of(Call::Read));
+    assert!(reads < 100, "{reads} reads");
+    vault.release(handle).unwrap();
+    vault.close().unwrap();
+}
+
 /// A share whose locks behave differently from a local filesystem's, opened by Ann and by Bob.
 fn with_locks<const N: usize>(store: &MemStore, who: [&Identity; N], how: Locks) -> [Vault; N] {
     who.map(|who| {

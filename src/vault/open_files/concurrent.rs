@@ -110,8 +110,13 @@ impl Core {
         }
     }
 
-    /// Returns whether a daemon, perhaps this one, has the guard of a node's file.
+    /// Returns whether another daemon has the guard of a node's file, or this one has it and is
+    /// changing the file.
     fn is_guarded(&self, node: NodeId) -> bool {
+        let ours = self.open.files.lock().get(&node).map(|shared| shared.file.clone());
+        if let Some(open) = ours.filter(|open| open.guard.lock().is_some()) {
+            return open.state.try_read().is_none();
+        }
         let handle = || {
             Ok::<_, Fault>(
                 self.dir(self.nodes.link(node)?.parent)?
