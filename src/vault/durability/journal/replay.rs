@@ -460,7 +460,7 @@ impl Journal {
     /// over, and removes their `journal`.
     fn keep(&self, failed: Vec<Vec<JournalRecord<'static>>>, journal: Option<Old>, shown: &str) {
         tracing::error!(
-            "journal {shown}: {} files could not be written; opening them fails until that succeeds",
+            "journal {shown}: {} files could not be written or found; opening them fails until that succeeds",
             failed.len()
         );
         let broken: Vec<_> = failed.into_iter().flat_map(|records| self.broken(records)).collect();
