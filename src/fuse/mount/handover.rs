@@ -24,11 +24,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::helper;
 use super::mounted::Mounted;
@@ -114,21 +111,21 @@ pub fn collect(mounted: &Mounted) -> io::Result<()> {
 /// # Errors
 /// As [`collect`]; `TimedOut` if `goes_on` has returned false. The helper may then never end.
 pub fn collect_while(mounted: &Mounted, mut goes_on: impl FnMut() -> bool) -> io::Result<()> {
-    const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+    const TICK: Duration = Duration::from_millis(500);
     let DeviceId { major, minor } = mounted.device;
     let mut command = helper::command(ASKER);
     command.arg(&mounted.mountpoint).arg(major.to_string()).arg(minor.to_string());
-    let mut asker = command.spawn()?;
-    let ends = pidfd_open(Pid::from_child(&asker), PidfdFlags::empty())?;
-    while matches!(
-        poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&TICK)),
-        Ok(0) | Err(Errno::INTR)
-    ) {
-        if !goes_on() {
-            return Err(io::ErrorKind::TimedOut.into());
+    // A thread waits for the helper, however long that takes: it leaves no zombie.
+    let (end, ended) = mpsc::channel();
+    let run = move || drop(end.send(command.status()));
+    thread::Builder::new().name("kithfs-syncfs".into()).spawn(run)?;
+    let status = loop {
+        match ended.recv_timeout(TICK) {
+            Ok(status) => break status?,
+            Err(mpsc::RecvTimeoutError::Timeout) if goes_on() => {}
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
         }
-    }
-    let status = asker.wait()?;
+    };
     if status.success() {
         Ok(())
     } else {
