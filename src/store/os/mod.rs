@@ -354,7 +354,10 @@ impl Dir for OsDir {
             },
             Access::ReadWrite => open(OFlags::RDWR, 0o600)?,
         };
-        let stat = self.quirks.stat(attr::stat_fd(fd.as_fd())?);
+        let stat = {
+            let _steady = steady();
+            self.quirks.stat(attr::stat_fd(fd.as_fd())?)
+        };
         match stat.kind {
             Kind::File => Ok((Arc::new(OsFile::new(fd, self.quirks)), stat)),
             Kind::Dir => Err(Errno::ISDIR.into()),
