@@ -1,11 +1,13 @@
 //! Trees as deep as another user of the vault may make them.
 
 use kithfs::crypto::Suite;
+use kithfs::store::Access;
 use kithfs::store::mem::MemStore;
 use kithfs::vault::ROOT;
 
 use crate::fuzz::memory;
-use crate::support::vaults::{self, CALLER};
+use crate::support::raw;
+use crate::support::vaults::{self, CALLER, READ, READ_WRITE};
 
 /// The rollback database held the paths of every directory with local changes until these were
 /// recorded, and copies of the paths meanwhile. An import of 2,000 levels took 347 MiB, and one of
@@ -31,4 +33,25 @@ fn memory_grows_linearly_with_the_depth_of_changes() {
     let [few, many] = [500, 1000].map(peak);
     println!("{few} and {many} bytes");
     assert!(many <= 2 * few + (1 << 20), "{many} bytes, {few} for half of the levels");
+}
+
+/// An error about a file whose stored path is too long for a record called it unlinked.
+#[test]
+fn an_error_says_that_a_path_is_too_long() {
+    let store = MemStore::new();
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let vault = vaults::open(store.root()).unwrap();
+    let (mut parent, mut dir) = (ROOT, store.root());
+    for _ in 0..800 {
+        parent = vault.mkdir(&CALLER, parent, &[b'd'; 60], 0o755).unwrap().node;
+        let inside = raw::names(&*dir).into_iter().find(|name| name[0] != b'+').unwrap();
+        dir = dir.open_dir(&inside).unwrap();
+    }
+    let (attr, open) = vault.create_file(&CALLER, parent, b"file", 0o644, READ_WRITE).unwrap();
+    vault.write(open.handle, 0, b"contents", false).unwrap();
+    vault.release(open.handle).unwrap();
+    let file = dir.open_file(&raw::names(&*dir)[0], Access::ReadWrite).unwrap();
+    file.write_at(b"damage", 20).unwrap();
+    let error = vault.open_file(attr.node, READ).err().unwrap().to_string();
+    assert!(error.contains("a path that is too long"), "{error}");
 }

@@ -273,12 +273,13 @@ impl Core {
 
     /// Returns the stored path of a node, for errors and logs: it contains no plain names.
     pub fn shown_path(&self, node: NodeId) -> PathBuf {
-        let path = self.nodes.stored_path(node).unwrap_or_else(|| b"(unlinked)".to_vec());
-        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() {
-            b".".to_vec()
-        } else {
-            path
-        }))
+        let path = match self.nodes.stored_path(node) {
+            Some(path) if path.is_empty() => b".".to_vec(),
+            Some(path) => path,
+            None if self.nodes.has_long_path(node) => b"(a path that is too long)".to_vec(),
+            None => b"(unlinked)".to_vec(),
+        };
+        PathBuf::from(std::ffi::OsString::from_vec(path))
     }
 
     /// Fails with `ESHUTDOWN` once the share is closed, which cancels long operations.

@@ -361,12 +361,12 @@ impl Shares {
 
     fn shown_path(&self, number: u64, local: NodeId) -> PathBuf {
         use std::os::unix::ffi::OsStringExt;
-        let path = self.stored_path(number, local).unwrap_or_else(|| b"(unlinked)".to_vec());
-        PathBuf::from(std::ffi::OsString::from_vec(if path.is_empty() {
-            b".".to_vec()
-        } else {
-            path
-        }))
+        match self.stored_path(number, local).filter(|path| !path.is_empty()) {
+            Some(path) => PathBuf::from(std::ffi::OsString::from_vec(path)),
+            None => {
+                self.core(number).map_or_else(|_| "(unlinked)".into(), |it| it.shown_path(local))
+            }
+        }
     }
 
     /// Returns the node of the directory of a nested share.
