@@ -67,7 +67,9 @@ pub(in crate::vault) fn open_core(
         read_only,
         writers,
     );
-    replay(&journal, options.lock, lock.is_some(), read_only).map_err(at)?;
+    if read_only || lock.is_some() {
+        replay(&journal, read_only).map_err(at)?;
+    }
     let own_cache = || Arc::new(BlockCache::new(options.cache_bytes));
     let cache = parent.map_or_else(own_cache, |parent| parent.cache.clone());
     Core::new(Parts {
@@ -138,21 +140,15 @@ fn lock(
 }
 
 /// Replays the journals of a crash, or shows the files as if that were done.
-fn replay(journal: &Journal, mode: LockMode, writes: bool, read_only: bool) -> Inner<()> {
-    if writes || read_only {
-        let replayed = journal.replay()?;
-        if replayed > 0 {
-            let how = if read_only {
-                "shown as committed before a crash"
-            } else {
-                "brought up to date after a crash"
-            };
-            tracing::info!("journal: {replayed} files {how}");
-        }
-    } else if mode != LockMode::None && journal.leftover().next().transpose()?.is_some() {
-        tracing::warn!(
-            "there is a journal of an interrupted mount; its files show their earlier state until a mount can write"
-        );
+fn replay(journal: &Journal, read_only: bool) -> Inner<()> {
+    let replayed = journal.replay()?;
+    if replayed > 0 {
+        let how = if read_only {
+            "shown as committed before a crash"
+        } else {
+            "brought up to date after a crash"
+        };
+        tracing::info!("journal: {replayed} files {how}");
     }
     Ok(())
 }
