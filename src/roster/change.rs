@@ -19,11 +19,12 @@ use crate::crypto::random::Random;
 use crate::crypto::record::RecordCipher;
 use crate::crypto::suite::Suite;
 use crate::format::identity::label_allowed;
+use crate::format::layout::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
 use crate::format::manifest::{
     BlockRef, HistoryEntry, MAX_ADMINS, MAX_BLOCKS, MAX_HISTORY, Manifest, SEALED_KEY_LEN,
 };
 use crate::format::members::{MAX_MEMBERS, MAX_NAME, Member, Role};
-use crate::format::share::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, LONGEST_NAME_DEFAULT, ShareDescriptor};
+use crate::format::share::{LONGEST_NAME_DEFAULT, ShareDescriptor};
 use crate::format::slots;
 
 /// Up to this many members, adding one makes a new block for all. Above, it makes a block for the

@@ -11,6 +11,7 @@ use crate::crypto::suite::Suite;
 use crate::format::cursor::{Reader, Writer};
 use crate::format::error::{FormatError, FormatErrorKind};
 use crate::format::identity::{PUBLIC_LEN, PublicIdentity};
+use crate::format::layout::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
 
 /// First bytes of a descriptor.
 pub const MAGIC: [u8; 8] = *b"kithshar";
@@ -32,11 +33,6 @@ pub const DESCRIPTOR_LEN: usize = RANDOM_AT + 32;
 pub const FLAG_SIGNED: u8 = 1;
 /// A nested share of which its parent's admins are not made members.
 pub const FLAG_ISOLATED: u8 = 2;
-
-/// Smallest chunk: 2^12 = 4 KiB.
-pub const CHUNK_LOG2_MIN: u8 = 12;
-/// Largest chunk: 2^22 = 4 MiB.
-pub const CHUNK_LOG2_MAX: u8 = 22;
 
 /// Least value of [`ShareDescriptor::longest_name`]: 32 bytes of plain name.
 pub const LONGEST_NAME_MIN: u8 = 64;

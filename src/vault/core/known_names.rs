@@ -18,13 +18,10 @@ use parking_lot::Mutex;
 
 use crate::crypto::Tag;
 use crate::format::suffix::Mark;
-use crate::store::Timestamp;
+use crate::vault::share::seen::{GRANULARITY, Times};
 
 /// How long an entry is valid without checking the store.
 pub(crate) const TRUSTED: Duration = Duration::from_secs(1);
-/// Two changes of a directory within this time may leave it with the same times: the clocks of
-/// stores are coarse.
-const GRANULARITY: Duration = Duration::from_secs(2);
 /// Maximum number of directories whose evidence is kept.
 const CLOSURES_MAX: usize = 1 << 10;
 /// Maximum number of bytes of all closures that are kept, except that the last one is always kept.
@@ -36,9 +33,6 @@ const LONG_NAMES_MAX: usize = 1 << 14;
 const DIRS_MAX: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
 /// Maximum number of bytes of all censuses that are kept, except that the last one is always kept.
 const CENSUSES_MAX: usize = 256 << 20;
-
-/// The two times of a directory that show a change.
-pub(crate) type Times = (Timestamp, Timestamp);
 
 /// A reading is not repeated for this many times as long as it took: the storage host can add files
 /// to a directory, and so change its times, at any moment.
@@ -374,6 +368,7 @@ impl Default for Censuses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Timestamp;
 
     const SUFFIX: &[u8] = b" (1)";
 

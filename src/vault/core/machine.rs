@@ -41,7 +41,7 @@ fn machine_of(host: &str, id: Option<&[u8]>, share: &[u8; 32]) -> String {
 
 fn hash_of(id: &[u8], share: &[u8; 32]) -> String {
     let hash = hmac(share, &[labels::MACHINE.as_bytes(), id.trim_ascii()]);
-    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&hash[..4])
 }
 
 #[cfg(test)]

@@ -34,17 +34,14 @@ pub(crate) type Reference = [u8; REFERENCE_LEN];
 
 /// Returns the name of the control file of a reference.
 pub(crate) fn control_name(prefix: &[u8], reference: &[u8]) -> Vec<u8> {
-    let hex: String = reference.iter().map(|b| format!("{b:02x}")).collect();
-    [prefix, hex.as_bytes()].concat()
+    [prefix, hex::encode(reference).as_bytes()].concat()
 }
 
 /// Returns the reference in the name of a control file; `None` for any other name.
 pub(crate) fn reference_of(prefix: &[u8], name: &[u8]) -> Option<Reference> {
-    let text = std::str::from_utf8(name.strip_prefix(prefix)?).ok()?;
     let mut reference = Reference::default();
-    for (byte, at) in reference.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
+    hex::decode_to_slice(name.strip_prefix(prefix)?, &mut reference).ok()?;
+    // Upper case is decoded as well.
     (control_name(prefix, &reference) == name).then_some(reference)
 }
 

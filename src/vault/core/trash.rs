@@ -42,8 +42,7 @@ impl Trash {
     pub fn fresh_name(random: &dyn Random) -> Vec<u8> {
         let mut id = [0; 8];
         random.fill(&mut id);
-        let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
-        [TRASH, hex.as_bytes()].concat()
+        [TRASH, hex::encode(id).as_bytes()].concat()
     }
 
     /// Deletes a directory that was moved away to the name `trash` in `dir`, now or later. It

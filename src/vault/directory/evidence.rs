@@ -22,12 +22,13 @@ use crate::format::record::{RecordKind, epoch_of};
 use crate::format::signature::Authorship;
 use crate::store::Dir;
 use crate::vault::core::Core;
-use crate::vault::core::known_names::{Asked, Closure, Freshness, TRUSTED, Times};
+use crate::vault::core::known_names::{Asked, Closure, Freshness, TRUSTED};
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::share::control_files::{
     entries, is_forbidden, is_missing, read_control, write_control,
 };
+use crate::vault::share::seen::Times;
 
 /// Maximum length in bytes of a record that is read.
 pub(in crate::vault) const RECORD_MAX: usize = 1024;

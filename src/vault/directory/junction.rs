@@ -19,7 +19,7 @@ use crate::vault::core::Core;
 use crate::vault::directory::folder::Folder;
 use crate::vault::directory::names::shown;
 use crate::vault::error::{Corruption, Fault, Inner};
-use crate::vault::share::control_files::{read_control, write_control};
+use crate::vault::share::control_files::{exists, read_control, write_control};
 use crate::vault::share::enter::DESCRIPTOR;
 use crate::vault::types::NodeId;
 
@@ -35,10 +35,8 @@ impl Folder<'_> {
     /// Rejects a directory that is, or should be, a nested share; [`Fault::Boundary`] if it is one.
     /// `place` is the name of its place here, if it is at one.
     pub fn check_boundary(&self, dir: &dyn Dir, place: Option<&[u8]>) -> Inner<()> {
-        match dir.stat(DESCRIPTOR) {
-            Ok(_) => return Err(Fault::Boundary),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-            Err(e) => return Err(e.into()),
+        if exists(dir, DESCRIPTOR)? {
+            return Err(Fault::Boundary);
         }
         let Some(place) = place else { return Ok(()) };
         match self.junction(place)? {

@@ -22,6 +22,7 @@ use crate::vault::core::inodes::Link;
 use crate::vault::error::{Error, Fault, Inner, Result};
 use crate::vault::session::lingering::Lingering;
 use crate::vault::session::options::OpenOptions;
+use crate::vault::share::control_files::exists;
 use crate::vault::share::enter;
 use crate::vault::share::enter::{DESCRIPTOR, Entered, Vouched};
 use crate::vault::types::{Attr, Forget, Handle, NodeId, ROOT};
@@ -204,11 +205,7 @@ impl Shares {
         if !self.root.mode.synced {
             return Ok(false);
         }
-        match self.core(number)?.root.stat(DESCRIPTOR) {
-            Ok(_) => Ok(false),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(true),
-            Err(e) => Err(e.into()),
-        }
+        Ok(!exists(&*self.core(number)?.root, DESCRIPTOR)?)
     }
 
     /// Closes a share that was removed. Nothing is written under its keys any more.

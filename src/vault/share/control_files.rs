@@ -40,6 +40,15 @@ pub(crate) fn read_control(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Op
     Ok(Some(bytes))
 }
 
+/// Returns whether a control file exists.
+pub(crate) fn exists(dir: &dyn Dir, name: &[u8]) -> Inner<bool> {
+    match dir.stat(name) {
+        Ok(_) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// Like [`read_control`], for a file to which an entry refers. An object of another kind in its
 /// place counts as a missing file, and is logged.
 pub(crate) fn read_referred(dir: &dyn Dir, name: &[u8], limit: usize) -> Inner<Option<Vec<u8>>> {

@@ -11,14 +11,14 @@ use crate::vault::error::Inner;
 
 /// Two changes of a directory within this time may leave it with the same times: the clocks of
 /// stores are coarse.
-const GRANULARITY: Duration = Duration::from_secs(2);
+pub(crate) const GRANULARITY: Duration = Duration::from_secs(2);
 
 /// How long members of a synced share write under the known key after a manifest has arrived
 /// without the slot block that it names.
 const LATE_MAX: Duration = Duration::from_secs(60);
 
 /// The two times of a directory that show a change.
-type Times = (Timestamp, Timestamp);
+pub(crate) type Times = (Timestamp, Timestamp);
 
 /// The state of the share's directory at the last check.
 #[derive(Default)]

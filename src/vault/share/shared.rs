@@ -10,7 +10,7 @@
 use crate::crypto::Random;
 use crate::store::Dir;
 use crate::vault::error::Inner;
-use crate::vault::share::control_files::write_control;
+use crate::vault::share::control_files::{exists, write_control};
 
 /// Name of the control file.
 pub(crate) const SHARED_FILE: &[u8] = b"+shared";
@@ -19,11 +19,7 @@ pub(crate) const SHARED_TEXT: &[u8] = b"kithfs shared\n";
 
 /// Returns whether a share has the mark.
 pub(crate) fn is_set(root: &dyn Dir) -> Inner<bool> {
-    match root.stat(SHARED_FILE) {
-        Ok(_) => Ok(true),
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
+    exists(root, SHARED_FILE)
 }
 
 /// Sets the mark, or removes it; returns false if that was done before.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::crypto::Random;
 use crate::store::{Dir, Timestamp};
 use crate::vault::error::{Fault, Inner};
-use crate::vault::share::control_files::{list, read_control, write_control};
+use crate::vault::share::control_files::{exists, list, read_control, write_control};
 
 /// Name of the control file.
 pub(crate) const SYNCED_FILE: &[u8] = b"+synced";
@@ -37,11 +37,7 @@ pub(crate) const REFUSED: &[u8] = b"+refused-";
 
 /// Returns whether a share has the property.
 pub(crate) fn is_set(root: &dyn Dir) -> Inner<bool> {
-    match root.stat(SYNCED_FILE) {
-        Ok(_) => Ok(true),
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
+    exists(root, SYNCED_FILE)
 }
 
 /// Sets the property; returns false if it was set before.

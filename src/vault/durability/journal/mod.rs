@@ -210,10 +210,9 @@ impl Journal {
     fn begin_with(&self, prefix: &[u8], capacity: u64) -> Inner<Running> {
         let mut id = [0; 16];
         self.random.fill(&mut id);
-        let hex: String = id[..8].iter().map(|b| format!("{b:02x}")).collect();
         let Home { is_local, machine, machine_in_store, .. } = &self.home;
         let machine = if *is_local { machine } else { machine_in_store };
-        let name = [prefix, machine.as_bytes(), b"-", hex.as_bytes()].concat();
+        let name = [prefix, machine.as_bytes(), b"-", hex::encode(&id[..8]).as_bytes()].concat();
         let file = self.home.dir.create_file(&name, self.writers.journal_perm(&*self.home.dir)?)?;
         let head = JournalHead {
             suite: self.keys.suite,
