@@ -46,7 +46,7 @@ gluster_down() {
     [ -n "$gluster_at" ] || return 0
     local pid
     gluster_told volume stop vault force || true
-    for pid in $(cat "$gluster_at"/run/vols/vault/*.pid "$gluster_at"/run/shd/vault/*.pid 2>/dev/null); do
+    for pid in $(cat "$gluster_at"/run/vols/vault/*.pid "$gluster_at"/run/shd/vault/*.pid 2>/dev/null || true); do
         ! grep -q "^gluster" "/proc/$pid/comm" 2>/dev/null || kill -9 "$pid" || true
     done
     { kill -9 "$glusterd"; wait "$glusterd"; } 2>/dev/null || true
