@@ -12,12 +12,17 @@ use rustix::io::Errno;
 
 const PAGE: u64 = 4096;
 
-/// Returns whether the kernel writes its dirty pages back when the daemon requests it.
-pub fn kernel_sends() -> bool {
+/// Returns whether the kernel is Linux `major.minor` or later.
+pub fn kernel_is_since(major: u32, minor: u32) -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    let sends = (numbers.next(), numbers.next()) >= (Some(6), Some(16));
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
+/// Returns whether the kernel writes its dirty pages back when the daemon requests it.
+pub fn kernel_sends() -> bool {
+    let sends = kernel_is_since(6, 16);
     if !sends {
         println!(
             "skipped in part: holes of a file that is open for writing are not known before Linux 6.16"

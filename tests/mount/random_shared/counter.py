@@ -2,7 +2,7 @@
 
 Each round locks a file, adds one to its number, and appends a line to the log beside it. The line is
 printed once the lock is given back: from then on it must not get lost. Arguments: the program's
-name, a seed, the number of files."""
+name, a seed, the number of files, and "unmapped" to leave mappings out."""
 
 import errno
 import fcntl
@@ -13,6 +13,7 @@ import sys
 import time
 
 program, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+maps = sys.argv[4:] != ["unmapped"]
 random.seed(seed)
 
 
@@ -42,7 +43,7 @@ def add(fd, how):
 
 def count_once(number, round):
     # All programs lock a file in one way.
-    how = ["flock", "fcntl", "mapped"][number % 3]
+    how = ["flock", "fcntl", "mapped" if maps else "fcntl"][number % 3]
     fd = os.open("n%d" % number, os.O_RDWR)
     log = -1
     try:

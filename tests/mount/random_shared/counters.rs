@@ -84,7 +84,8 @@ fn session(seed: u64) {
         for each in 0..EACH {
             let name = format!("{mount}-{each}-{round}");
             let seed = seed * 1000 + round * 10 + each as u64;
-            programs.start(world, mount, &[&name, &seed.to_string(), &FILES.to_string()]);
+            let maps = if world.maps { "" } else { "unmapped" };
+            programs.start(world, mount, &[&name, &seed.to_string(), &FILES.to_string(), maps]);
         }
     };
     (0..MOUNTS).for_each(|mount| begin(&world, mount, 0, &mut programs));

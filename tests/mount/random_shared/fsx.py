@@ -8,9 +8,9 @@ The model gets an operation before the file does. So the file that a killed daem
 of the states since the last `fsync`; only the pages of a mapping arrive one by one.
 
 Ends when its input does, with all its changes synced. Prints a line for each turn, and for each error
-of a turn. Arguments: the program's name (`MOUNT-ROUND`), a seed, the directory of the models,
-"synced" to sync each turn. With the name "verify" it
-only compares all files with their models."""
+of a turn. Arguments: the program's name (`MOUNT-ROUND`), a seed, the directory of the models, and
+words: "synced" to sync each turn, "unmapped" and "unallocated" to leave mappings and allocations
+out. With the name "verify" it only compares all files with their models."""
 
 import contextlib
 import ctypes
@@ -26,7 +26,8 @@ import signal
 import struct
 import sys
 
-program, seed, models, synced = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:] == ["synced"]
+program, seed, models, words = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+synced, maps, allocates = "synced" in words, "unmapped" not in words, "unallocated" not in words
 random.seed(seed)
 libc = ctypes.CDLL(None, use_errno=True)
 KEEP_SIZE, PUNCH_HOLE, OFD_SETLKW = 1, 2, 38
@@ -201,7 +202,7 @@ def check(fd, model):
         raise Wrong("a size of %d, not %d: %s" % (size, len(model.data), model.ops))
     at = random.randrange(size + 1)
     length = random.choice([1, 100, PAGE, 66_000])
-    if size > at and random.random() < 0.5:
+    if size > at and random.random() < 0.5 and maps:
         pages, start = mapped(fd, at, min(length, size - at), mmap.ACCESS_READ)
         there = pages[start:]
         pages.close()
@@ -214,6 +215,8 @@ def check(fd, model):
 
 def random_op(size, limit):
     kind = random.choice(["write", "write", "write", "map", "map", "truncate", "punch", "allocate"])
+    if kind == "map" and not maps or kind == "allocate" and not allocates:
+        kind = "write"
     if kind == "truncate":
         return [kind, random.choice([0, random.randrange(limit), size // 2, size]), 0, ""]
     if kind == "map":  # only what is there can be written to

@@ -77,12 +77,15 @@ fn session(seed: u64) {
     let mut world = World::new(MOUNTS, 0);
     let models = world.scratch.path().join("models");
     create(&world, &models);
-    let how = if number("KITHFS_SYNCED", 0) == 1 { "synced" } else { "" };
+    let synced = if number("KITHFS_SYNCED", 0) == 1 { "synced" } else { "" };
+    let mapped = if world.maps { "" } else { "unmapped" };
+    let allocated = if world.allocates { "" } else { "unallocated" };
     let mut programs = Programs::new(SCRIPT);
     let begin = |world: &World, mount: usize, round: u64, programs: &mut Programs| {
         let name = format!("{mount}-{round}");
         let seed = (seed * 1000 + round * 10 + mount as u64).to_string();
-        programs.start(world, mount, &[&name, &seed, models.to_str().unwrap(), how]);
+        let models = models.to_str().unwrap();
+        programs.start(world, mount, &[&name, &seed, models, synced, mapped, allocated]);
         name
     };
     let mut names: Vec<String> =

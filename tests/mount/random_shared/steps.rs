@@ -395,13 +395,13 @@ impl Session {
         let command = match self.random.below(20) {
             0..5 => format!("fill {name} {offset} {len} {}", self.text()),
             5 => format!("truncate {name} {}", self.pick(&SIZES)),
-            6 => format!("allocate {name} {offset} {len}"),
+            6 if self.world.allocates => format!("allocate {name} {offset} {len}"),
             7 => format!("punch {name} {offset} {len}"),
             8..11 => {
                 self.both(program, &format!("sync {name}"), Effect::Commits(inode));
                 return;
             }
-            11..13 => return self.map(&handle),
+            11..13 if self.world.maps => return self.map(&handle),
             _ => return self.lock(&handle),
         };
         if handle.writes {

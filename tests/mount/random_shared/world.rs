@@ -6,9 +6,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags, fcntl_lock, renameat_with};
+use rustix::fs::{
+    CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, fcntl_lock, renameat_with,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::holes::kernel_is_since;
 use crate::support::locker::Locker;
 use crate::support::mounted::{Mount, Scratch, Stopped, expect_code, shell};
 
@@ -41,6 +44,10 @@ pub struct World {
     pub exchanges: bool,
     /// The store can open a file again that has lost its name.
     pub reopens: bool,
+    /// The store can allocate space.
+    pub allocates: bool,
+    /// The kernel can map a file whose pages it may not keep.
+    pub maps: bool,
     pub scratch: Scratch,
 }
 
@@ -77,6 +84,13 @@ fn reopens(vault: &Path) -> bool {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).is_ok()
 }
 
+fn allocates(vault: &Path) -> bool {
+    let path = vault.with_extension("allocated");
+    let tried = fallocate(File::create(&path).unwrap(), FallocateFlags::KEEP_SIZE, 0, 4096);
+    fs::remove_file(&path).unwrap();
+    tried.is_ok()
+}
+
 impl World {
     /// Mounts a new vault `mounts` times, and starts `programs` programs, in turn in each mount.
     pub fn new(mounts: usize, programs: usize) -> World {
@@ -92,6 +106,8 @@ impl World {
             watcher,
             exchanges: exchanges(&vaults[0]),
             reopens: reopens(&vaults[0]),
+            allocates: allocates(&vaults[0]),
+            maps: kernel_is_since(6, 6),
             vaults,
             scratch,
         };
