@@ -9,8 +9,8 @@
 # `login` instead of a store tests locking and opening vaults with the real systemd and logind (scripts/stores/login.sh).
 #
 # The stores by default: nfs4 nfs3 vfat kernel-exfat, with the scenarios that pass, and power. Further stores: smb, whose limits are in
-# docs/STORES.md, and stick, an ext4. STORE=SCENARIO,... is as for stores.sh. Needs root. Exit status: 0 if all passed; 1 if not; 77 if they
-# cannot run here.
+# docs/STORES.md, and stick, an ext4. STORE=SCENARIO,... is as for stores.sh, also with KITHFS_SEED, KITHFS_RUNS, KITHFS_STEPS and
+# KITHFS_SECONDS for the scenario random. Needs root. Exit status: 0 if all passed; 1 if not; 77 if they cannot run here.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -98,6 +98,7 @@ mkdir -p /root/lib/modules
 mount --bind "/root$system/lib/modules" /root/lib/modules
 umount /proc /sys
 mount --move /dev /root/dev
+$(env | sed -n 's/^KITHFS_\(SEED\|RUNS\|STEPS\|SECONDS\)=[0-9]*$/export &/p')
 exec switch_root /root /bin/bash "$here/scripts/stores/guest.sh" "$here" "$kithfs" $*
 END
     chmod +x "$root/init"

@@ -4,7 +4,7 @@
 # or guest.sh DIRECTORY-OF-KITHFS PROGRAM login, after which it is systemd
 here=$1 program=$2
 shift 2
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 KITHFS=$program
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/root/.cargo/bin HOME=/root LC_ALL=C.UTF-8 KITHFS=$program
 mount -t proc none /proc
 mount -t sysfs none /sys
 mkdir -p /dev/pts /dev/shm
