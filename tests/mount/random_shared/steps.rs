@@ -83,7 +83,7 @@ impl Session {
     }
 
     /// Returns whether a command takes a lock on a file without a name, in a store that cannot open
-    /// such a file again (GlusterFS).
+    /// such a file again (GlusterFS, and NFS if another client removed the name).
     fn may_refuse_a_lock(&self, command: &str) -> bool {
         let ["lock" | "flock", name, "sh" | "ex", ..] = command.split(' ').collect::<Vec<_>>()[..]
         else {

@@ -42,7 +42,7 @@ pub struct World {
     vaults: Vec<PathBuf>,
     /// The store can exchange two names.
     pub exchanges: bool,
-    /// The store can open a file again that has lost its name.
+    /// The store can open a file again whose name another client has removed.
     pub reopens: bool,
     /// The store can allocate space.
     pub allocates: bool,
@@ -77,11 +77,13 @@ fn exchanges(vault: &Path) -> bool {
     tried.is_ok()
 }
 
-fn reopens(vault: &Path) -> bool {
-    let path = vault.with_extension("nameless");
-    let file = File::create(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).is_ok()
+/// Removes the file through the last client: NFS keeps a name of what its own client removes, and
+/// opens for reading once more until it has noticed.
+fn reopens(vaults: &[PathBuf]) -> bool {
+    let file = File::create(vaults[0].with_extension("nameless")).unwrap();
+    fs::remove_file(vaults.last().unwrap().with_extension("nameless")).unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).write(true).open(path).is_ok()
 }
 
 fn allocates(vault: &Path) -> bool {
@@ -105,7 +107,7 @@ impl World {
             mounts: Vec::new(),
             watcher,
             exchanges: exchanges(&vaults[0]),
-            reopens: reopens(&vaults[0]),
+            reopens: reopens(&vaults),
             allocates: allocates(&vaults[0]),
             maps: kernel_is_since(6, 6),
             vaults,
