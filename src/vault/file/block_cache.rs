@@ -17,7 +17,7 @@ use crate::format::table::{IndexBlock, Table};
 /// Minimum limit, in bytes, for uncommitted changes, however small the caches are.
 const CHANGES_MIN: usize = 1 << 20;
 
-/// A committed chunk: its table and the key of its salt.
+/// A committed chunk: its table, and the sub-key that follows from the table's salt.
 pub(crate) struct Chunk {
     pub table: Table,
     pub key: SegmentKey,
@@ -45,7 +45,7 @@ impl Weighter<(u64, u8, u64), Block> for Weight {
     }
 }
 
-/// The cache of authenticated blocks, and the memory of uncommitted changes.
+/// The cache of authenticated blocks, and a count of the bytes of uncommitted changes.
 pub(crate) struct BlockCache {
     blocks: Cache<(u64, u8, u64), Block, Weight>,
     /// Bytes that the changes of all open files of the vault hold until they are committed.
@@ -54,7 +54,7 @@ pub(crate) struct BlockCache {
     changes_max: usize,
 }
 
-/// The share of one file in [`BlockCache::changes`].
+/// The part of [`BlockCache::changes`] that belongs to one file.
 pub(crate) struct Counted {
     total: Arc<AtomicUsize>,
     bytes: usize,
@@ -65,7 +65,7 @@ impl Counted {
         Counted { total: cache.changes.clone(), bytes: 0 }
     }
 
-    /// Sets the file's share to `bytes`.
+    /// Sets the file's part to `bytes`.
     pub fn set(&mut self, bytes: usize) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);

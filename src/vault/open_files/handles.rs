@@ -19,9 +19,9 @@ use crate::vault::types::{Fallocate, Handle, NodeId, OpenFlags, Opened, Sought};
 /// Maximum number of bytes that `copy_range` holds in plain text.
 const COPY_PART: usize = 1 << 20;
 
-/// Ciphertext length in bytes beyond which an extension is tried in the store at once. At the
-/// commit it would be too late: the program has been told of success, and no further commit could
-/// succeed.
+/// Ciphertext length in bytes beyond which an operation that lengthens a file also lengthens the
+/// stored file at once: the store may not allow the length. At the commit the error would be too
+/// late: the operation has succeeded, and no further commit could.
 const LARGE: u64 = 1 << 40;
 
 /// Size in bytes of the parts of a write, between which a due commit is made.
@@ -30,7 +30,7 @@ const WRITE_PART: usize = 1 << 20;
 /// Size in bytes from which a write counts as part of a stream.
 const STREAM: usize = 128 << 10;
 
-/// Granularity of the kernel's reads, whatever the end of the file.
+/// Bytes of a page. The kernel reads whole pages, also beyond the end of the file.
 const PAGE: u64 = 4096;
 
 /// Punched bytes of an open file from which a commit frees the space at once. Less waits for the
@@ -66,8 +66,8 @@ impl Core {
                         .zip(file.cached())
                         .is_some_and(|(cached, now)| cached.has_pages_of(&now))
             } else {
-                // Pages from before the lease were dropped when an earlier one ended; the kernel
-                // compares those that a program has read since with size and time of the file.
+                // The end of the previous lease dropped the older pages. Before the kernel uses a
+                // page read since, it compares size and time of the file.
                 self.lease.generation().is_some() && !file.is_on_demand()
             };
         let (alone, void) = {
@@ -111,7 +111,7 @@ impl Core {
     /// Reads a file that no other daemon writes.
     pub fn read_own(&self, file: &OpenFile, offset: u64, buf: &mut [u8]) -> Inner<usize> {
         let read = file.read(&self.context(), offset, buf)?;
-        // Only a whole page that is missing shows that the kernel may know another end.
+        // The kernel may believe in a later end only if a whole page is missing.
         let pages_to = |len: usize| offset.saturating_add(len as u64).div_ceil(PAGE);
         let is_short = pages_to(read) < pages_to(buf.len());
         if is_short
@@ -168,7 +168,7 @@ impl Core {
         let seal = |(i, part)| Ready::seal(&context, &open.file_id, at(i), part);
         let mut ready =
             ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
-        let low = self.is_low(); // locks the table of open files: not with a file locked
+        let low = self.is_low(); // before the file is locked: it locks the table of open files
         let mut state = self.mode.writers.state_to_change(self, &open)?;
         if kill_suid_sgid {
             kill_suid_sgid_bits(&open)?;
@@ -285,7 +285,7 @@ impl Core {
         let was = state.size;
         let truncated = self.truncate_state(open, &mut state, size);
         match &truncated {
-            // A file that is opened to be truncated counts as empty before that.
+            // An open that truncates loads the file as empty, so `was` is 0.
             Ok(()) if size < was || size == 0 => state.kernel.cut_at = Some(Instant::now()),
             Ok(()) => {}
             Err(fault) => self.note_half_done(open, &mut state, was, fault),
@@ -299,8 +299,7 @@ impl Core {
             return Err(Fault::Os(libc::EFBIG));
         }
         if state.phase == Phase::Void {
-            // Up to the size that the program sets, the file then has zero bytes, as if the program
-            // had created it: see docs/DURABILITY.md.
+            // The program gets a new file of this size, filled with zeros: see docs/DURABILITY.md.
             tracing::warn!(path = %self.shown_path(open.node).display(), size, "a file that was never committed was truncated: it is a new file now");
             if let Err(fault) = self.throw_away(open, state) {
                 state.make_void();
@@ -341,8 +340,8 @@ impl Core {
         Ok(())
     }
 
-    /// Fails if a file of this size is not possible. In the store this is only tried for very large
-    /// ones, see [`LARGE`]: the extension is a tail that no header counts.
+    /// Fails if a file cannot have this size. Beyond [`LARGE`] it lengthens the stored file to try
+    /// that; no header refers to the new bytes.
     fn make_room(&self, open: &OpenFile, state: &mut FileState, size: u64) -> Inner<()> {
         if size > SIZE_MAX {
             return Err(Fault::Os(libc::EFBIG));
