@@ -13,13 +13,13 @@ pub(crate) struct NameLock {
     local: RwLock<()>,
 }
 
-/// Permits adding or removing a name.
+/// Permits adding or removing a name. Several threads may hold one at the same time.
 pub(crate) struct NameReadGuard<'a> {
     _local: RwLockReadGuard<'a, ()>,
     _change: Change<'a>,
 }
 
-/// Guarantees that no name changes except by its holder.
+/// Guarantees that only its holder changes names.
 pub(crate) struct NameWriteGuard<'a> {
     _local: RwLockWriteGuard<'a, ()>,
     _change: Change<'a>,
@@ -45,13 +45,13 @@ impl NameLock {
         self.local.read()
     }
 
-    /// Locks for adding or removing a name.
+    /// Locks for adding or removing a name, concurrently with others that do so.
     pub fn read(&self) -> Inner<NameReadGuard<'_>> {
         let change = self.lease.change()?;
         Ok(NameReadGuard { _local: self.local.read(), _change: change })
     }
 
-    /// Locks exclusively: no name changes meanwhile.
+    /// Locks exclusively: no name changes meanwhile, and [`NameLock::look`] waits.
     pub fn write(&self) -> Inner<NameWriteGuard<'_>> {
         let change = self.lease.change()?;
         Ok(NameWriteGuard { _local: self.local.write(), _change: change })

@@ -30,12 +30,13 @@ const RECORD_MAX: usize = 8192;
 /// Results of a walk through a share.
 #[derive(Default)]
 pub(crate) struct Walked {
+    /// Hashes of the headers and records that the members have signed.
     pub hashes: HashSet<[u8; 32]>,
     /// Places of nested shares.
     pub nested: Vec<NodeId>,
-    /// Shares to which junctions lead, with the stored path of one junction. A junction that states
-    /// that its share is isolated, or is being created, counts only if its author or signer is one
-    /// of the members: the statement may be false.
+    /// Shares to which junctions lead, with the stored path of one junction. A junction with the
+    /// flag isolated or coming is left out, unless one of the members is its author or signer: then
+    /// the flag may be false.
     pub expected: HashMap<[u8; 32], PathBuf>,
 }
 
@@ -49,6 +50,7 @@ impl Walked {
 /// Walks through a share and notes the entries that certain members have signed.
 pub(crate) struct Walk<'a> {
     pub core: &'a Core,
+    /// Signing keys of the members.
     pub of: &'a [[u8; 32]],
     /// Hashes of headers that an earlier walk has noted. They are not verified again.
     pub known: &'a HashSet<[u8; 32]>,

@@ -3,9 +3,9 @@
 //! Rules that hold here
 //! * Names are not signed: every holder of an epoch's key can create one. The pass seals the name
 //!   that is shown, whichever epoch it comes from.
-//! * An entry is renamed only if its new stored name is free, and if no entry of a later epoch has the
-//!   same tag and name. Otherwise the renamed entry would take the name from that one, and the
-//!   storage host can put back entries of former epochs.
+//! * An entry is renamed only if its new stored name is free, and if no entry of a later epoch has
+//!   the same tag and name. Otherwise the renamed entry would take the name from that one, also if
+//!   the storage host has put the renamed entry back from a former epoch.
 //! * The tag in the name stays the same. An entry with the tag of another directory is shown with a
 //!   mark, as before.
 
@@ -18,8 +18,9 @@ use crate::vault::directory::names::{Meaning, Sealed};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::NodeId;
 
-/// The epoch of an entry, with the name under which it is shown.
+/// Whether the name of an entry is to be resealed, with the name under which the entry is shown.
 pub(super) enum Standing {
+    /// Nothing to reseal: the name is of the current epoch, or a long name that is missing.
     Current(Vec<u8>),
     Older(Vec<u8>, Sealed),
     /// It cannot be renamed: an entry of a later epoch has the same tag and name, or it is a sync
@@ -38,8 +39,7 @@ pub(super) fn keeping_time<T>(dir: &dyn Dir, act: impl FnOnce() -> Inner<T>) -> 
 }
 
 impl Folder<'_> {
-    /// Returns the epoch and the shown name of the entry `stored`; `None` if it has no name in this
-    /// directory.
+    /// Returns the standing of the entry `stored`; `None` if it has no name in this directory.
     pub(super) fn standing(&self, stored: &[u8]) -> Inner<Option<Standing>> {
         let Some(meaning) = self.core.read_name(stored)? else { return Ok(None) };
         let Some(name) = self.shown(stored, &meaning)? else { return Ok(None) };
@@ -89,9 +89,10 @@ impl Core {
         let stat = dir.stat(stored)?;
         let new = folder.resealed(sealed)?;
         if !folder.is_latest(stored, sealed) {
-            return Ok(name.to_vec()); // created meanwhile: this entry is now in conflict with it
+            return Ok(name.to_vec()); // an entry of a later epoch was created meanwhile
         }
-        self.namespace.young_lists.forget_all(); // its conflict copies are not moved
+        // Conflict copies of the old name are not recognised as copies of the new one.
+        self.namespace.young_lists.forget_all();
         let shown = keeping_time(dir, || {
             self.prepare(&new)?;
             // The tag of a directory with a long name follows from its stored name.
