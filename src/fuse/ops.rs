@@ -5,8 +5,8 @@
 //!   io_uring is another.
 //! * Lookup counts: each [`Attr`] that `lookup`, `lookup_again`, `lookup_parent`, `lookup_entry`,
 //!   `mknod`, `mkdir`, `symlink`, `link` or `create` returns adds one to the count of its node;
-//!   `forget` subtracts. If a reply
-//!   does not reach the kernel, the transport calls `forget` at once.
+//!   `forget` subtracts. If a reply does not reach the kernel, the transport calls `forget` at
+//!   once.
 //! * Methods may be called from several threads at the same time and may block.
 
 use std::io;
@@ -158,14 +158,14 @@ pub fn rename_mode(flags: u32) -> Result<RenameMode> {
 /// The operations of a mounted filesystem. Names are single path components. The system call
 /// fails with the error of its operation.
 pub trait Operations: Send + Sync + 'static {
-    /// Returns a number that stays the same as long as the kernel may cache what it is told about
-    /// `node`, or `None` if it may not; [`ALONE`] if nobody else changes what is below the mount. An
-    /// answer may be cached if the number was the same before the operation began.
+    /// Returns a number that stays the same as long as the kernel may cache replies about `node`;
+    /// `None` if it may not; [`ALONE`] if no other daemon can change the node's share. A reply may
+    /// be cached if the number has not changed since before the operation began.
     fn caching(&self, node: NodeId) -> Option<u64>;
     /// Returns the entry `name`; counts one lookup. `ENOENT` if there is none.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
-    /// Finds a node by its number alone, also if all its lookups were subtracted; counts one lookup.
-    /// `ESTALE` if it cannot be found.
+    /// Finds a node by its number alone, also if all its lookups were subtracted; counts one
+    /// lookup. `ESTALE` if it cannot be found.
     fn lookup_again(&self, node: NodeId) -> Result<Attr>;
     /// Finds the parent of the directory `node`; counts one lookup. The root is its own parent.
     fn lookup_parent(&self, node: NodeId) -> Result<Attr>;
@@ -173,15 +173,15 @@ pub trait Operations: Send + Sync + 'static {
     fn forget(&self, node: NodeId, count: u64);
     /// Returns the attributes of a node.
     fn getattr(&self, node: NodeId) -> Result<Attr>;
-    /// Changes the attributes that `set` contains, in one step. `set.kill_suid_sgid` is ignored for a
-    /// directory, which keeps these bits.
+    /// Changes the attributes that `set` contains, the size first; an error may leave some changed.
+    /// `set.kill_suid_sgid` is ignored for a directory, which keeps these bits.
     fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr>;
     /// Clears sgid, whether the group may execute or not.
     fn clear_sgid(&self, node: NodeId) -> Result<()>;
     /// Returns the target of a symbolic link.
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>>;
-    /// Creates a file of any kind except directory and symbolic link; `mode` contains the type bits.
-    /// Counts one lookup.
+    /// Creates a file of any kind except directory and symbolic link; `mode` contains the type
+    /// bits. Counts one lookup.
     fn mknod(
         &self,
         caller: &Caller,
@@ -221,14 +221,14 @@ pub trait Operations: Send + Sync + 'static {
         perm: u32,
         request: OpenRequest,
     ) -> Result<(Attr, Opened)>;
-    /// Reads into `buf`, and returns fewer bytes only at the end of the file. The former contents of
-    /// `buf` are ignored. The handle may have been opened for writing only, because the kernel's
+    /// Reads into `buf`, and returns fewer bytes only at the end of the file. The former contents
+    /// of `buf` are ignored. The handle may have been opened for writing only, because the kernel's
     /// writeback cache reads the rest of a page before it changes a part.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
     /// Writes all of `data`. `kill_suid_sgid`: clear suid first, and sgid if the group may execute.
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()>;
-    /// Does [`Operations::write`] with pages from the kernel's writeback cache. The kernel treats them
-    /// as written even if this fails.
+    /// Does [`Operations::write`] with pages from the kernel's writeback cache. The kernel treats
+    /// them as written even if this fails.
     fn write_pages(
         &self,
         handle: Handle,
@@ -236,9 +236,9 @@ pub trait Operations: Send + Sync + 'static {
         data: &[u8],
         kill_suid_sgid: bool,
     ) -> Result<()>;
-    /// Checks a write before the kernel accepts it into its writeback cache. An error becomes that of
-    /// write(2). If it returns true, the kernel first writes back its dirty pages of the file, and
-    /// requests a check of the next write too.
+    /// Checks a write before the kernel accepts it into its writeback cache. An error becomes that
+    /// of write(2). If it returns true, the kernel first writes back its dirty pages of the file,
+    /// and requests a check of the next write too.
     fn before_write(&self, handle: Handle) -> Result<bool>;
     /// Handles close(2) of one descriptor: the last chance to report an error of a write.
     fn flush(&self, handle: Handle) -> Result<()>;
@@ -259,12 +259,13 @@ pub trait Operations: Send + Sync + 'static {
     fn fsync(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Opens a directory.
     fn opendir(&self, node: NodeId) -> Result<OpenedDir>;
-    /// Returns entries after the position `cookie` (0 is the beginning), without `.` and `..`: at most
-    /// about `limit` bytes of names, but at least one entry if there is one. An empty result is the
-    /// end.
+    /// Returns entries after the position `cookie` (0 is the beginning), without `.` and `..`: at
+    /// most about `limit` bytes of names, but at least one entry if there is one. An empty result
+    /// is the end.
     fn readdir(&self, handle: Handle, cookie: i64, limit: usize) -> Result<Vec<Entry>>;
-    /// Returns the node of an entry that `readdir` has returned; counts one lookup. `None` if listing
-    /// the entry should not make a node, because the directory is too large to keep all nodes.
+    /// Returns the node of an entry that `readdir` has returned; counts one lookup. `None` if
+    /// listing the entry should not make a node, because the directory is too large to keep all
+    /// nodes.
     fn lookup_entry(&self, handle: Handle, entry: &Entry) -> Result<Option<Attr>>;
     /// Returns the parent of the directory `node`. The root is its own parent.
     fn parent(&self, node: NodeId) -> NodeId;
@@ -274,8 +275,8 @@ pub trait Operations: Send + Sync + 'static {
     fn fsyncdir(&self, handle: Handle, data_only: bool) -> Result<()>;
     /// Returns free and used space.
     fn statfs(&self) -> Result<Space>;
-    /// Sets an extended attribute. `kill_sgid`: the attribute is an ACL and the caller is not in
-    /// the file's group, so sgid is cleared.
+    /// Sets an extended attribute. `kill_sgid`: also clears sgid, because the attribute is the
+    /// access ACL and the caller is neither root nor in the file's group.
     fn setxattr(
         &self,
         node: NodeId,

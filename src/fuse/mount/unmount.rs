@@ -17,8 +17,8 @@ use super::mounts::{DeviceId, holders, mount_at, resolve};
 
 /// How long unmounting is retried if no process is found that keeps the mount busy, and the pause
 /// between two attempts.
-const UNSEEN_PATIENCE: Duration = Duration::from_secs(2);
-const UNSEEN_STEP: Duration = Duration::from_millis(20);
+const RETRIES_TAKE: Duration = Duration::from_secs(2);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Unmounts the kithfs at `mountpoint`: as root by umount2(2), else through `fusermount3 -u`.
 ///
@@ -29,7 +29,7 @@ const UNSEEN_STEP: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// [`MountError::NotMounted`], [`MountError::NotOurs`], [`MountError::Busy`] with the processes
-/// that keep it busy, and those of the calls.
+/// that keep it busy, and the errors of the system calls and of `fusermount3`.
 pub fn unmount(
     mountpoint: &Path,
     expected: Option<DeviceId>,
@@ -41,9 +41,9 @@ pub fn unmount(
         match unmount_once(mountpoint, expected, how) {
             // A process that is about to end, or to close a file, will be gone in a moment.
             Err(MountError::Busy { holders, .. })
-                if holders.is_empty() && since.elapsed() < UNSEEN_PATIENCE =>
+                if holders.is_empty() && since.elapsed() < RETRIES_TAKE =>
             {
-                thread::sleep(UNSEEN_STEP);
+                thread::sleep(RETRY_PAUSE);
             }
             result => return result,
         }
