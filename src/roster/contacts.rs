@@ -7,8 +7,9 @@
 //! verified kith1... kith1... Dan   CHANGED: another key was offered under the name; neither is used until the user decides
 //! ```
 //!
-//! Rules: a key that is offered under a known name never replaces the known key by itself; no key,
-//! nor half of one, occurs under two names; the text has one spelling, in ascending order of names.
+//! Rules: a key that is offered under a known name never replaces the known key by itself; each
+//! signing key and each exchange key occurs under one name only; the text has one spelling, in
+//! ascending order of names.
 
 use std::collections::HashMap;
 
@@ -113,7 +114,7 @@ pub enum ContactError {
     /// A name that is not allowed.
     #[error("a name has 1 to {max} bytes, no control characters, and no space at its ends", max = MAX_NAME)]
     BadName,
-    /// The key, or half of it, is another contact's.
+    /// The signing key or the exchange key is another contact's.
     #[error("this key, or half of it, is known as that of {0}")]
     KeyOfOther(String),
     /// There is no such contact.
@@ -160,7 +161,7 @@ impl Contacts {
         self.list.binary_search_by(|contact| contact.name.as_str().cmp(name))
     }
 
-    /// Returns the contact that has this key, or half of it, under another name than `name`.
+    /// Returns a contact of another name than `name` with the same signing key or exchange key.
     fn other_owner(&self, name: &str, public: &PublicIdentity) -> Option<&Contact> {
         let holds = |contact: &Contact| {
             overlap(&contact.public, public)

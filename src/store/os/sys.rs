@@ -1,5 +1,5 @@
-//! System calls that `rustix` does not wrap, and their older alternatives for kernels that lack
-//! them.
+//! System calls that `rustix` does not wrap or that older kernels lack, with their older
+//! alternatives.
 //!
 //! Rules that hold here
 //! * The caller has checked the names (a single component, or `.` for the directory itself).
@@ -248,7 +248,7 @@ const XATTRAT_NUMBERS_KNOWN: bool = cfg!(any(
 const SETXATTRAT: c_long = 463;
 const GETXATTRAT: c_long = 464;
 const REMOVEXATTRAT: c_long = 466;
-/// `fchmodat2` came with Linux 6.6, under the same number everywhere but on alpha.
+/// `fchmodat2` came with Linux 6.6. MIPS, whose numbers begin at 4000, has no call of this number.
 const FCHMODAT2_NUMBER: c_long = 452;
 
 /// `struct xattr_args` of `linux/xattr.h`.
