@@ -1,17 +1,16 @@
-//! Failing calls, killed daemons and power cuts, in one session and in sequence, under random
-//! workloads: with hard links, several handles of one file, renames of directories, long names,
-//! copies and times.
+//! Random workloads under failing calls, killed daemons and power cuts, several of them in one run:
+//! with hard links, several handles of one file, renames of directories, long names, copies and
+//! times.
 //!
 //! What is checked
-//! * Synced data exists, complete, in the synced or a later state; no failure before or after
-//!   removes it, and no cut, even in the middle of an operation. The same holds for a time that was
-//!   set and synced.
-//! * Data that is read was written: after a failure it is old or new, byte by byte, and after a
-//!   crash it is one of the states since the last sync.
+//! * Synced data is complete, in the synced or a later state, after every failed call, kill and
+//!   power cut, even in the middle of an operation. So is a time that was set and synced.
+//! * A read returns only what was written: after a failed call each byte is the old or the new one,
+//!   and after a crash the contents are one of the states since the last sync.
 //! * A rename that fails leaves every name with one of the files that it could have.
 //!
 //! After a crash the session continues with what it finds. `KITHFS_RUNS` sets the number of runs,
-//! `KITHFS_SEED` the first seed, `KITHFS_STEPS` the length.
+//! `KITHFS_SEED` the first seed, `KITHFS_STEPS` the number of steps of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,23 +33,22 @@ const LONG: &[u8] = &{
 };
 const NAMES: [&[u8]; 8] = [b"a", b"b", b"c", b"p/a", LONG, b"q/a", b"q/c", b"p/b"];
 const DIRS: [&[u8]; 3] = [b"", b"p", b"q"];
-/// Renames of directories.
-const OTHER: [(&[u8], &[u8]); 2] = [(b"p", b"r"), (b"r", b"p")];
+const DIR_RENAMES: [(&[u8], &[u8]); 2] = [(b"p", b"r"), (b"r", b"p")];
 
 /// A file, whatever its names.
 #[derive(Default, Clone)]
 struct Obj {
     handles: Vec<u64>,
-    /// The contents that are read.
+    /// The contents that a read returns now.
     view: Vec<u8>,
     /// States that a crash may leave: the last synced one, and all since.
     states: Vec<Vec<u8>>,
-    /// It was never synced, or has been truncated to zero since: it may be lost.
+    /// A crash may lose it: it was never synced, or truncated to zero since the last sync.
     fragile: bool,
-    /// The time that was set last, if nothing has changed it since.
-    set: Option<i64>,
-    /// The synced time, in the same way.
-    synced_set: Option<i64>,
+    /// The modification time that was set last, if nothing has changed it since.
+    mtime: Option<i64>,
+    /// The same time, if it was synced.
+    synced_mtime: Option<i64>,
 }
 
 struct Run {
@@ -59,8 +57,8 @@ struct Run {
     vault: Vault,
     objs: Vec<Obj>,
     names: BTreeMap<Vec<u8>, usize>,
-    /// Possible owners of names after a cut.
-    may: BTreeMap<Vec<u8>, BTreeSet<Option<usize>>>,
+    /// The objects that each name may have after a power cut; `None`: the name may be missing.
+    possible: BTreeMap<Vec<u8>, BTreeSet<Option<usize>>>,
     random: Seeded,
     what: String,
     log: Vec<String>,
@@ -88,8 +86,8 @@ fn dummy() -> Vault {
 }
 
 impl Obj {
-    /// Returns whether the file may have these bytes: one of its states, or the part of one for
-    /// which a last commit found room.
+    /// Returns whether the file may have these bytes: one of its states, or the beginning of one if
+    /// no more of it had room at the last commit. That is never less than the shortest state.
     fn may_be(&self, bytes: &[u8]) -> bool {
         let is_part = |state: &Vec<u8>| {
             state.starts_with(bytes) && self.states.iter().any(|least| least.len() <= bytes.len())
@@ -114,7 +112,7 @@ impl Run {
             vault,
             objs: Vec::new(),
             names: BTreeMap::new(),
-            may: BTreeMap::new(),
+            possible: BTreeMap::new(),
             random: Seeded::new(seed),
             what: format!("run {seed}"),
             log: Vec::new(),
@@ -134,7 +132,7 @@ impl Run {
         panic!("{}: {what}\n{}", self.what, self.log.join("\n"));
     }
 
-    fn took<T>(&mut self, what: &str, r: Result<T, Error>) -> Option<T> {
+    fn log_result<T>(&mut self, what: &str, r: Result<T, Error>) -> Option<T> {
         self.errors += usize::from(r.is_err());
         self.log.push(format!(
             "   {what}: {}",
@@ -158,7 +156,8 @@ impl Run {
             }
         }
         if all {
-            self.may = self.names.iter().map(|(p, o)| (p.clone(), [Some(*o)].into())).collect();
+            self.possible =
+                self.names.iter().map(|(p, o)| (p.clone(), [Some(*o)].into())).collect();
         }
         all
     }
@@ -171,7 +170,7 @@ impl Run {
 
     fn set_name(&mut self, path: &[u8], obj: Option<usize>) {
         let before = self.names.get(path).copied();
-        self.may.entry(path.to_vec()).or_insert_with(|| [before].into()).insert(obj);
+        self.possible.entry(path.to_vec()).or_insert_with(|| [before].into()).insert(obj);
         match obj {
             Some(o) => {
                 self.names.insert(path.to_vec(), o);
@@ -182,7 +181,8 @@ impl Run {
         }
     }
 
-    /// Called after a name operation that may have been refused.
+    /// Updates `names` from the vault, after an operation on names that may have failed. `before`
+    /// has the object of each inode number.
     fn relearn(&mut self, before: &BTreeMap<u64, usize>) {
         self.plan.heal();
         for path in self.paths() {
@@ -231,7 +231,7 @@ impl Run {
         Some(get(&self.vault, path))
     }
 
-    /// Asserts that the present contents are one of the allowed states.
+    /// Asserts that `may` allows the present contents, and notes them as the view and a state.
     fn look(&mut self, o: usize, how: &str, may: &dyn Fn(&Obj, &[u8]) -> bool) {
         self.plan.heal();
         match self.read(o) {
@@ -247,7 +247,7 @@ impl Run {
                 }
                 let obj = &mut self.objs[o];
                 if obj.view != bytes {
-                    (obj.set, obj.synced_set) = (None, None);
+                    (obj.mtime, obj.synced_mtime) = (None, None);
                 }
                 if !obj.states.contains(&bytes) {
                     obj.states.push(bytes.clone());
@@ -264,7 +264,7 @@ impl Run {
         self.plan.reset();
     }
 
-    /// Lets a call of the next operation fail, in three cases of ten.
+    /// Lets one call of the next operation, or all from one on, fail in three cases of ten.
     fn arm(&mut self) {
         self.reset();
         if self.random_below(100) < 70 {
@@ -288,8 +288,8 @@ impl Run {
 
     fn dirty(&mut self, o: usize) {
         let obj = &mut self.objs[o];
-        obj.set = None;
-        obj.synced_set = None;
+        obj.mtime = None;
+        obj.synced_mtime = None;
     }
 
     fn synced(&mut self, o: usize) {
@@ -300,14 +300,15 @@ impl Run {
         let obj = &mut self.objs[o];
         obj.states = vec![obj.view.clone()];
         obj.fragile = false;
-        obj.synced_set = obj.set;
+        obj.synced_mtime = obj.mtime;
         let paths: Vec<_> =
             self.names.iter().filter(|(_, x)| **x == o).map(|(p, _)| p.clone()).collect();
-        // A file with one name that was just created has that name now.
+        // The sync has made the name durable too, if it is the only one and no other file may have
+        // it.
         if let [one] = &paths[..]
-            && self.may.get(one).is_none_or(|m| m.iter().flatten().all(|x| *x == o))
+            && self.possible.get(one).is_none_or(|m| m.iter().flatten().all(|x| *x == o))
         {
-            self.may.insert(one.clone(), [Some(o)].into());
+            self.possible.insert(one.clone(), [Some(o)].into());
         }
     }
 
@@ -333,7 +334,7 @@ impl Run {
     fn release(&mut self, o: usize) {
         let Some(h) = self.objs[o].handles.pop() else { return };
         let r = self.vault.release(h);
-        self.took(&format!("release {o}"), r);
+        self.log_result(&format!("release {o}"), r);
         if self.objs[o].handles.is_empty() && self.names.values().any(|x| *x == o) {
             self.look(o, "after the last close", &Obj::may_be);
         }
@@ -379,7 +380,7 @@ impl Run {
         let mut names = BTreeMap::new();
         let mut inos = BTreeMap::new();
         for path in self.paths() {
-            let may = self.may.get(&path).cloned().unwrap_or_else(|| [None].into());
+            let may = self.possible.get(&path).cloned().unwrap_or_else(|| [None].into());
             let attr = match self.vault.resolve(&path) {
                 Ok(attr) => {
                     self.vault.forget(attr.node, 1);
@@ -412,7 +413,7 @@ impl Run {
                         ));
                     }
                     if let [one] = known[..]
-                        && let Some(t) = one.synced_set
+                        && let Some(t) = one.synced_mtime
                         && attr.mtime.secs != t
                     {
                         self.fail(format!(
@@ -421,7 +422,7 @@ impl Run {
                             attr.mtime.secs
                         ));
                     }
-                    let set = if let [one] = known[..] { one.synced_set } else { None };
+                    let mtime = if let [one] = known[..] { one.synced_mtime } else { None };
                     let states = if cut {
                         vec![bytes.clone()]
                     } else {
@@ -436,8 +437,8 @@ impl Run {
                             view: bytes,
                             states,
                             fragile,
-                            set,
-                            synced_set: set,
+                            mtime,
+                            synced_mtime: mtime,
                             ..Obj::default()
                         });
                         objs.len() - 1
@@ -476,7 +477,8 @@ impl Run {
         }
         (self.objs, self.names) = (objs, names);
         if cut {
-            self.may = self.names.iter().map(|(p, o)| (p.clone(), [Some(*o)].into())).collect();
+            self.possible =
+                self.names.iter().map(|(p, o)| (p.clone(), [Some(*o)].into())).collect();
             for d in &DIRS[1..] {
                 match vaults::mkdir(&self.vault, d) {
                     Ok(()) => {}
@@ -503,7 +505,7 @@ impl Run {
                 *into.lock() = Some(watched.snapshot());
             }
         }));
-        let (before, mut may, crashes) = (self.objs.clone(), self.may.clone(), self.cuts);
+        let (before, mut may, crashes) = (self.objs.clone(), self.possible.clone(), self.cuts);
         let names = self.names.clone();
         self.step_whole();
         self.store.on_event(Box::new(|_| {}));
@@ -519,8 +521,8 @@ impl Run {
                     obj.states.push(state);
                 }
             }
-            if obj.synced_set != was.synced_set {
-                obj.synced_set = None;
+            if obj.synced_mtime != was.synced_mtime {
+                obj.synced_mtime = None;
             }
         }
         for path in self.paths() {
@@ -529,10 +531,10 @@ impl Run {
                 may.get(&path).cloned().unwrap_or_else(|| [names.get(&path).copied()].into())
             };
             let all: BTreeSet<Option<usize>> =
-                of(&may, &names).union(&of(&self.may, &self.names)).copied().collect();
+                of(&may, &names).union(&of(&self.possible, &self.names)).copied().collect();
             may.insert(path, all);
         }
-        self.may = may;
+        self.possible = may;
         self.crash_of(store, true);
     }
 
@@ -570,7 +572,7 @@ impl Run {
                     &name,
                     OpenFlags { truncate, ..READ_WRITE },
                 );
-                let h = self.took("open", r);
+                let h = self.log_result("open", r);
                 match (o, h) {
                     (Some(o), h) => {
                         let ok = h.is_some();
@@ -634,20 +636,20 @@ impl Run {
                 new[offset..offset + len].copy_from_slice(&data);
                 self.arm();
                 let r = self.vault.write(handle.unwrap(), offset as u64, &data, false);
-                let ok = self.took(&format!("write {o} at {offset}"), r).is_some();
+                let ok = self.log_result(&format!("write {o} at {offset}"), r).is_some();
                 self.change(o, ok, new, "write");
             }
             (80..105, Some(o)) if handle.is_some() => {
                 self.arm();
                 let r = self.vault.fsync(handle.unwrap(), false);
-                if self.took(&format!("fsync {o}"), r).is_some() {
+                if self.log_result(&format!("fsync {o}"), r).is_some() {
                     self.synced(o);
                 }
             }
             (105..110, Some(o)) if handle.is_some() => {
                 self.arm();
                 let r = self.vault.flush(handle.unwrap());
-                self.took(&format!("flush {o}"), r);
+                self.log_result(&format!("flush {o}"), r);
             }
             (110..130, Some(o)) if handle.is_some() => {
                 self.arm();
@@ -666,7 +668,7 @@ impl Run {
                     self.vault
                         .setattr(n, &SetAttr { size: Some(size as u64), ..SetAttr::default() })
                 });
-                let ok = self.took(&format!("truncate {o} to {size}"), r).is_some();
+                let ok = self.log_result(&format!("truncate {o} to {size}"), r).is_some();
                 self.change(o, ok, new, "truncate");
             }
             (138..144, Some(o)) => {
@@ -682,8 +684,8 @@ impl Run {
                         },
                     )
                 });
-                if self.took(&format!("time of {o}"), r).is_some() {
-                    self.objs[o].set = Some(t);
+                if self.log_result(&format!("time of {o}"), r).is_some() {
+                    self.objs[o].mtime = Some(t);
                 }
             }
             (144..150, Some(o)) if handle.is_some() && !self.objs[o].view.is_empty() => {
@@ -698,7 +700,7 @@ impl Run {
                     len as u64,
                     Fallocate::PunchHole,
                 );
-                let ok = self.took(&format!("punch {o} at {offset}"), r).is_some();
+                let ok = self.log_result(&format!("punch {o} at {offset}"), r).is_some();
                 self.change(o, ok, new, "punch");
             }
             (150..156, Some(o)) if handle.is_some() => {
@@ -729,7 +731,7 @@ impl Run {
                     offset as u64,
                     len as u64,
                 );
-                let ok = self.took(&format!("copy {from} to {o}"), r).is_some();
+                let ok = self.log_result(&format!("copy {from} to {o}"), r).is_some();
                 self.change(o, ok, new, "copy");
             }
             (156..162, Some(_)) => {
@@ -744,7 +746,7 @@ impl Run {
                         Ok(())
                     })
                 });
-                self.took(&format!("link to {}", to.escape_ascii()), r);
+                self.log_result(&format!("link to {}", to.escape_ascii()), r);
                 self.relearn(&inos);
             }
             (162..168, Some(_)) => {
@@ -752,7 +754,7 @@ impl Run {
                 self.arm();
                 let (parent, last) = vaults::split(&name);
                 let r = at(&self.vault, parent, |p| self.vault.unlink(p, last));
-                self.took("unlink", r);
+                self.log_result("unlink", r);
                 self.relearn(&inos);
             }
             (168..176, Some(_)) => {
@@ -765,15 +767,18 @@ impl Run {
                     RenameMode::Replace
                 };
                 let r = vaults::rename(&self.vault, &name, &to, mode);
-                self.took(&format!("rename to {} {mode:?}", to.escape_ascii()), r);
+                self.log_result(&format!("rename to {} {mode:?}", to.escape_ascii()), r);
                 self.relearn(&inos);
             }
             (176..179, _) => {
-                let (from, to) = OTHER[self.random_below(2)];
+                let (from, to) = DIR_RENAMES[self.random_below(2)];
                 let inos = self.inos();
                 self.arm();
                 let r = vaults::rename(&self.vault, from, to, RenameMode::Replace);
-                self.took(&format!("rename {} to {}", from.escape_ascii(), to.escape_ascii()), r);
+                self.log_result(
+                    &format!("rename {} to {}", from.escape_ascii(), to.escape_ascii()),
+                    r,
+                );
                 self.relearn(&inos);
             }
             (179..184, _) => {
@@ -798,7 +803,7 @@ impl Run {
                 }
                 self.arm();
                 let r = self.vault.close();
-                let closed = self.took("close", r).is_some();
+                let closed = self.log_result("close", r).is_some();
                 self.reset();
                 if !closed {
                     return self.crash(true);
