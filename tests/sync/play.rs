@@ -20,22 +20,23 @@ use super::trace::{Action, Durable, How, LINE, Op, PAGE, Step, ToolKind, Trace, 
 pub struct Counts {
     /// Records that the plain directory of a machine has and its mount does not show.
     pub lost: usize,
-    /// Entries that a mount shows under no name that a program has used.
+    /// Entries that a mount shows under a name that no program has used and nothing explains.
     pub nameless: usize,
     /// Entries of a store that its mount does not list.
     pub hidden: usize,
-    /// Mounts that were refused.
+    /// Mounts, and changes of the share, that were refused.
     pub refused: usize,
-    /// Faults that a check reports, and tools that do not finish.
+    /// Checks that report faults, and tools that do not finish.
     pub faults: usize,
-    /// Alarms of the rollback database.
+    /// Comparisons with the rollback database that raise an alarm.
     pub alarms: usize,
     /// Files with bytes that no program has written there.
     pub wrong: usize,
-    /// Operations that failed with EIO or the like and were possible on the plain directory.
+    /// Operations, flushes and unmounts that failed with EIO or the like, and files that cannot be
+    /// read. Not counted: EIO of a torn copy, or while a key may be missing.
     pub io_errors: usize,
-    /// Files of which a tool has left a torn copy for good. Where the plain directory has the same
-    /// copy torn as well, it does not count.
+    /// Files that remain torn: a tool copied them during a write, and not again. Not counted if
+    /// the plain directory has the same torn copy.
     pub torn: usize,
     /// Conflict copies of control files.
     pub control: usize,
@@ -105,10 +106,11 @@ impl Display for Counts {
 pub struct Outcome {
     pub counts: Counts,
     pub notes: Vec<String>,
-    /// Operations, and records, that the plain reference ended with.
+    /// Operations of programs.
     pub operations: usize,
+    /// The most records that a plain directory has at the end.
     pub records: usize,
-    /// Operations with another result than on the plain directory, without an i/o error.
+    /// Operations that succeeded on one of the two systems only.
     pub differing: usize,
 }
 
@@ -143,8 +145,8 @@ impl Side {
         self.tool.torn().among(&self.hosts.machines[machine].store())
     }
 
-    /// Returns whether a machine lacks a manifest, or a slot block, that another one has: a file can arrive before its key, and fails with EIO until the key arrives. What is open can
-    /// be written all the same.
+    /// Returns whether a machine lacks a manifest, or a slot block, that another one has. A file
+    /// that arrives before its key cannot be opened until the key arrives (EIO).
     fn lacks_keys(&self, machine: usize) -> bool {
         let own = keys_in(&self.hosts.machines[machine].store());
         self.hosts.machines.iter().any(|other| !keys_in(&other.store()).is_subset(&own))
@@ -212,10 +214,10 @@ impl Hosts {
                 self.handles.remove(&(machine, *handle));
                 Ok(())
             }
-            // The kernel cannot find a directory in a rename if another program has moved it and the
-            // kernel has it at its old place: the call fails then (see docs/conformance.md). As mv(1),
-            // the program looks at the name before the next one. On a busy machine it takes some time
-            // until the daemon has told the kernel of the move.
+            // A rename of a directory that another program has moved fails with ESTALE as long as
+            // the kernel has the directory at its old place (see docs/conformance.md). Like mv(1),
+            // the program looks the name up before it tries again. On a busy machine it takes some
+            // time until the daemon has notified the kernel.
             Op::Rename(from, to) => {
                 let is_stale = |done: &io::Result<()>| {
                     done.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE))
@@ -249,20 +251,20 @@ impl Hosts {
     }
 
     /// The records at a path and below it, as this machine sees them.
-    fn records(&self, machine: usize, path: &str) -> BTreeSet<Piece> {
+    fn records(&self, machine: usize, path: &str) -> BTreeSet<RecordId> {
         let mut view = View::default();
         view.read(&self.machines[machine].point().join(path), "");
         view.records
     }
 }
 
-/// Letter and number of a record.
-pub type Piece = (u8, u32);
+/// Letter and number of a record: `R` for lines, `P` for a page.
+pub type RecordId = (u8, u32);
 
 /// What a machine shows.
 #[derive(Default)]
 struct View {
-    records: BTreeSet<Piece>,
+    records: BTreeSet<RecordId>,
     names: Vec<String>,
     wrong: Vec<String>,
     /// A record is there in part.
@@ -309,8 +311,8 @@ impl View {
     /// Takes the records of a file. Returns false if it has other bytes than whole lines of records,
     /// pages, and zeros. A record counts if all its lines are there.
     fn take(&mut self, bytes: &[u8]) -> bool {
-        let mut lines: BTreeMap<Piece, usize> = BTreeMap::new();
-        let mut known: BTreeMap<Piece, Vec<u8>> = BTreeMap::new();
+        let mut lines: BTreeMap<RecordId, usize> = BTreeMap::new();
+        let mut known: BTreeMap<RecordId, Vec<u8>> = BTreeMap::new();
         for line in bytes.chunks(LINE) {
             if line.iter().all(|byte| *byte == 0) {
                 continue;
@@ -318,23 +320,23 @@ impl View {
             let number = |range: std::ops::Range<usize>| -> Option<u32> {
                 std::str::from_utf8(line.get(range)?).ok()?.parse().ok()
             };
-            let Some(piece) = number(1..7).map(|number| (line[0], number)) else { return false };
-            let whole = known.entry(piece).or_insert_with(|| match piece.0 {
-                b'P' => page(piece.1),
-                _ => record(piece.1),
+            let Some(id) = number(1..7).map(|number| (line[0], number)) else { return false };
+            let whole = known.entry(id).or_insert_with(|| match id.0 {
+                b'P' => page(id.1),
+                _ => record(id.1),
             });
-            let nth = match piece.0 {
+            let nth = match id.0 {
                 b'P' => 0,
                 _ => number(8..13).unwrap_or(u32::MAX) as usize,
             };
             if whole.get(nth.saturating_mul(LINE)..).is_none_or(|rest| !rest.starts_with(line)) {
                 return false;
             }
-            *lines.entry(piece).or_default() += line.len();
+            *lines.entry(id).or_default() += line.len();
         }
-        for (piece, length) in lines {
-            match length >= known[&piece].len() {
-                true => drop(self.records.insert(piece)),
+        for (id, length) in lines {
+            match length >= known[&id].len() {
+                true => drop(self.records.insert(id)),
                 false => self.has_parts = true,
             }
         }
@@ -352,22 +354,25 @@ pub struct Player {
     system: System,
     tool: ToolKind,
     /// Records whose write succeeded on the tested system.
-    acknowledged: BTreeSet<Piece>,
+    acknowledged: BTreeSet<RecordId>,
     /// Records whose write succeeded on the plain directory.
-    written: BTreeSet<Piece>,
+    written: BTreeSet<RecordId>,
     /// Records that some program has overwritten or removed.
-    destroyed: BTreeSet<Piece>,
-    /// Records that are durable only if their machine is not killed.
-    at_risk: BTreeMap<usize, BTreeSet<Piece>>,
-    excused: BTreeSet<Piece>,
+    destroyed: BTreeSet<RecordId>,
+    /// Records that are not durable yet, by machine.
+    at_risk: BTreeMap<usize, BTreeSet<RecordId>>,
+    /// Records that a kill may have lost.
+    excused: BTreeSet<RecordId>,
     /// Whether both tools have taken the same changes so far.
-    whole: bool,
+    tools_agree: bool,
+    /// Components of the paths that programs have used.
     used: BTreeSet<String>,
     /// The folder key has been changed.
     rekeyed: bool,
-    /// The machine of a removed member, and what it has written since.
+    /// The machine of a removed member.
     removed: Option<usize>,
-    late: BTreeSet<Piece>,
+    /// Records that it has written since.
+    late: BTreeSet<RecordId>,
     outcome: Outcome,
 }
 
@@ -394,7 +399,7 @@ pub fn play(
         destroyed: BTreeSet::new(),
         at_risk: BTreeMap::new(),
         excused: BTreeSet::new(),
-        whole: true,
+        tools_agree: true,
         used: BTreeSet::new(),
         rekeyed: false,
         removed: None,
@@ -534,7 +539,7 @@ impl Player {
         let mut doomed = BTreeSet::new();
         if let Some(path) = target {
             doomed = self.plain.hosts.records(machine, path);
-            if !self.whole {
+            if !self.tools_agree {
                 doomed.extend(self.tested.hosts.records(machine, path));
             }
         }
@@ -550,11 +555,11 @@ impl Player {
         }
         if self.removed == Some(machine) {
             // This machine may know of its member's removal already.
-            self.late.extend(record_of(op).map(|(piece, _)| piece));
+            self.late.extend(record_of(op).map(|(id, _)| id));
             return next_tick();
         }
-        if let (Ok(()), Some((piece, _))) = (&plain, record_of(op)) {
-            self.written.insert(piece);
+        if let (Ok(()), Some((id, _))) = (&plain, record_of(op)) {
+            self.written.insert(id);
         }
         match (&plain, &tested) {
             (_, Ok(())) => self.acknowledge(machine, op),
@@ -585,10 +590,10 @@ impl Player {
     }
 
     fn acknowledge(&mut self, machine: usize, op: &Op) {
-        let Some((piece, durable)) = record_of(op) else { return };
-        self.acknowledged.insert(piece);
+        let Some((id, durable)) = record_of(op) else { return };
+        self.acknowledged.insert(id);
         if durable == Durable::No {
-            self.at_risk.entry(machine).or_default().insert(piece);
+            self.at_risk.entry(machine).or_default().insert(id);
         }
     }
 
@@ -609,7 +614,7 @@ impl Player {
         if !how.live {
             (0..self.tested.hosts.machines.len()).for_each(|each| self.flush(each));
         }
-        self.whole &= how.partial.is_none() && how.torn.is_none() && !how.live;
+        self.tools_agree &= how.partial.is_none() && how.torn.is_none() && !how.live;
         let mut done = false;
         for Side { hosts, tool } in [&mut self.plain, &mut self.tested] {
             // The tool calls `between` for each changed file, if there is one. The operation must
@@ -663,7 +668,7 @@ impl Player {
     }
 
     /// Lets the tools work until nothing changes any more.
-    fn settle(&mut self) {
+    fn sync_until_equal(&mut self) {
         let how = How::default();
         for _ in 0..40 {
             let mut changes = 0;
@@ -688,9 +693,9 @@ impl Player {
         }
         self.plain.hosts.handles.clear();
         self.tested.hosts.handles.clear();
-        self.settle();
+        self.sync_until_equal();
         spoil(&self.tested.hosts.machines[0].store());
-        let keeps: BTreeSet<Piece> = trace
+        let keeps: BTreeSet<RecordId> = trace
             .steps
             .iter()
             .filter_map(|step| match step.action {
@@ -699,8 +704,8 @@ impl Player {
             })
             // After a partial sync, the directory in which to write may be missing. The two tools
             // deliver different parts, so a write can fail on one system only.
-            .filter(|piece| {
-                self.acknowledged.contains(piece) || self.whole && self.written.contains(piece)
+            .filter(|id| {
+                self.acknowledged.contains(id) || self.tools_agree && self.written.contains(id)
             })
             .collect();
         let mut lost = BTreeSet::new();
@@ -722,21 +727,21 @@ impl Player {
                 self.note(format!("machine {machine} did not unmount: {message}"));
             }
         }
-        self.settle();
+        self.sync_until_equal();
         if self.system == System::Kithfs {
             judged.into_iter().for_each(|machine| self.judge_checks(machine));
         }
     }
 
     /// Compares what the mount of a machine shows with its plain directory. Returns what is lost.
-    fn judge_view(&mut self, machine: usize, keeps: &BTreeSet<Piece>) -> BTreeSet<Piece> {
+    fn judge_view(&mut self, machine: usize, keeps: &BTreeSet<RecordId>) -> BTreeSet<RecordId> {
         let mut wanted = self.plain.hosts.records(machine, "");
         self.outcome.records = self.outcome.records.max(wanted.len());
-        wanted.retain(|piece| {
-            self.acknowledged.contains(piece)
-                && !self.late.contains(piece)
-                && !self.excused.contains(piece)
-                && (self.whole || !self.destroyed.contains(piece))
+        wanted.retain(|id| {
+            self.acknowledged.contains(id)
+                && !self.late.contains(id)
+                && !self.excused.contains(id)
+                && (self.tools_agree || !self.destroyed.contains(id))
         });
         wanted.extend(keeps);
         let point = self.tested.hosts.machines[machine].point();
@@ -755,18 +760,18 @@ impl Player {
             hidden = entries.count().saturating_sub(view.names.len());
             wanted.is_subset(&view.records)
                 && hidden == 0
-                && view.names.iter().all(|path| self.has_a_name(path, &view.names))
+                && view.names.iter().all(|path| self.is_explained(path, &view.names))
                 && view.failed.is_empty()
                 && view.wrong.is_empty()
                 // The machine may not have noticed the removal that has just arrived.
                 && (!has_members || view.records.is_disjoint(&self.late))
         });
         if has_members {
-            for piece in view.records.intersection(&self.late) {
-                view.wrong.push(format!("a file of a removed member: {}", piece.1));
+            for id in view.records.intersection(&self.late) {
+                view.wrong.push(format!("a file of a removed member: {}", id.1));
             }
         }
-        let lacking: BTreeSet<Piece> = wanted.difference(&view.records).copied().collect();
+        let lacking: BTreeSet<RecordId> = wanted.difference(&view.records).copied().collect();
         if !lacking.is_empty() {
             let names: Vec<String> = lacking
                 .iter()
@@ -784,7 +789,7 @@ impl Player {
         }
         self.judge_failed(machine, &view.failed);
         for path in &view.names {
-            if !self.has_a_name(path, &view.names) {
+            if !self.is_explained(path, &view.names) {
                 self.outcome.counts.nameless += 1;
                 self.note(format!("machine {machine}: no name: {path}"));
             }
@@ -792,19 +797,20 @@ impl Player {
         lacking
     }
 
-    /// Returns whether a program has used this name, with or without the mark of a conflict, or
-    /// SPEC.md gives this name to an entry that cannot have the name that a program used.
-    fn has_a_name(&self, path: &str, all: &[String]) -> bool {
+    /// Returns whether a name that is shown is explained. It is the name that a program has used,
+    /// as it is or with a mark or a conflict suffix; or SPEC.md shows such an entry by its stored
+    /// name.
+    fn is_explained(&self, path: &str, all: &[String]) -> bool {
         let shown = tool::name_of(path);
         // The mark is right if another entry has the plain name. After a change of the folder key,
         // the plain name may also be free until the next mount: several entries claimed it, and a
         // program of this machine has taken it from one of them.
         if let Some(plain) = without_mark(path) {
             let is_taken = self.rekeyed || all.iter().any(|other| other == plain);
-            return is_taken && self.has_a_name(plain, all);
+            return is_taken && self.is_explained(plain, all);
         }
-        // With the suffix of its conflict, or the mark of a name that another entry has, a long name
-        // has more than 255 bytes.
+        // An entry is shown by its stored name if the conflict suffix, or the mark, would make its
+        // name longer than 255 bytes.
         if let Some(suffix) = shown.strip_prefix('=').and_then(|rest| rest.get(43..)) {
             let dir = &path[..path.len() - shown.len()];
             let is_taken = |name: &String| {
@@ -842,7 +848,7 @@ impl Player {
             }
             left -= 1;
             let path = path.trim_start_matches('/');
-            // A tool also reads a changed file up to its former length: that is a former version.
+            // A copy that ends at the former length of a file that has grown is not torn.
             let is_torn_too = plain.contains(path)
                 && fs::read(self.plain.hosts.point(machine).join(path)).is_ok_and(|bytes| {
                     let mut view = View::default();
@@ -850,7 +856,7 @@ impl Player {
                 });
             if !is_torn_too {
                 self.outcome.counts.torn += 1;
-                self.note(format!("{note}: a torn copy, of which the plain directory has all"));
+                self.note(format!("{note}: a torn copy; the plain directory has the whole file"));
             }
         }
     }
@@ -869,7 +875,7 @@ impl Player {
 
     fn judge_checks(&mut self, machine: usize) {
         let checks = [("faults", &["fsck"][..]), ("alarms", &["rollback", "--settle", "0"])];
-        // What a removed member has written late is a fault.
+        // What a removed member has written since is a fault.
         for (kind, args) in checks.into_iter().skip(usize::from(!self.late.is_empty())) {
             let output = self.tested.hosts.machines[machine].kithfs(args);
             if !output.status.success() {
@@ -886,7 +892,7 @@ impl Player {
 }
 
 /// The record that an operation writes.
-fn record_of(op: &Op) -> Option<(Piece, Durable)> {
+fn record_of(op: &Op) -> Option<(RecordId, Durable)> {
     match op {
         Op::Append(_, number, durable)
         | Op::Replace(_, number, durable)
