@@ -61,7 +61,7 @@ fn flip(store: &MemStore, cipher: &[u8], offset: u64) {
     file.write_at(&[byte[0] ^ 1], offset).unwrap();
 }
 
-/// Collects every object of the store except the lock, by path: what a hash of the tree covers.
+/// Collects every object of the store by path: type, mode, modification time, contents.
 fn everything(dir: &Arc<dyn Dir>, path: &[u8], into: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut cookie = 0;
     loop {
@@ -104,8 +104,8 @@ fn fresh() -> (MemStore, Vault) {
     (store, vault)
 }
 
-/// A vault with a directory that was renamed while it had entries, and every other object that can
-/// be damaged.
+/// A vault with a directory that was renamed while it had entries, and objects of every other kind
+/// that can be damaged.
 fn build() -> (MemStore, BTreeMap<Vec<u8>, Item>) {
     let (store, vault) = fresh();
     let v = &vault;
@@ -277,8 +277,7 @@ fn unauthentic_files_are_kept_and_their_good_bytes_readable() {
         all.remove(path).unwrap();
     }
     assert!(without_kept(&vault) == all);
-    // In the mount: a file with its name, whose intact bytes can be read and whose ciphertext can
-    // be found.
+    // The kept file has its name, its intact bytes can be read, and its ciphertext can be found.
     let handle =
         vaults::open_or_create(&vault, b"lost+found/repair-test/large", vaults::READ).unwrap();
     let mut part = [0; 4096];
@@ -351,7 +350,7 @@ fn a_directory_of_which_nothing_is_known_gives_up_its_files() {
     put(&vault, b"box/two", b"2").unwrap();
     mkdir(&vault, b"box/inner").unwrap();
     put(&vault, b"box/inner/three", b"3").unwrap();
-    // All names damaged, and moved to where another name was: only the headers identify the files.
+    // The directory and its entries get other stored names: only the headers identify the files.
     let dir = store.root().open_dir(&stored(&vault, b"box")).unwrap();
     for (n, name) in [&b"box/one"[..], b"box/two", b"box/inner"].iter().enumerate() {
         let cipher = stored(&vault, name);
@@ -520,7 +519,7 @@ fn a_machine_that_stood_still_raises_no_alarm() {
     let pid = rustix::process::Pid::from_child(&child);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("the check begins")), "it ended before");
-    // In its pause, before the next write, and for longer than the pause.
+    // The child is stopped while its writer pauses, and for longer than that pause.
     std::thread::sleep(Duration::from_millis(200));
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
@@ -551,8 +550,7 @@ fn checks_beside_a_slow_writer() {
         let stop = &stop;
         scope.spawn(move || {
             for n in 1.. {
-                // Some time passes between two writes, of which no part is over when the machine
-                // continues.
+                // In short sleeps: one long sleep would be over as soon as the machine continues.
                 (0..15).for_each(|_| std::thread::sleep(Duration::from_millis(40)));
                 if stop.load(Ordering::Acquire) {
                     break;
@@ -570,11 +568,11 @@ fn checks_beside_a_slow_writer() {
 }
 
 #[test]
-fn what_the_store_fails_to_give_once_is_not_moved_away() {
+fn a_call_that_fails_once_moves_nothing_to_lost_and_found() {
     // A check without a free descriptor, or without the right to read another user's file, found it
     // damaged, and the repair moved it to lost+found.
     let (store, wanted) = build();
-    let mut told = 0;
+    let mut reported = 0;
     for (n, errno) in (1..).zip([libc::EACCES, libc::EMFILE, libc::EIO].into_iter().cycle()) {
         let (plan, disk) = (FaultPlan::new(), store.snapshot());
         let vault = vaults::open(FaultStore::wrap(disk.root(), plan.clone())).unwrap();
@@ -586,14 +584,14 @@ fn what_the_store_fails_to_give_once_is_not_moved_away() {
         }
         plan.heal();
         let Ok(found) = found else { continue };
-        told += usize::from(!found.faults.is_empty());
+        reported += usize::from(!found.faults.is_empty());
         vault.repair(&found.faults, RUN, &mut |_| true).unwrap();
         vault.close().unwrap();
-        // Opened anew: evidence that could not be read counts as withheld for a second.
+        // Opened anew: for a second, evidence that could not be read counts as missing.
         let again = tree(&vaults::open(disk.root()).unwrap()).unwrap();
         assert!(again == wanted, "call {n}: {:?}", found.faults);
     }
-    assert!(told > 5, "{told} of the calls were missed");
+    assert!(reported > 5, "only {reported} failing calls led to a fault");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub fn overwrite(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
     file.write_at(bytes, 0).unwrap();
 }
 
-/// The roster of the share in `root`, of one head.
+/// Returns the verified roster of the share in `root`, which must have one head.
 pub fn roster(root: &Arc<dyn Dir>) -> VerifiedRoster {
     let descriptor = ShareDescriptor::decode(&read(&**root, b"+share")).unwrap();
     let mut manifests = Vec::new();
@@ -67,7 +67,7 @@ pub struct Forger {
 }
 
 impl Forger {
-    /// With the keys of the current epoch that `who` has as a member of the share in `root`.
+    /// Returns a forger with the keys that the member `who` of the share in `root` has now.
     pub fn of(root: &Arc<dyn Dir>, who: &Identity) -> Forger {
         let roster = roster(root);
         let descriptor = *roster.descriptor();

@@ -1,5 +1,5 @@
-//! Two machines with a vault each, and a sync tool that copies files between the two: no file
-//! becomes unreachable.
+//! Two machines with a copy of one vault each, and a sync tool between them: no file becomes
+//! unreachable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -146,8 +146,8 @@ fn contents<const N: usize>(files: [(&[u8], &[u8]); N]) -> BTreeMap<Vec<u8>, Vec
     files.iter().map(|(path, bytes)| (path.to_vec(), bytes.to_vec())).collect()
 }
 
-/// A directory's record disappeared with a rename on one machine while the other created a file in
-/// the directory, which could not be listed from then on.
+/// Each directory once had a file with its id. A rename on one machine removed it while the other
+/// machine created a file in the directory, which could not be listed from then on.
 #[test]
 fn a_file_made_in_a_directory_renamed_elsewhere_is_reachable() {
     let mut machines = Machines::new(|vault| {
@@ -282,6 +282,7 @@ fn a_long_name_created_on_both_machines_is_one() {
 /// suffix, and failed with ENAMETOOLONG for ever.
 #[test]
 fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
+    /// Longest suffix in bytes that Dropbox appends.
     const DROPBOX: usize = 100;
     let machines = Machines::new(|vault| {
         for len in 1..=255 {
@@ -297,8 +298,8 @@ fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
     assert_eq!(get(&vault, &[b'n'; 170]).unwrap(), b"");
 }
 
-/// An empty directory was renamed without evidence. Another machine had created entries in it
-/// before; they arrived in the renamed directory, and kept their marks.
+/// An empty directory was renamed without evidence. Entries that another machine had created in it
+/// arrived in the renamed directory, and kept their marks. Now a synced vault makes evidence.
 #[test]
 fn an_empty_renamed_directory_explains_late_entries() {
     for is_synced in [false, true] {
