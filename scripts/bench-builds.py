@@ -3,12 +3,12 @@
 
     scripts/bench-builds.py ROUNDS BUILD FORMER [DIRECTORY]
 
-Both builds have a vault in DIRECTORY (default: /dev/shm) mounted at the same time, without rollback memory. For each line
-blocks of at most 50 operations are done on them in turns, so that a change of the machine's speed concerns both. This program and
-the daemons run on one processor: with two, the time of a request is mostly that in which a halted processor wakes up, which
-varies more than what is compared. Printed are microseconds per operation of BUILD (median of the blocks), and its time
-divided by that of FORMER: of the sums, of the medians, of the first quartiles, and of the daemons' processor time. Above 1,
-BUILD is slower. Ratios that differ much from one another are noise.
+Both builds have a vault in DIRECTORY (default: /dev/shm) mounted at the same time, without a rollback database. For each line
+the builds take turns at blocks of at most 50 operations, so that a change of the machine's speed affects both. This program and
+the daemons run on one processor. With two, a request would mostly wait for a halted processor to wake up, and that time varies
+more than the builds differ. The columns are: microseconds per operation of BUILD (median of the blocks), then four ratios of
+BUILD's time to FORMER's: of the sums, the medians and the first quartiles of the blocks, and of the daemons' processor time.
+Above 1, BUILD is slower. Ratios that differ much from one another are noise.
 """
 import math
 import os
@@ -166,8 +166,8 @@ LINES = [
 
 
 def measure(mounts, rounds):
-    """Returns the times of all blocks, and the processor time, of each line and each mount's place."""
-    blocks, computed = {}, {}
+    """Returns two maps by line and build (0 or 1): the times of its blocks, and its daemon's processor time."""
+    blocks, cpu_times = {}, {}
     for turn in range(rounds):
         pair = [Mount(program, directory) for program, directory in mounts]
         try:
@@ -191,11 +191,11 @@ def measure(mounts, rounds):
                         took = (time.perf_counter() - began) / size
                         blocks.setdefault((name, place), []).append(took)
                 for place, mount in enumerate(pair):
-                    computed[name, place] = computed.get((name, place), 0) + mount.cpu() - before[place]
+                    cpu_times[name, place] = cpu_times.get((name, place), 0) + mount.cpu() - before[place]
         finally:
             for mount in pair:
                 mount.end()
-    return blocks, computed
+    return blocks, cpu_times
 
 
 def main():
@@ -203,14 +203,14 @@ def main():
         raise SystemExit(__doc__)
     directory = sys.argv[4] if len(sys.argv) == 5 else "/dev/shm"
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    blocks, computed = measure([(os.path.abspath(program), directory) for program in sys.argv[2:4]], int(sys.argv[1]))
+    blocks, cpu_times = measure([(os.path.abspath(program), directory) for program in sys.argv[2:4]], int(sys.argv[1]))
     print(f"{'line':22} {'us':>8} {'sum':>6} {'median':>7} {'quarter':>8} {'cpu':>6}")
     for name, *_ in LINES:
         new, old = blocks[name, 0], blocks[name, 1]
         quarter = lambda times: sorted(times)[len(times) // 4]
         print(f"{name:22} {statistics.median(new) * 1e6:8.1f} {sum(new) / sum(old):6.2f} "
               f"{statistics.median(new) / statistics.median(old):7.2f} {quarter(new) / quarter(old):8.2f} "
-              f"{computed[name, 0] / (computed[name, 1] or math.nan):6.2f}")
+              f"{cpu_times[name, 0] / (cpu_times[name, 1] or math.nan):6.2f}")
 
 
 main()

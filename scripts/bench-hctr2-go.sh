@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares HCTR2-AES-256 of single names with the Go module github.com/ericlagergren/hctr2. Each call has a new tweak.
+# Compares HCTR2-AES-256 of single names with the Go module github.com/ericlagergren/hctr2. Each call gets the bytes of the tweak.
 #
 #     scripts/bench-hctr2-go.sh [--checkouts DIR]
 #
@@ -74,7 +74,7 @@ GO
             [ -e "$checkouts/$module/go.mod" ] || die "$checkouts/$module is no checkout of the module"
             go mod edit -replace "github.com/ericlagergren/$module=$checkouts/$module"
         done
-        go mod tidy >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; skip "the modules that it needs cannot be downloaded"; }
+        go mod tidy >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; skip "the modules that the checkouts need cannot be downloaded"; }
     else
         go get github.com/ericlagergren/hctr2@latest >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; skip "the module cannot be downloaded (see --checkouts)"; }
     fi
@@ -82,7 +82,7 @@ GO
 )
 CRITERION_HOME=$work/criterion cargo bench --quiet --locked --bench hctr2 -- --noplot --warm-up-time 0.5 --measurement-time 1 'fresh tweak' >"$work/ours.txt"
 
-echo "$(date -u +%Y-%m-%d), $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(go version | cut -d ' ' -f 3), one thread; ns of the median."
+echo "$(date -u +%Y-%m-%d), $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(go version | cut -d ' ' -f 3), one thread; median, ns."
 python3 - "$work" <<'PYTHON'
 import json, pathlib, re, statistics, sys
 

