@@ -5,7 +5,7 @@
 //! happens; at each event a snapshot is taken together with the promises that hold by then. Each
 //! snapshot is crashed in several ways, opened again (which replays the journal) and read.
 //!
-//! Every cut is checked for these properties
+//! Every cut is checked for these properties:
 //! * The vault opens, and opens again after a clean close.
 //! * A file that was made durable has, completely, the state of its last fsync or one that was
 //!   committed later; never a mixture.
@@ -47,8 +47,7 @@ impl Session {
         Allowed { states: vec![None], unreadable: false }
     }
 
-    /// The state of `path` is about to become `next`: both the new and the former state are
-    /// possible from now on.
+    /// Allows `next` too, besides the former states of `path`, which is about to change.
     pub fn may(&mut self, path: &[u8], next: Option<&[u8]>) {
         let mut promises = self.promises.lock();
         let allowed = promises.entry(path.to_vec()).or_insert_with(Self::nothing);
@@ -58,12 +57,12 @@ impl Session {
         }
     }
 
-    /// A file that was never durable, or whose old contents were discarded, is changing.
+    /// Allows errors of reading `path`: it was never durable, or its old contents are discarded.
     pub fn may_break(&mut self, path: &[u8]) {
         self.promises.lock().entry(path.to_vec()).or_insert_with(Self::nothing).unreadable = true;
     }
 
-    /// From now on only the present state is allowed.
+    /// Allows only the present state from now on.
     pub fn must(&mut self, path: &[u8]) {
         let state = self.now.get(path).cloned();
         self.promises
@@ -82,7 +81,7 @@ impl Session {
         vaults::open_or_create(&self.vault, path, flags).unwrap()
     }
 
-    /// Creates a file and fsyncs it, as a careful program does: directory included.
+    /// Creates a file, and syncs it and its directory, as a careful program does.
     pub fn create(&mut self, path: &[u8], bytes: &[u8]) {
         self.may(path, Some(b""));
         self.may_break(path);
@@ -215,8 +214,7 @@ impl Session {
         self.vault.flush_due(std::time::Duration::ZERO);
     }
 
-    /// Makes a file durable that stays open and is committed completely, as the background thread
-    /// does.
+    /// Makes an open file durable whose changes are all committed, as the background thread does.
     pub fn made_durable(&mut self, path: &[u8]) {
         self.vault.flush_due(std::time::Duration::ZERO);
         self.must(path);
@@ -229,8 +227,8 @@ impl Session {
     }
 }
 
-/// Reads a vault after a cut and compares it with the promises, then opens it again, which reads
-/// the result of the first recovery.
+/// Opens a vault after a cut, compares it with the promises and checks it. Then does the same with
+/// the result of this first recovery.
 pub fn verify(store: &MemStore, promises: &Promises, what: &str) {
     verify_on(store, None, promises, what);
 }
@@ -362,8 +360,8 @@ pub fn record_on(
     cuts
 }
 
-/// The choices of a power cut, determined by a number. Tears reveal most, so they are half of the
-/// choices if there are three.
+/// The choices of a power cut, determined by `seed`. Tears reveal most, so they are two thirds of
+/// the choices if there are three.
 pub fn chance(seed: u64) -> impl FnMut(usize) -> usize {
     let random = Seeded::new(seed);
     move |n| if n == 3 && random.below(2) == 0 { 1 } else { random.below(n as u64) as usize }

@@ -17,7 +17,7 @@ use kithfs::store::{Access, Dir};
 
 use super::vaults::Seeded;
 
-/// A whole file of the store.
+/// Reads a whole file of the store.
 pub fn read(dir: &dyn Dir, name: &[u8]) -> Vec<u8> {
     let file = dir.open_file(name, Access::Read).unwrap();
     let mut bytes = vec![0; file.stat().unwrap().size as usize];
@@ -46,7 +46,7 @@ pub fn roster(root: &Arc<dyn Dir>) -> VerifiedRoster {
     Roster::verify(&descriptor, &chain).unwrap()
 }
 
-/// The folder keys that a member's slot opens.
+/// Returns the folder keys that the slot of `who` opens.
 pub fn folder_keys(roster: &VerifiedRoster, who: &Identity, root: &Arc<dyn Dir>) -> FolderKeys {
     roster
         .open(who, &mut |block, offset, buf| {
@@ -57,7 +57,7 @@ pub fn folder_keys(roster: &VerifiedRoster, who: &Identity, root: &Arc<dyn Dir>)
         .unwrap()
 }
 
-/// See the module.
+/// The keys of a member, with which a modified client seals what it likes.
 pub struct Forger {
     pub share: [u8; 32],
     pub suite: Suite,
@@ -67,7 +67,7 @@ pub struct Forger {
 }
 
 impl Forger {
-    /// Returns a forger with the keys that the member `who` of the share in `root` has now.
+    /// Takes the keys of the current epoch that `who` has as a member of the share in `root`.
     pub fn of(root: &Arc<dyn Dir>, who: &Identity) -> Forger {
         let roster = roster(root);
         let descriptor = *roster.descriptor();
@@ -103,7 +103,7 @@ impl Forger {
         Header { public, size, version: 77, root, oldest_epoch: self.epoch, hint }
     }
 
-    /// Returns the header, sealed, with a signature that `sign` makes.
+    /// Seals the header, with the data of a small file and a signature that `sign` makes.
     pub fn seal(
         &self,
         header: &Header,
@@ -116,7 +116,7 @@ impl Forger {
         header.seal(&context, data, Some(Sign { by, sign }), &Seeded::new(5))
     }
 
-    /// Returns a small file whose contents claim to be `author`'s.
+    /// Returns a small sealed file that names `author` as its author and is signed by `signer`.
     pub fn small(&self, data: &[u8], author: &Identity, signer: &Identity) -> Vec<u8> {
         let by = Authorship { author: author.public().sign, signer: signer.public().sign };
         let header = self.header(data.len() as u64, Some(data.len() as u16), [7; 32], HOLE);

@@ -1,4 +1,4 @@
-//! Lists the data and holes of a file, as lseek(2) reports them.
+//! Lists the data of sparse files, as lseek(2) reports it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -80,7 +80,7 @@ pub fn many_at_once(dir: &Path, exact: bool) {
                         seed = seed
                             .wrapping_mul(6_364_136_223_846_793_005)
                             .wrapping_add(1_442_695_040_888_963_407);
-                        // Also beyond the end.
+                        // From the second round on also beyond the end.
                         let page = (seed >> 33) % (512 + 64 * round);
                         file.write_all_at(&[thread as u8 + 1; PAGE as usize], page * PAGE).unwrap();
                         pages.insert(page);

@@ -77,7 +77,7 @@ def search(pid: int, secrets: dict[bytes, str]) -> str:
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in maps:
             first, last, access, name = re.match(r"(\w+)-(\w+) (\S+) \S+ \S+ \S+ *(.*)", line).groups()
-            # What cannot be written to has no secrets, and parts of it cannot be read.
+            # Read-only memory has no secrets, and parts of it cannot be read.
             if "w" not in access or "r" not in access:
                 continue
             begin, end = int(first, 16), int(last, 16)

@@ -1,4 +1,4 @@
-"""Takes locks and uses files as it is told, one command a line; answers each with one line."""
+"""Reads commands that take locks or use files, one a line; answers each with one line."""
 
 import ctypes
 import errno
@@ -34,7 +34,7 @@ def digest(fd):
 
 
 def tree(top):
-    """Returns path, kind, permission bits, links, inode, time, size, and contents of each entry."""
+    """Returns path, kind, mode, links, inode, time, size, and a digest or link target of each entry."""
     found = []
     for at in sorted(os.listdir(top)):
         path = os.path.join(top, at)
@@ -58,7 +58,7 @@ def tree(top):
 
 
 def run_on_names(command, first, *rest):
-    """Runs a command about names; returns `None` if it is none of those."""
+    """Runs a command on a name; returns `None` for any other command."""
     if command == "mkdir":
         os.mkdir(first)
     elif command == "rmdir":
@@ -101,7 +101,7 @@ def run(command, name, *rest):
         if "wait" not in rest and rest[0] != "un":
             kind |= fcntl.LOCK_NB
         fcntl.lockf(files[name], kind, int(rest[2]), int(rest[1]))
-    elif command == "get":  # as "lock"; returns what is in its way
+    elif command == "get":  # arguments of "lock"; returns type, offset, length and pid of a conflicting lock
         kind = fcntl.F_RDLCK if rest[0] == "sh" else fcntl.F_WRLCK
         wanted = struct.pack(FLOCK, kind, os.SEEK_SET, int(rest[1]), int(rest[2]), 0)
         found = struct.unpack(FLOCK, fcntl.fcntl(files[name], fcntl.F_GETLK, wanted))

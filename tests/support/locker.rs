@@ -1,4 +1,4 @@
-//! A program that takes locks as it is told.
+//! A program that takes locks and uses files on command.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -32,7 +32,7 @@ impl Locker {
         Pid::from_child(&self.child)
     }
 
-    /// Gives a command without waiting for its answer.
+    /// Sends a command without waiting for its answer.
     pub fn begin(&mut self, command: &str) {
         writeln!(self.input, "{command}").unwrap();
     }
@@ -65,7 +65,10 @@ impl Locker {
         let begun = Instant::now();
         let wchan = format!("/proc/{}/wchan", self.child.id());
         while !std::fs::read_to_string(&wchan).unwrap().contains("request_wait_answer") {
-            assert!(begun.elapsed() < Duration::from_secs(30), "it does not wait for a lock");
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "the program does not wait for the daemon"
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }

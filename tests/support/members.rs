@@ -13,7 +13,7 @@ use kithfs::vault::{
 
 use super::vaults::Seeded;
 
-/// Returns a person; the same number is the same person.
+/// Returns person number `n`, the same one in each call.
 pub fn person(n: u64) -> Identity {
     Identity::generate(&Seeded::new(1000 + n))
 }
@@ -23,7 +23,7 @@ pub fn member(identity: &Identity, role: Role, name: &str) -> Member {
     Member { public: identity.public(), role, name: name.into() }
 }
 
-/// Returns the key by which members are named.
+/// Returns the public signing key, which identifies a member.
 pub fn key(identity: &Identity) -> [u8; 32] {
     identity.public().sign
 }
@@ -126,7 +126,7 @@ pub fn remembering(memory: &Arc<Memory>) -> OpenOptions {
     }
 }
 
-/// Calls to the share of a path.
+/// Operations on the share that a path is in.
 pub trait ShareOfPath {
     /// See [`Share::pending`].
     fn pending(
@@ -143,7 +143,7 @@ pub trait ShareOfPath {
         progress: &mut dyn FnMut(&ShareProgress),
     ) -> vault::Result<Pending>;
 
-    /// Returns those who can read a path: the members of its share, at any of its heads.
+    /// Returns the members of the share of a path, at any of its heads.
     fn who_can_read(&self, path: &[u8]) -> vault::Result<Vec<Member>>;
 }
 

@@ -281,8 +281,8 @@ impl MemFs {
         gate.waiting -= 1;
     }
 
-    /// Waits until this many threads wait. If they do not come, all are released: otherwise a
-    /// failing test would wait for those that came.
+    /// Waits until this many threads wait at the gate. After 20 seconds it releases those that came,
+    /// for which a failing test would wait, and returns false.
     pub fn wait_at_gate(&self, waiting: usize) -> bool {
         let gate = self.gate.lock().expect("no operation panics");
         let wait = self
@@ -295,7 +295,7 @@ impl MemFs {
         came
     }
 
-    /// Creates an entry without the kernel's knowledge.
+    /// Creates a file in the root without the kernel's knowledge.
     pub fn plant(&self, name: &[u8], data: &[u8]) -> NodeId {
         let caller = Caller { uid: 0, gid: 0, umask: 0 };
         let mut state = self.state();
@@ -642,7 +642,7 @@ impl Operations for MemFs {
     }
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        assert_ne!(name, b"user.panic", "as the test of panics wants it");
+        assert_ne!(name, b"user.panic", "the test of panics reads this attribute");
         self.state().node(node)?.xattrs.get(name).cloned().ok_or(no(libc::ENODATA))
     }
 

@@ -20,7 +20,7 @@ pub fn can_mount() -> bool {
     usable
 }
 
-/// A directory with a vault, its passphrase and a mount point, all removed on drop.
+/// A temporary directory for a vault, its passphrase and a mount point, all removed on drop.
 pub struct Scratch {
     dir: tempfile::TempDir,
     _turn: turn::Turn,
@@ -45,7 +45,7 @@ pub fn expect_code(command: &mut Command, code: i32) -> Output {
     output
 }
 
-/// Returns a command that is killed, with exit code 124, after some seconds.
+/// Returns `command` with a limit of time, after which it is ended and the exit code is 124.
 pub fn ends_within(seconds: u32, command: &Command) -> Command {
     let mut limited = Command::new("timeout");
     limited.arg(seconds.to_string()).arg(command.get_program()).args(command.get_args());
@@ -154,7 +154,7 @@ impl Scratch {
 }
 
 impl Mount {
-    /// Returns the vault that is mounted there.
+    /// Takes over a vault that is mounted already.
     pub fn at(point: PathBuf) -> Mount {
         Mount { point, up: true }
     }

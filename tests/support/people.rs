@@ -52,7 +52,7 @@ impl Person {
         uids.sort();
         uids.dedup();
         if let (true, Some(&uid)) = (rustix::process::geteuid().is_root(), uids.get(nth)) {
-            // The source tree may be where others may not go.
+            // The other user may not be allowed to reach the compiled program.
             person.program = person.home().join("kithfs");
             // By a child: a descriptor open for writing here would be inherited by programs that
             // other tests start, and the copy could not be executed.
@@ -150,7 +150,7 @@ impl Person {
 
     /// Returns the program for a terminal, not yet started.
     pub fn terminal_command(&self, args: &[&str]) -> Command {
-        // A shell starts what it runs in the background with SIGINT ignored.
+        // SIGINT is ignored in what a shell runs in the background, as it may run the tests.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", "setsid", "--ctty", "--wait"]);
         command.arg(&self.program).args(args);
@@ -181,7 +181,7 @@ impl Person {
         self.ends_with(args, 0)
     }
 
-    /// Runs the program, which must refuse with this exit code.
+    /// Runs the program, which must fail with this exit code.
     pub fn fails(&self, args: &[&str], code: i32) -> Output {
         self.ends_with(args, code)
     }
@@ -205,14 +205,14 @@ pub fn has(program: &str) -> bool {
     is_there
 }
 
-/// Asserts that the message or its hint contains `what`, and that nothing was printed for a script.
+/// Asserts that stderr contains `what`, and that stdout is empty.
 pub fn refused(output: &Output, what: &str) {
     let message = stderr(output);
     assert!(message.contains(what), "{what:?} is missing in: {message}");
     assert!(said(output).is_empty(), "{}", said(output));
 }
 
-/// A mount of a person's copy at `plain` in the person's home, unmounted on drop.
+/// A vault mounted at `plain` in a person's home, unmounted on drop.
 pub struct Mounted<'a>(&'a Person);
 
 impl<'a> Mounted<'a> {
@@ -220,14 +220,14 @@ impl<'a> Mounted<'a> {
         Mounted::at(person, options, "vault")
     }
 
-    /// Mounts this vault.
+    /// Mounts the vault at the path `vault`.
     pub fn at(person: &'a Person, options: &[&str], vault: &str) -> Self {
         person.shell("mkdir -p plain");
         person.ok(&[&["mount"], options, &[vault, "plain"]].concat());
         Mounted(person)
     }
 
-    /// Returns an existing mount.
+    /// Takes over an existing mount at `plain`.
     pub fn of(person: &'a Person) -> Self {
         Mounted(person)
     }
@@ -246,28 +246,28 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// The public key, as a line.
+/// Returns the person's public key, as `identity export` prints it.
 pub fn key(person: &Person) -> String {
     said(&person.ok(&["identity", "export"])).trim().to_owned()
 }
 
-/// Records the key of another person as compared.
+/// Adds another person to the contacts, with a verified key.
 pub fn knows(person: &Person, name: &str, other: &Person) {
     person.ok(&["contact", "add", name, &key(other)]);
     person.ok(&["contact", "verify", name, "--yes"]);
 }
 
-/// Asserts the contents of a file of the mount.
+/// Asserts that a file of the mount holds `text`.
 pub fn holds(person: &Person, file: &str, text: &str) {
     let (fine, read) = person.shell(&format!("cat plain/{file}"));
     assert!(fine && read == text, "{file}: {read}");
 }
 
-/// Waits until `holds` returns true.
+/// Waits until `holds` returns true; panics with `what` after a minute.
 pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !holds() {
-        assert!(std::time::Instant::now() < end, "{what}");
+        assert!(std::time::Instant::now() < end, "not within a minute: {what}");
         std::thread::yield_now();
     }
 }

@@ -79,7 +79,7 @@ pub fn add(from: &dyn Dir, to: &dyn Dir) {
     }
 }
 
-/// Copies the control files of one copy's roster and names to another copy.
+/// Copies the control files of roster, long names and rename evidence that another copy lacks.
 pub fn merge(from: &dyn Dir, to: &dyn Dir) {
     for shared in [&b"+long"[..], b"+moved"] {
         if let Ok(from) = from.open_dir(shared) {

@@ -111,7 +111,6 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Hangs up, which ends a command that is still asking.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

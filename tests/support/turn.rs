@@ -24,8 +24,8 @@ pub struct Turn {
     _process: ReentrantMutexGuard<'static, ()>,
 }
 
-/// Waits until no other test of this process has its turn, and no other one the machine alone. A test
-/// may take its own turn more than once.
+/// Waits until no other test of this process has its turn, and no test of another process has the
+/// machine alone. A test may take its own turn more than once.
 pub fn take() -> Turn {
     turn(false)
 }
@@ -44,7 +44,7 @@ fn turn(alone: bool) -> Turn {
     let process = ONE_AT_A_TIME.lock();
     let mut shared = MACHINE.lock();
     let machine = shared.upgrade().unwrap_or_else(|| Arc::new(Machine::lock(alone)));
-    assert!(machine.alone || !alone, "a test has the machine alone from its first turn on");
+    assert!(machine.alone || !alone, "a test takes `alone` before any other turn");
     *shared = Arc::downgrade(&machine);
     Turn { _machine: machine, _process: process }
 }
@@ -58,8 +58,8 @@ struct Machine {
 impl Machine {
     fn lock(alone: bool) -> Machine {
         let program = Path::new(env!("CARGO_BIN_EXE_kithfs"));
-        // Locks are not granted in their order: without this one, a test that needs the machine alone
-        // might wait as long as two processes have tests.
+        // Locks are not granted in the order of their requests: without this queue, a test that needs
+        // the machine alone might wait as long as two processes have tests.
         let queue = File::open(program.parent().expect("a directory")).expect("open it");
         let lock = File::open(program).expect("open the program");
         let take = if alone { File::lock } else { File::lock_shared };

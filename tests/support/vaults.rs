@@ -81,7 +81,7 @@ pub fn open(store: Arc<dyn Dir>) -> Result<Vault, Error> {
     Vault::open(store, &owner(), OpenOptions::default())
 }
 
-/// Opens a vault on a machine with this state directory.
+/// Opens a vault on a machine with this state directory, if any.
 pub fn open_on(store: &MemStore, state: Option<&MemStore>) -> Result<Vault, Error> {
     let local = state.map(|state| Local { state: state.root(), path: "/copy".into() });
     Vault::open(store.root(), &owner(), OpenOptions { local, ..OpenOptions::default() })
@@ -127,7 +127,7 @@ pub fn put(vault: &Vault, path: &[u8], bytes: &[u8]) -> Result<(), Error> {
     written
 }
 
-/// Opens a file, which is created if it is missing; only the handle counts on its node.
+/// Opens a file, which is created if it is missing. Only the handle keeps its node.
 pub fn open_or_create(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
     match at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle)) {
         Err(e) if e.errno() == libc::ENOENT => {
@@ -141,7 +141,7 @@ pub fn open_or_create(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u6
     }
 }
 
-/// Changes part of a file, opened and closed.
+/// Opens a file, which is created if it is missing, writes at `offset`, and closes it.
 pub fn write_at(vault: &Vault, path: &[u8], offset: u64, bytes: &[u8]) -> Result<(), Error> {
     let handle = open_or_create(vault, path, READ_WRITE)?;
     let written = vault.write(handle, offset, bytes, false);
@@ -213,7 +213,7 @@ pub enum Item {
     Other(Kind),
 }
 
-/// Returns names, nodes and types of a directory; adds one lookup to each node.
+/// Returns names and attributes of the entries of a directory; adds one lookup to each node.
 pub fn entries(vault: &Vault, node: NodeId) -> Result<Vec<(Vec<u8>, kithfs::vault::Attr)>, Error> {
     let handle = vault.open_dir(node)?;
     let mut all = Vec::new();
@@ -244,7 +244,7 @@ pub fn tree(vault: &Vault) -> Result<BTreeMap<Vec<u8>, Item>, Error> {
     Ok(all)
 }
 
-/// Receives a path with its contents, or the error of reading it.
+/// Receives a path with its contents, or with the error of reading it.
 pub type Visit<'a> = dyn FnMut(&[u8], Result<Item, Error>) -> Result<(), Error> + 'a;
 
 /// Visits everything below `node`: each path with its contents, or the error of reading it.
