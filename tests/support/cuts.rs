@@ -238,8 +238,8 @@ pub fn verify_on(store: &MemStore, state: Option<&MemStore>, promises: &Promises
     for round in ["after the cut", "after the replay"] {
         let what = format!("{what}, {round}");
         let vault = verify_once(store, state, promises, &what);
-        // The check reports only residue, except for a torn file that was never durable; no record
-        // is left over.
+        // The check reports only residue, except for a torn file that was never durable: no journal
+        // with refused records is left.
         for fault in vault.check(b"", &mut |_| {}).unwrap().faults {
             let fragile = promises.get(&fault.plain).is_some_and(|allowed| allowed.unreadable);
             assert!(fragile || fault.residue, "{what}: {fault:?}");

@@ -1,5 +1,5 @@
-//! Random traces. Programs work with what is there: a plain directory for each machine is kept by
-//! the same tool while the trace is made.
+//! Random traces. While a trace is made, its steps are played on plain directories with the same
+//! tool, so that most operations are about entries that exist.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ struct Generator {
     steps: Vec<Step>,
 }
 
-/// Makes the trace of a seed, with about this many steps.
+/// Generates the trace of a seed, with about this many steps.
 pub fn generate(seed: u64, steps: usize, tool: ToolKind, profile: &Profile, dir: &Path) -> Trace {
     let mut random = Random::new(seed);
     let members = profile.members && seed % 4 == 3;
@@ -161,7 +161,7 @@ impl Generator {
         self.removed = Some(last);
     }
 
-    /// What the machine of a removed member writes before it knows; afterwards it fails there.
+    /// Writes on the machine of a removed member. Once that machine knows of the removal, this fails.
     fn write_late(&mut self, machine: usize) {
         let record = self.record();
         self.do_op(machine, Op::Append(format!("late-{record}"), record, Durable::Fsync));
@@ -212,7 +212,7 @@ impl Generator {
             .collect()
     }
 
-    /// A file or directory that the machine has.
+    /// Returns a random directory or file of the machine; no database, conflict copy or late file.
     fn existing(&mut self, machine: usize, is_dir: bool) -> Option<String> {
         let mut found = self.all(machine);
         found.retain(|(path, entry)| entry.is_dir == is_dir && !path.contains(".db"));
@@ -222,7 +222,7 @@ impl Generator {
         }
     }
 
-    /// A name that may exist, in a directory that exists.
+    /// Returns a path in an existing directory, which may exist itself.
     fn name(&mut self, machine: usize, is_dir: bool) -> String {
         let letters: &[char] = if is_dir { &['a', 'b', 'c', 'd'] } else { &['f', 'g', 'h'] };
         let letter = letters[self.random.below(letters.len())];

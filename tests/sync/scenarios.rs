@@ -2,7 +2,7 @@
 //! with the rules of each tool.
 //!
 //! In the end nothing may be lost, hidden or without a name, no mount may be refused, no check may
-//! find a fault, and every step that expects something must have come about.
+//! find a fault, and every expectation of a step must be met.
 
 use super::play::Counts;
 use super::simulator::Place;
@@ -119,8 +119,8 @@ scenarios! {
         0 keeps 1
         0 keeps 2
     "
-    /// The entries of a renamed directory arrived before what explained them, and a program created
-    /// a file there.
+    /// The entries of a renamed directory arrived before the evidence that explained them, and a
+    /// program created a file there.
     a_file_is_created_in_a_renamed_directory_that_is_arriving "
         0 mkdir a
         0 append a/one 1 fsync
@@ -159,7 +159,8 @@ scenarios! {
         1 keeps 1
         1 keeps 2
     "
-    /// One machine removed a file with a long name, and its name with it; the other appended.
+    /// One machine removed a file with a long name, and the control file with that name; the other
+    /// machine appended to the file.
     a_long_name_is_removed_while_it_is_edited "
         0 append f{200} 1 fsync
         0 mkdir d{220}
@@ -174,8 +175,8 @@ scenarios! {
         0 keeps 2
         0 keeps 4
     "
-    /// Two machines created one long name. What stored the name differed, so it had a conflict
-    /// copy, which was a fault for a check.
+    /// Two machines created one long name. The control files that stored the name differed, so there
+    /// was a conflict copy, which was a fault for a check.
     a_long_name_is_created_twice "
         0 append f{255} 1 fsync
         0 append g{200} 3 fsync
@@ -191,7 +192,7 @@ scenarios! {
         1 keeps 6
     "
     /// A file that a program had open was replaced by the tool. What another program then wrote
-    /// under its name went to the version that no name leads to.
+    /// under its name went to the version to which no name led any more.
     a_file_is_opened_by_name_after_it_was_replaced "
         0 append f 1 fsync
         0 append g 7 fsync
@@ -387,7 +388,7 @@ scenarios! {
         1 sees f 2
     "
     /// One machine changed a file, another renamed its directory, and both versions were there;
-    /// when one of them was removed, the other was taken for something older.
+    /// when one of them was removed, the rollback database took the other for an older version.
     a_version_goes_that_was_seen_beside_a_later_one "
         0 mkdir a
         0 append a/f 1 fsync
@@ -435,8 +436,8 @@ scenarios! {
         1 flush
         1 keeps 8
     "
-    /// A machine removed a file, renamed another and did nothing else. The other machine had written in
-    /// the same directories, took what was new there for its own work, and called the file gone.
+    /// A machine removed two files, renamed another and did nothing else. The other machine had written
+    /// in the same directories, took what was new there for its own work, and reported files as gone.
     a_removal_by_another_machine_is_no_alarm "
         0 mkdir a
         0 append a/f 1 fsync
@@ -481,7 +482,7 @@ scenarios! {
     "
     /// Two machines changed a file, one of them more often. The tool gave the name to the other's
     /// version, which has the lower number, and the newest one was a conflict copy beside it: the
-    /// memory called that an older version.
+    /// rollback database called that an older version.
     a_newer_version_loses_its_name_in_a_conflict "
         0 append f 1 fsync
         0 append g 2 fsync
@@ -510,7 +511,7 @@ scenarios! {
         0 keeps 10
         0 keeps 11
     "
-    /// The same as the first thing that this machine ever sees of the other one.
+    /// The same, as the first change that the machine ever sees of the other one.
     a_newer_version_loses_its_name_in_the_first_conflict "
         0 append f 1 fsync
         0 sync
@@ -587,7 +588,7 @@ scenarios! {
         0 keeps 5
     "
     /// A database was copied while it was written, and another machine renamed the torn copy. In the
-    /// plain directories it is torn too, and neither tool copies it again: it is no fault of a check.
+    /// plain directories it is torn too, and the tool does not copy it again: it does not count.
     a_copy_is_renamed_that_is_torn_in_plain_directories_too "
         0 page x.db 0 1 fsync
         0 page x.db 1 2 fsync
@@ -624,7 +625,7 @@ scenarios! {
         0 keeps 11
     "
     /// The same, but the first machine then renamed the files that it had put there, and the tool was
-    /// faster than the record of all that.
+    /// faster than the rollback database, which had not recorded all that.
     an_older_version_comes_back_where_files_were_moved_on "
         0 append f 1 fsync
         0 append g 2 fsync
@@ -652,7 +653,7 @@ scenarios! {
     "
     /// Another machine changed the folder key. Dropbox and Syncthing copy a directory to its new stored
     /// name and remove the old one. A program that uses it at once fails with ENOENT: the kernel still
-    /// has the old directory under the name, for up to a second. What is written then is kept.
+    /// has the old directory under the name, for up to a second. What is written after that is kept.
     a_directory_of_a_new_key_is_used_at_once "
         members
         0 mkdir a
@@ -790,14 +791,14 @@ fn a_copy_that_a_tool_leaves_torn_is_all_that_is_wrong() {
     }
 }
 
-/// A torn copy excuses that it cannot be read, and nothing beside it.
+/// That a torn copy cannot be read is excused; damage to other files is counted.
 #[test]
 fn damage_beside_a_torn_copy_is_counted() {
     let Some(place) = Place::new(System::Kithfs) else { return };
     let steps = COPIED_ONCE[0].replace("FIRST", "49");
     let other = "1 append k 99 fsync\n1 append k 149 fsync\n1 sync\n0 sync\n";
     let trace = Trace::parse(&format!("{other}{steps}"));
-    let counts = place.play_and_spoil(&trace, &|store| {
+    let outcome = place.play_and_spoil(&trace, &|store| {
         let largest = std::fs::read_dir(store)
             .expect("list the store")
             .map(|entry| entry.expect("an entry").path())
@@ -808,13 +809,13 @@ fn damage_beside_a_torn_copy_is_counted() {
         bytes[5000] ^= 1;
         std::fs::write(largest, bytes).expect("damage the file");
     });
-    let counts = counts.counts;
+    let counts = outcome.counts;
     let seen = (counts.torn, counts.io_errors, counts.faults, counts.lost);
     assert_eq!(seen, (2, 1, 2, 2), "{counts}");
 }
 
 #[test]
-fn every_trace_can_be_played_and_read_again() {
+fn every_trace_can_be_printed_and_parsed_again() {
     for scenario in ALL {
         for trace in scenario.traces(ToolKind::Syncthing) {
             assert_eq!(Trace::parse(&trace.to_string()), trace, "{}", scenario.name);

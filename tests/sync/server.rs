@@ -48,7 +48,7 @@ enum Change {
     Download,
     Upload,
     Conflict,
-    /// Both have it, and equal.
+    /// Both have it, and it is equal.
     Note,
     RemoveHere,
     RemoveThere,
@@ -158,7 +158,7 @@ impl Server {
         moves
     }
 
-    /// Compares the three states of each path.
+    /// Compares for each path what the machine has, what the server has, and the base of both.
     fn compare(&self, machine: usize, local: &Paths<Entry>) -> Vec<(String, Change)> {
         let base = &self.base[machine];
         let paths: BTreeSet<&String> =
@@ -229,7 +229,7 @@ impl Server {
                     true => fs::remove_dir(target),
                     false => fs::remove_file(target),
                 };
-                // What could not be removed is new here, and goes back to the server.
+                // An entry that could not be removed is then new here, and goes back to the server.
                 self.base[machine].remove(path);
                 done.is_ok()
             }
@@ -286,7 +286,7 @@ impl Server {
             return false;
         }
         if !here.is_dir && has_below(&self.remote, path) {
-            // It became a file here, and somebody has put something into the directory.
+            // It became a file here, and another machine has put something into the directory.
             return self.rename_copy(machine, path);
         }
         let mut above = tool::parent(path);
@@ -330,7 +330,7 @@ impl Server {
         self.rename_copy(machine, path) && self.download(machine, path, None)
     }
 
-    /// Gives what is at `path` the name of a conflict copy. It is new then, and is uploaded.
+    /// Renames what is at `path` to a conflict copy, which is new then: the next sync uploads it.
     fn rename_copy(&mut self, machine: usize, path: &str) -> bool {
         let root = self.roots[machine].clone();
         let (date, time) = self.clock.tick();

@@ -1,5 +1,5 @@
 //! People with identities, roles and machines of their own, who have copies of one signed vault
-//! mounted all the time, with each simulated tool between the copies.
+//! mounted all the time, with a simulated sync tool between the copies.
 
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ impl Team {
         panic!("the tool does not come to an end");
     }
 
-    /// Called after the unmount: no check finds a fault, and no rollback database has an alarm.
+    /// Asserts, after the unmount, that fsck finds no fault and no rollback database has an alarm.
     fn check(&mut self) {
         self.settle();
         for person in &self.people {
@@ -70,7 +70,8 @@ impl Team {
     }
 }
 
-/// Lets the tool of one machine work, after everything is flushed unless it is live.
+/// Lets the tool of one machine work, after a flush of all mounts unless the sync is live. Returns
+/// the number of changes.
 fn sync(people: &[Person], tool: &mut dyn Tool, machine: usize, how: &How) -> usize {
     if !how.live {
         for person in people {
@@ -83,7 +84,8 @@ fn sync(people: &[Person], tool: &mut dyn Tool, machine: usize, how: &How) -> us
     tool.sync(machine, how, &mut || ())
 }
 
-/// The time within which a live mount shows what has arrived.
+/// Waits until `holds` returns true, at most for the time that a mount may take to show what has
+/// arrived.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_millis(2500);
     while !holds() {
@@ -92,7 +94,7 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the lines that a person writes in round `n`, and the commands that write them.
+/// Returns the commands with which a person writes in round `n`, each with the line that it writes.
 fn writes(name: &str, n: usize) -> Vec<(String, String)> {
     let [together, only, common, created] =
         ["together", "only", "common", "created"].map(|file| format!("{n} of {name} in {file}"));
@@ -124,7 +126,7 @@ fn all_write(kind: ToolKind, rekey: bool) {
                 if written {
                     lines.push(line);
                 } else if !command.contains("> plain/created") {
-                    // Not what would now replace what somebody else has written under that name.
+                    // A retry of the other command could replace what somebody else has created.
                     later.push((machine, command, line));
                 }
             }
@@ -180,8 +182,8 @@ fn writers_of_a_share_write_at_the_same_time() {
 
 /// The folder key changes on one machine while the others write under the former one, and
 /// everything is resealed while their changes arrive. On an idle machine, two runs of three left a
-/// file: the pass leaves out an entry that is not found any more under the name that it had, and was
-/// not repeated.
+/// file under the former key: the resealing pass leaves out an entry that is no longer found under
+/// its name, and was not repeated.
 #[test]
 fn a_rekey_loses_nothing_that_others_write() {
     if !can_mount() {
@@ -190,9 +192,9 @@ fn a_rekey_loses_nothing_that_others_write() {
     TOOLS.into_iter().for_each(|kind| all_write(kind, true));
 }
 
-/// What a writer wrote before the removal stays. What is written until the writer's machine knows
-/// of it arrives late, and is refused everywhere with an error; it never passes for the others'
-/// work.
+/// A file that a writer wrote before the removal stays. What the writer's machine writes until it
+/// knows of the removal arrives late, and is refused everywhere with an error; it never passes for
+/// the others' work.
 #[test]
 fn late_arrivals_of_a_removed_writer_are_refused() {
     if !can_mount() {
@@ -209,7 +211,9 @@ fn late_arrivals_of_a_removed_writer_are_refused() {
             sync(people, &mut **tool, machine, &How::default());
         }
         for person in [ann, cem] {
-            soon("what he wrote before arrives", || person.shell("cat plain/early plain/shared").0);
+            soon("what Bob wrote before arrives", || {
+                person.shell("cat plain/early plain/shared").0
+            });
         }
         ann.ok(&["share", "remove", "plain", "Bob"]);
         assert!(bob.shell("echo late > plain/late; echo late >> plain/shared; mkdir plain/dir; echo late > plain/dir/late").0);
@@ -219,27 +223,27 @@ fn late_arrivals_of_a_removed_writer_are_refused() {
         for person in [ann, cem] {
             holds(person, "early", "early\n");
             for late in ["late", "shared", "dir/late"] {
-                soon("his late file is there and refused", || {
+                soon("what Bob wrote late is there and refused", || {
                     let (read, why) = person.shell(&format!("cat plain/{late}"));
                     !read && why.contains("Input/output error")
                 });
             }
         }
-        soon("his machine knows", || !bob.shell("echo more > plain/more").0);
+        soon("Bob's machine knows of the removal", || !bob.shell("echo more > plain/more").0);
         assert!(cem.shell("echo new > plain/new").0);
         for machine in [0, 1, 2, 0, 1, 2] {
             sync(people, &mut **tool, machine, &How::default());
         }
         soon("the others go on", || ann.shell("cat plain/new").1 == "new\n");
-        assert!(!bob.shell("cat plain/new").0, "and he does not read it");
+        assert!(!bob.shell("cat plain/new").0, "Bob cannot read what is new");
         holds(bob, "early", "early\n");
         drop(mounts);
     }
 }
 
 /// Two admins change the members without knowing of each other. Everybody sees a fork and is told the
-/// command that settles it; then everybody continues. The two admins had kept to their own change,
-/// and were not told of the other.
+/// command that settles it; then everybody continues. Formerly each of the two admins kept to their
+/// own change, and was not told of the other.
 #[test]
 fn a_fork_of_two_admins_is_settled_by_the_command() {
     if !can_mount() {

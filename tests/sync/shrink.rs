@@ -1,8 +1,8 @@
-//! Delta debugging: the smallest part of a trace that still fails in the same way.
+//! Delta debugging: finds a small part of a trace that still fails in the same way.
 
 use super::trace::{Step, Trace};
 
-/// Leaves out as many steps as possible while `fails` holds. Calls it at most `limit` times.
+/// Leaves out steps as long as `fails` returns true for the rest. Calls `fails` at most `limit` times.
 pub fn shrink(trace: &Trace, limit: usize, mut fails: impl FnMut(&Trace) -> bool) -> Trace {
     let mut steps = trace.steps.clone();
     let with = |steps: &[Step]| Trace { steps: steps.to_vec(), ..trace.clone() };

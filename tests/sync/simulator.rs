@@ -1,4 +1,4 @@
-//! Random sessions. These variables choose them, and what else is done:
+//! Random sessions. These environment variables choose what is played:
 //!
 //! * `KITHFS_SYNC_SYSTEM`: kithfs, gocryptfs or plain (which tests the simulator itself)
 //! * `KITHFS_SYNC_SEEDS`: how many, or a range `from..to`
@@ -30,7 +30,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// `None`, with a word about it, where machines cannot be simulated.
+    /// Returns `None`, and prints why, where machines cannot be simulated.
     pub fn new(system: System) -> Option<Place> {
         if !can_mount() {
             return None;
@@ -67,7 +67,8 @@ impl Place {
         self.play_and_spoil(trace, &|_| ())
     }
 
-    /// Other tests have their turns between the sessions.
+    /// Plays a trace, with `spoil` for the first machine's store before the judgement. Other tests may
+    /// have their turns between two traces.
     pub fn play_and_spoil(&self, trace: &Trace, spoil: &dyn Fn(&Path)) -> Outcome {
         let _turn = turn::take();
         let dir = self.scratch();
@@ -99,7 +100,7 @@ fn system() -> System {
     }
 }
 
-/// The seeds, and the number of steps, that the variables ask for or else these.
+/// Returns the seeds and the number of steps from the variables, or else these.
 fn amount(seeds: u64, steps: usize) -> (std::ops::Range<u64>, usize) {
     let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text:?} is no number"));
     let seeds = match variable("SEEDS") {
@@ -145,8 +146,8 @@ fn sessions(place: &Place, seeds: std::ops::Range<u64>, steps: usize, profile: &
     all
 }
 
-/// For each way in which it fails, writes the smallest part of the trace that fails in this way to
-/// the directory for shrunken traces.
+/// For each kind of failure, writes a small part of the trace that fails in this way to the directory
+/// for shrunken traces.
 fn report(place: &Place, seed: u64, trace: &Trace, counts: &Counts) {
     let Some(dir) = variable("SHRINK") else { return };
     std::fs::create_dir_all(&dir).expect("create the directory for traces");

@@ -99,7 +99,7 @@ impl Syncthing {
         let read = reading.finish(&mut self.torn);
         let mut changes = 0;
         for (path, theirs) in news {
-            // Blocks that differ from the index are not copied.
+            // A file that no longer looks as the index says is not copied.
             if is_file(&theirs) && how.torn.is_none() {
                 let now = tool::look(&self.roots[peer], &path);
                 if now.is_none_or(|now| !now.looks_like(theirs.entry.as_ref().expect("a file"))) {
@@ -115,7 +115,7 @@ impl Syncthing {
         changes
     }
 
-    /// Copies one entry. Returns false if that is not possible now.
+    /// Takes over one entry, or its removal. Returns false if that is not possible now.
     fn take(
         &mut self,
         machine: usize,
@@ -138,7 +138,7 @@ impl Syncthing {
         let concurrent = !includes(&theirs.version, &ours.version);
         let taken = match (&ours.entry, &theirs.entry) {
             (None, None) => None,
-            (Some(ours), None) if concurrent || !removed(&root, path, ours) => {
+            (Some(ours), None) if concurrent || !remove(&root, path, ours) => {
                 // An edit wins, and a directory with something in it stays.
                 if !concurrent {
                     return false;
@@ -174,7 +174,7 @@ impl Syncthing {
                     expected = None;
                 }
                 if ours.is_dir != entry.is_dir && expected.is_some() {
-                    if !removed(&root, path, ours) {
+                    if !remove(&root, path, ours) {
                         return false;
                     }
                     expected = None;
@@ -217,7 +217,8 @@ impl Syncthing {
     }
 }
 
-fn removed(root: &Path, path: &str, entry: &Entry) -> bool {
+/// Removes an entry, and returns whether that succeeded.
+fn remove(root: &Path, path: &str, entry: &Entry) -> bool {
     match entry.is_dir {
         true => fs::remove_dir(root.join(path)).is_ok(),
         false => fs::remove_file(root.join(path)).is_ok(),

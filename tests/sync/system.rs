@@ -1,5 +1,5 @@
 //! The systems that play a trace: kithfs, gocryptfs, and a plain directory as the reference. Each
-//! machine has its own copy of the store, its own daemon, its own memory and its own host name.
+//! machine has its own copy of the store, its own daemon, state directory and host name.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -27,7 +27,7 @@ impl System {
         }
     }
 
-    /// Names of the store that are no entries of a program.
+    /// Returns whether a name in the store belongs to no entry that a program has made.
     pub fn is_control(self, name: &str) -> bool {
         match self {
             System::Plain => false,
@@ -37,17 +37,17 @@ impl System {
     }
 }
 
-/// The entry itself has this prefix; its name is in a file beside it.
+/// Returns whether this is an entry with a long name, not the file beside it that holds the name.
 fn is_long_entry(name: &str) -> bool {
     name.starts_with("gocryptfs.longname.") && !name.contains(".name")
 }
 
-/// The program: that of this build, or the one that the variable names.
+/// Returns the path of the program: that of this build, or the one in the variable `KITHFS`.
 fn kithfs() -> String {
     std::env::var("KITHFS").unwrap_or(KITHFS.to_owned())
 }
 
-/// How far the clock of each machine is from the right time, with `--clocks`.
+/// How far the clock of each machine is from the right time, with `sync-simulator.sh --clocks`.
 const CLOCKS: [&str; 3] = ["-400d", "+3d", "-2h"];
 
 /// One machine.
@@ -58,7 +58,7 @@ pub struct Machine {
     daemon: Option<Child>,
 }
 
-/// How long a daemon may take to serve, or to end.
+/// How long a daemon may take until it serves the mount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -69,7 +69,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Creates a vault that machines get copies of, with the cheapest key stretching.
+/// Creates a store that machines get copies of: a vault with the cheapest key stretching.
 pub fn create_store(system: System, home: &Path) {
     let store = home.join("store");
     fs::write(home.join("passphrase"), "correct horse\n").expect("write the passphrase");
@@ -97,8 +97,8 @@ pub fn create_store(system: System, home: &Path) {
 /// Names of the members, by their machines.
 const NAMES: [&str; 3] = ["Ann", "Bob", "Cem"];
 
-/// Creates a share that machines of its members get copies of: of Ann, an admin, and of the writers
-/// Bob and Cem, each with an identity of their own.
+/// Creates a share of which the machines of its members get copies. The members are Ann, an admin,
+/// and the writers Bob and Cem, each with an identity of their own.
 pub fn create_team(home: &Path) {
     fs::write(home.join("passphrase"), "correct horse\n").expect("write the passphrase");
     let store = home.join("store").to_str().expect("a path of ASCII").to_owned();
@@ -169,12 +169,12 @@ impl Machine {
         }
     }
 
-    /// Returns true if programs can work.
+    /// Returns whether the machine is on, so that programs can work.
     pub fn is_up(&self) -> bool {
         self.system == System::Plain || self.daemon.is_some()
     }
 
-    /// A command on this machine: with its host name and its directories.
+    /// Returns a command that runs with the host name and the directories of this machine.
     fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command
@@ -191,7 +191,7 @@ impl Machine {
             ("KITHFS_PASSPHRASE_FILE", self.home.join("passphrase")),
         ];
         command.envs(environment);
-        // A library that changes the time which programs are told, see scripts/sync-simulator.sh.
+        // A library that changes the time that programs see, as scripts/sync-simulator.sh says.
         if let Some(library) = std::env::var_os("KITHFS_SYNC_CLOCKS") {
             command.env("LD_PRELOAD", library).env("FAKETIME", CLOCKS[self.number]);
             command.env("DONT_FAKE_MONOTONIC", "1");
@@ -199,13 +199,13 @@ impl Machine {
         command
     }
 
-    /// Runs a command of kithfs on this machine, about its store.
+    /// Runs a command of kithfs on this machine, for its store.
     pub fn kithfs(&self, args: &[&str]) -> Output {
         let mut command = self.command(&kithfs(), args);
         command.arg(self.store()).output().expect("run kithfs")
     }
 
-    /// Changes the members or the key of the mounted share.
+    /// Runs a command of `kithfs share` on this machine.
     pub fn share(&self, args: &[&str]) -> Output {
         self.command(&kithfs(), &[&["share"], args].concat()).output().expect("run kithfs")
     }
@@ -244,7 +244,7 @@ impl Machine {
         }
     }
 
-    /// Kills the daemon. What programs had open is lost.
+    /// Kills the daemon, and detaches its mount.
     pub fn kill(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.kill();

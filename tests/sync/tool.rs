@@ -13,8 +13,8 @@ use super::trace::{How, Random, ToolKind};
 
 /// A tool that keeps one directory of each machine equal.
 pub trait Tool {
-    /// Lets the tool of one machine work once. `between` is called when half of each changed file
-    /// is read, if the sync is a torn one. Returns how many changes were made anywhere.
+    /// Lets the tool of one machine work once. In a torn sync, `between` is called each time that the
+    /// tool has read the first halves of some files. Returns how many changes were made anywhere.
     fn sync(&mut self, machine: usize, how: &How, between: &mut dyn FnMut()) -> usize;
 
     /// Returns the torn copies that this tool has made.
@@ -73,7 +73,7 @@ impl Entry {
     }
 }
 
-/// Names that no tool of the three synchronises: temporary files, its own folders.
+/// Returns whether the tools leave a name alone: temporary files, and the tools' own folders.
 pub fn is_ignored(name: &str) -> bool {
     (name.starts_with(".syncthing.") && name.ends_with(".tmp"))
         || (name.starts_with('~') && name.ends_with(".tmp"))
@@ -159,9 +159,9 @@ fn contents(file: &File) -> io::Result<Vec<u8>> {
 }
 
 impl Reading {
-    /// Opens the files and reads the first half of each. The length is the one that was found before,
-    /// unless another file has been put in that place since: no tool reads a file that it has just
-    /// opened up to the length of another one.
+    /// Opens the files and reads the first half of each, or all if not `torn`. The length is the one
+    /// that the scan found, unless another file has taken the place since: no tool reads a file up
+    /// to the length of another one.
     pub fn begin<'a>(
         root: &Path,
         files: impl Iterator<Item = (&'a String, &'a Entry)>,
@@ -208,8 +208,8 @@ pub fn make_parents(root: &Path, path: &str) -> io::Result<()> {
     }
 }
 
-/// Writes a file as tools do: under a temporary name, with its times, and renamed into its place.
-/// Does nothing if the entry there is not `expected` any more.
+/// Writes a file as tools do: under a temporary name, with its mode and times, and renamed into its
+/// place. Fails with `ResourceBusy` if the entry there does not look like `expected`.
 pub fn write_file(
     kind: ToolKind,
     root: &Path,

@@ -30,7 +30,7 @@ pub enum Action {
     Kill,
     /// The vault is unmounted and mounted again.
     Remount,
-    /// The daemon is killed; the machine is off until `Return`.
+    /// The daemon is killed, and the machine is off until `Return`.
     Leave,
     Return,
     /// Everything that programs have written is flushed.
@@ -85,13 +85,13 @@ pub enum Durable {
 pub struct How {
     /// The tool does not wait until the programs' writes are flushed.
     pub live: bool,
-    /// The tool stops in the middle, and takes the changes in the order of this seed.
+    /// The tool takes only a part of the changes, in random order. This is the seed.
     pub partial: Option<u64>,
-    /// A program does this while the tool has read half of each file.
+    /// A program on this machine does this after the tool has read half of each file.
     pub torn: Option<Box<(usize, Op)>>,
 }
 
-/// The sync tools whose rules are known.
+/// The sync tools that are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolKind {
     Syncthing,
@@ -104,7 +104,7 @@ pub const TOOLS: [ToolKind; 3] = [ToolKind::Syncthing, ToolKind::Dropbox, ToolKi
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub machines: usize,
-    /// The vault is a share, and each machine is that of another member.
+    /// The vault is a share, and each machine belongs to another member.
     pub members: bool,
     pub tool: ToolKind,
     pub steps: Vec<Step>,
@@ -156,7 +156,7 @@ impl Random {
         (self.next() % limit as u64) as usize
     }
 
-    /// Returns true `percent` times in a hundred.
+    /// Returns true with a probability of `percent` in a hundred.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -182,7 +182,7 @@ impl ToolKind {
     }
 }
 
-/// Writes a path with its long runs of one letter shortened.
+/// Returns a path with its long runs of one letter shortened.
 fn short(path: &str) -> String {
     let mut out = String::new();
     let mut letters = path.chars().peekable();
