@@ -13,7 +13,7 @@ use crate::support::mounted::{Scratch, can_mount, expect_code};
 use crate::support::vaults::pattern;
 
 const SIZE: usize = 100_000;
-/// Offset and length of what is written over later.
+/// Offset and length of the part that is overwritten later.
 const PART: (usize, usize) = (40_000, 9000);
 
 fn dir(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> File {
@@ -34,7 +34,8 @@ fn has_file(depth: usize) -> bool {
     [1, 512, 513, 1900, LEVELS].contains(&depth)
 }
 
-/// Makes a tree, each file of it durable, and writes over a part of each file under other paths.
+/// Makes a tree with durable files, renames it, and overwrites a part of each file through its
+/// descriptor. That fails at the lowest level.
 fn make(top: &Path) {
     let mut at = dir(CWD, top);
     let mut files = Vec::new();
@@ -69,7 +70,7 @@ fn verify(top: &Path) {
             }
             let mut bytes = Vec::new();
             file(&at, OFlags::RDONLY).read_to_end(&mut bytes).unwrap();
-            assert!(bytes == wanted, "the file at depth {depth} is another one");
+            assert!(bytes == wanted, "the file at depth {depth} has other contents");
         }
         if depth < LEVELS {
             at = dir(&at, "d");

@@ -89,7 +89,7 @@ fn a_background_mount_inherits_no_file_descriptors() {
     drop(command);
     let is_free = fs::File::open(&lock).unwrap().try_lock().is_ok();
     expect_code(scratch.kithfs("umount").arg(scratch.point()), 0);
-    assert!(is_free, "the lock is held as long as the mount");
+    assert!(is_free, "the daemon holds the lock");
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn a_tree_of_ten_thousand_files_is_the_same_after_a_remount() {
     let scratch = Scratch::new(&[]);
     let source = scratch.path().join("source");
     fs::create_dir(&source).unwrap();
-    // Real files as far as the machine has them, and generated ones up to ten thousand.
+    // Real files as far as the machine has them, and ten thousand generated ones.
     shell(
         &source,
         "cp -a /usr/share/doc /usr/share/man /usr/include . 2>/dev/null || true
@@ -449,7 +449,7 @@ fn attributes_links_and_special_files() {
 }
 
 #[test]
-fn each_mistake_has_its_line_its_hint_and_its_code() {
+fn each_mistake_has_a_message_a_hint_and_a_code() {
     let scratch = Scratch::new(&[]);
     let said = |command: &mut Command, code: i32, words: &[&str]| {
         let output = expect_code(command, code);
@@ -830,8 +830,7 @@ fn the_vault_is_usable_without_a_mount() {
     expect_code(scratch.kithfs("rm").arg(&vault).arg("new/file"), 0);
     expect_code(scratch.kithfs("cat").arg(&vault).arg("new/file"), 12);
     expect_code(scratch.kithfs("fsck").arg(&vault), 0);
-    // fsck names one flipped bit in the last byte of a ciphertext, by its plain and its stored
-    // path.
+    // fsck names a file with one flipped bit in its last byte, by its plain and its stored path.
     let stored = expect_code(scratch.kithfs("map").arg(&vault).arg("photos/sub/2"), 0);
     let stored = vault.join(String::from_utf8(stored.stdout).unwrap().trim());
     let mut bytes = fs::read(&stored).unwrap();
@@ -847,9 +846,9 @@ fn the_vault_is_usable_without_a_mount() {
     );
 }
 
-/// The passphrase can be changed, and the recovery code opens the vault.
+/// `init` prints a recovery code that opens the vault, and makes a directory that is its user's alone.
 #[test]
-fn a_passphrase_changes_and_the_recovery_code_opens() {
+fn the_recovery_code_of_a_new_vault_opens_it() {
     let scratch = Scratch::bare();
     let output = expect_code(
         scratch
@@ -881,7 +880,7 @@ fn a_passphrase_changes_and_the_recovery_code_opens() {
     assert_eq!(fs::metadata(scratch.vault()).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-/// Installs the mount helper where mount(8) looks for it; removes it on drop.
+/// The mount helper, installed where mount(8) looks for it; removed on drop.
 struct Helper;
 
 impl Helper {
@@ -961,7 +960,7 @@ fn mount_8_and_fstab_know_the_type() {
     }
 }
 
-/// Waits for a process that is not a child to end.
+/// A process that is not a child, and whose end can be awaited.
 struct Ended(std::os::fd::OwnedFd);
 
 impl Ended {

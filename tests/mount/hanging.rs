@@ -83,8 +83,8 @@ fn a_lock_gives_a_store_up_that_does_not_answer() {
         let mut synced = fs::File::create(nested.point.join("synced")).unwrap();
         synced.write_all(b"synced").and_then(|()| synced.sync_all()).unwrap();
         drop(synced);
-        // A process of its own has the file open: this one could start no other, because exec(2)
-        // closes files, and waits for the store to do so.
+        // Another process has the file open. If this one had, it could start no other process: exec(2)
+        // closes files, and that would wait for the store.
         let writer = is_dirty.then(|| Writer::start(&nested.point));
         let stopped = Stopped::stop(nested.store());
         if is_dirty {
@@ -98,7 +98,7 @@ fn a_lock_gives_a_store_up_that_does_not_answer() {
         assert!(told.contains("some data was not written: the store has not answered"), "{told}");
         assert!(!is_mounted(&nested.point));
         writer.into_iter().for_each(Writer::end);
-        // The store may keep the process from ending, but not its memory with the keys.
+        // The process may wait for the store before it ends, but its memory with the keys is gone.
         let status = format!("/proc/{}/status", daemon.pid());
         let has_memory = || fs::read_to_string(&status).is_ok_and(|text| text.contains("VmRSS"));
         wait_until("the memory is given back", || !has_memory());

@@ -33,8 +33,8 @@ fn mount(scratch: &Scratch, idle: &[&str]) -> (Child, Lines<BufReader<ChildStder
     (child, log)
 }
 
-/// Waits for a line of the log. The line that names an unmount for lack of use is among those that
-/// always come: the daemon once ended, on a busy machine, before the thread that unmounts had said it.
+/// Waits for a line of the log. On a busy machine the daemon once ended before the thread that
+/// unmounts an unused vault had logged that; now that line always comes.
 fn wait_for(log: &mut Lines<BufReader<ChildStderr>>, what: &str) {
     let mut said = Vec::new();
     for line in log {
@@ -43,7 +43,7 @@ fn wait_for(log: &mut Lines<BufReader<ChildStderr>>, what: &str) {
             return;
         }
     }
-    panic!("the mount ended before it said: {what}; it said: {said:#?}");
+    panic!("the mount ended before it logged {what:?}; it logged: {said:#?}");
 }
 
 /// Opens the root of the mount; `None` if this took so long that it was unmounted again.
@@ -110,8 +110,8 @@ fn socket(scratch: &Scratch) -> Option<PathBuf> {
 
 #[test]
 fn a_command_that_asks_the_daemon_keeps_the_mount() {
-    // It is not visible from outside. The daemon waits ten seconds for a client that connects and
-    // sends nothing, and runs as long as it waits.
+    // That a command asks the daemon is not visible from outside. The daemon waits ten seconds for a
+    // client that connects and sends nothing, and runs as long as it waits.
     const WAITS: Duration = Duration::from_secs(9);
     if !can_mount() {
         return;
@@ -131,11 +131,11 @@ fn a_command_that_asks_the_daemon_keeps_the_mount() {
         assert!(child.wait().unwrap().success() && !is_mounted(&scratch.point()));
         waited
     });
-    assert!(waited, "it was unmounted under a command that was asking");
+    assert!(waited, "the vault was unmounted while a command was asking");
 }
 
 #[test]
-fn what_is_no_time_is_refused() {
+fn an_idle_time_that_is_not_valid_is_refused() {
     let scratch = Scratch::new(&[]);
     for (args, says) in [(["--idle", "soon"], "soon"), (["-o", "idle=10ms"], "less than a second")]
     {

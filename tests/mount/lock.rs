@@ -17,7 +17,7 @@ use crate::support::turn;
 /// How long a line of a log is waited for. A lock takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A mount in the foreground. It is taken away when a test fails.
+/// A mount in the foreground, unmounted and ended on drop.
 pub struct Daemon {
     child: Child,
     log: mpsc::Receiver<String>,
@@ -25,7 +25,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a mount by a command that has its environment already.
+    /// Starts `command`, which is `kithfs mount`, with these options in the foreground.
     pub fn start(mut command: Command, scratch: &Scratch, options: &[&str]) -> Daemon {
         command.args(["--foreground", "--log-level", "info"]).args(options);
         command.arg(scratch.vault()).arg(scratch.point());
@@ -56,7 +56,6 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Kills it.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
     }
@@ -69,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until the log says this; returns the lines before.
+    /// Waits for a line of the log that contains `text`; returns the lines before.
     pub fn says(&self, text: &str) -> Vec<String> {
         let mut before = Vec::new();
         loop {
@@ -110,7 +109,7 @@ fn mount(scratch: &Scratch, options: &[&str]) -> Daemon {
 }
 
 /// A program that has written to a file of the mount and keeps it open. For each further line of
-/// input it writes again, and prints whether it succeeded.
+/// input it writes that line too, and prints whether this succeeded.
 pub struct Writer {
     child: Child,
     input: ChildStdin,
@@ -182,8 +181,8 @@ fn a_vault_that_nobody_uses_is_locked_too() {
     assert!(String::from_utf8_lossy(&none.stderr).contains("no vault of yours is mounted there"));
 }
 
-/// Eight programs that append, of which some sync. Each ends at its first error, and notes how many
-/// lines were accepted and synced.
+/// A program that appends, and syncs if its number is odd. It ends at its first error, and prints how
+/// many lines were synced and accepted.
 const APPENDERS: &str = r#"
 import os, sys
 at, dir = int(sys.argv[1]), sys.argv[2]
@@ -204,7 +203,7 @@ except OSError:
 
 /// A program that wrote while the vault was locked could go on for ever: the kernel had fetched the
 /// attributes of its file once more after they were invalidated, and took every write from then on
-/// without asking. Of eight, two or three did, until they were killed.
+/// without asking. Of eight programs, two or three went on until they were killed.
 #[test]
 fn programs_that_append_get_an_error_and_lose_nothing_synced() {
     if !can_mount() {
@@ -296,8 +295,8 @@ fn an_ordinary_user_locks_with_and_without_fusectl() {
 /// One vault is inside the mount of another one. Both were locked at the same time, and the inner
 /// one could no longer write its last changes.
 ///
-/// All vaults of a user: in a user namespace, where other mounts of this machine do not belong to
-/// this user.
+/// The commands act on all vaults of a user. So this runs in a user namespace, whose user does not own
+/// the other mounts of this machine.
 const ALL: &str = r#"
 export XDG_RUNTIME_DIR=$PWD/run XDG_CONFIG_HOME=$PWD/config KITHFS_PASSPHRASE_FILE=$PWD/passphrase
 mkdir run inner
@@ -347,7 +346,8 @@ struct Search {
 }
 
 impl Search {
-    /// Searches it while the vault is open; `None` if that is not possible here.
+    /// Asserts that the names key is found while the vault is open; `None` if no search is possible
+    /// here.
     fn of(daemon: &Daemon, scratch: &Scratch) -> Option<Search> {
         let has_reader = || {
             let mut python = Command::new("/usr/bin/python3");
@@ -399,7 +399,7 @@ fn no_key_is_left_in_memory_after_a_lock() {
     for at in 0..8 {
         fs::write(point.join(format!("folder/{at}")), vec![at; 40_000]).unwrap();
     }
-    // Both threads that serve the mount have used keys, and so has the one that commits.
+    // The threads that serve the mount use keys, and so does the one that commits.
     std::thread::scope(|scope| {
         for at in 0..8 {
             let file = point.join(format!("folder/{at}"));
@@ -419,7 +419,7 @@ fn no_key_is_left_in_memory_after_a_lock() {
     daemon.ended();
 }
 
-/// The daemon that made a share when the vault was locked kept the keys until its process had ended,
+/// A daemon that was making a share when the vault was locked kept the keys until its process ended,
 /// and the command did not tell how to continue.
 #[test]
 fn a_lock_cancels_the_making_of_a_share_and_wipes_the_keys() {
@@ -466,7 +466,7 @@ fn a_lock_cancels_the_making_of_a_share_and_wipes_the_keys() {
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
-/// A service manager, from a service's point of view: a socket for its notifications.
+/// For a service, its service manager is a socket for notifications, which the test has here.
 #[test]
 fn a_service_notifies_and_ends_when_it_is_stopped() {
     use std::os::unix::net::UnixDatagram;
@@ -515,7 +515,7 @@ fn a_service_notifies_and_ends_when_it_is_stopped() {
     assert_eq!(file.stdout, b"written\n");
 }
 
-/// A daemon that is stopped does not lock its vault, nor does it when it continues.
+/// A stopped daemon cannot lock its vault. The command names the daemon and says how to end it.
 #[test]
 fn a_daemon_that_does_not_answer_is_named() {
     if !can_mount() {

@@ -35,7 +35,7 @@ fn session_path(id: &str) -> String {
 }
 
 impl Desktop {
-    /// Starts it without any service; `None` if that is not possible.
+    /// Starts both buses without any service; `None` if that is not possible.
     fn bare() -> Option<Desktop> {
         if !can_mount() || !can_mock() {
             return None;
@@ -46,7 +46,7 @@ impl Desktop {
         Some(Desktop { system, session, scratch })
     }
 
-    /// Starts it with logind, two sessions of this user, c1 and c2, and one of another user.
+    /// Starts both buses with logind, two sessions of this user, c1 and c2, and one of another user.
     fn new() -> Option<Desktop> {
         let mut desktop = Desktop::bare()?;
         desktop.system.mock(&["--system", "--template", "logind"], LOGIND);
@@ -87,8 +87,8 @@ impl Desktop {
     }
 }
 
-/// Asserts that the mount ends, with this reason in its log.
-fn is_locked(mut daemon: Daemon, why: &str) {
+/// Asserts that the daemon locks the vault and ends, with this reason in its log.
+fn assert_locked(mut daemon: Daemon, why: &str) {
     daemon.says(&format!("locking: {why}"));
     let log = daemon.ended();
     assert!(log.iter().any(|line| line.contains("its keys are wiped")), "{log:#?}");
@@ -98,9 +98,10 @@ fn prepare_for_sleep(bus: &Bus, begins: bool) {
     bus.emit(LOGIND, MAIN, (MANAGER, "PrepareForSleep", "b"), &[Variant::from(begins)]);
 }
 
-/// Returns the delay locks that logind lists.
+/// An inhibitor: what it holds up, the program, its reason, its mode, user and process.
 type Inhibitor = (String, String, String, String, u32, u32);
 
+/// Returns the inhibitors that logind lists.
 fn inhibitors(bus: &Bus) -> Vec<Inhibitor> {
     bus.call(LOGIND, MAIN, MANAGER, "ListInhibitors", &())
 }
@@ -115,14 +116,14 @@ fn sleep_waits_until_the_vault_is_locked() {
     };
     assert_eq!(delays.len(), 1, "the check before the passphrase holds none");
     let mut writer = Writer::start(&desktop.scratch.point());
-    // Data that is not written yet takes a while.
+    // A lock takes a while if much data is not written yet.
     std::fs::write(desktop.scratch.point().join("large"), vec![7; 64 << 20]).unwrap();
     prepare_for_sleep(&desktop.system, false);
     assert_eq!(writer.write("more"), "ok");
     desktop.sleep();
     wait_until("sleep may begin", || inhibitors(&desktop.system).is_empty());
     assert!(!is_mounted(&desktop.scratch.point()), "the machine would sleep with an open vault");
-    is_locked(daemon, "the machine is about to sleep");
+    assert_locked(daemon, "the machine is about to sleep");
     assert_eq!(writer.write("late"), "refused");
     writer.end();
     let scratch = &desktop.scratch;
@@ -141,7 +142,7 @@ fn signals_that_logind_did_not_send_lock_nothing() {
     desktop.system.forge(MAIN, (MANAGER, "SessionRemoved"), &("c1", own));
     desktop.system.forge(&session_path("c1"), (SESSION, "Lock"), &());
     desktop.remove("c1");
-    is_locked(daemon, "the session has ended");
+    assert_locked(daemon, "the session has ended");
 }
 
 #[test]
@@ -152,25 +153,25 @@ fn the_lock_of_the_screen_locks_the_vault() {
     let daemon = desktop.mount("screen,suspend", "");
     let _: () = desktop.system.call(LOGIND, &session_path("c3"), SESSION, "Lock", &());
     desktop.sleep();
-    is_locked(daemon, "the machine is about to sleep");
+    assert_locked(daemon, "the machine is about to sleep");
     // The end of sleep does not count either.
     let daemon = desktop.mount("screen,suspend", "");
     prepare_for_sleep(&desktop.system, false);
     let _: () = desktop.system.call(LOGIND, &session_path("c2"), SESSION, "Lock", &());
-    is_locked(daemon, "the session was locked");
+    assert_locked(daemon, "the session was locked");
 
     let (gnome, path) = ("org.gnome.ScreenSaver", "/org/gnome/ScreenSaver");
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
     let daemon = desktop.mount("screen", "");
     let _: () = desktop.session.call(gnome, path, gnome, "SetActive", &(true,));
-    is_locked(daemon, "the screen was locked");
+    assert_locked(daemon, "the screen was locked");
     // A screen locker of KDE and others, which is started after the mount.
     let daemon = desktop.mount("screen", "");
     let (other, path) = ("org.freedesktop.ScreenSaver", "/ScreenSaver");
     desktop.session.mock(&["--session", other, path, other], other);
     let active = [Variant::from(true)];
     desktop.session.emit(other, path, (other, "ActiveChanged", "b"), &active);
-    is_locked(daemon, "the screen was locked");
+    assert_locked(daemon, "the screen was locked");
 }
 
 #[test]
@@ -180,10 +181,10 @@ fn the_end_of_the_session_locks_the_vault() {
     let daemon = desktop.mount("logout,suspend", "c1");
     desktop.remove("c2");
     desktop.sleep();
-    is_locked(daemon, "the machine is about to sleep");
+    assert_locked(daemon, "the machine is about to sleep");
     let daemon = desktop.mount("logout", "c1");
     desktop.remove("c1");
-    is_locked(daemon, "the session has ended");
+    assert_locked(daemon, "the session has ended");
 
     // For a mount that belongs to no session, for example one by a user service, the end of the
     // user's last session counts, even if that session began after the mount.
@@ -199,11 +200,11 @@ fn the_end_of_the_session_locks_the_vault() {
     desktop.remove("c1");
     desktop.remove("c5");
     desktop.sleep();
-    is_locked(daemon, "the machine is about to sleep");
+    assert_locked(daemon, "the machine is about to sleep");
     // c3, of another user, is still there.
     let daemon = desktop.mount("logout", "");
     desktop.remove("c4");
-    is_locked(daemon, "the session has ended");
+    assert_locked(daemon, "the session has ended");
 }
 
 /// logind keeps a session for as long as a process is left in it ("logged out, waiting for
@@ -220,7 +221,7 @@ fn a_session_kept_by_the_mount_itself_ends_with_its_leader() {
     let daemon = desktop.mount("logout", "c1");
     drop(leader.stdin.take());
     leader.wait().unwrap();
-    is_locked(daemon, "the session has ended");
+    assert_locked(daemon, "the session has ended");
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn a_bus_that_is_gone_locks_the_vault() {
     let Some(mut desktop) = Desktop::new() else { return };
     let daemon = desktop.mount("suspend", "");
     desktop.system.end();
-    is_locked(daemon, "events of logind cannot be noticed any more");
+    assert_locked(daemon, "events of logind cannot be noticed any more");
     let gnome = "org.gnome.ScreenSaver";
     desktop.session.mock(&["--session", "--template", "gnome_screensaver"], gnome);
     let daemon = desktop.mount("screen", "");
@@ -238,7 +239,7 @@ fn a_bus_that_is_gone_locks_the_vault() {
     let inactive = [Variant::from(false)];
     desktop.session.emit(gnome, path, (gnome, "ActiveChanged", "b"), &inactive);
     desktop.session.end();
-    is_locked(daemon, "the lock of the screen cannot be noticed any more");
+    assert_locked(daemon, "the lock of the screen cannot be noticed any more");
 }
 
 /// Replaces a socket by a bus that accepts connections and never answers.
@@ -257,7 +258,7 @@ fn a_bus_that_hangs_is_not_waited_for() {
     let daemon = desktop.mount("suspend", "");
     let hanging = hang(&PathBuf::from(desktop.system.address().split_once('=').unwrap().1));
     desktop.system.end();
-    is_locked(daemon, "events of logind cannot be noticed any more");
+    assert_locked(daemon, "events of logind cannot be noticed any more");
     let mut command = desktop.kithfs("mount");
     command.arg("--lock-on=suspend").arg(desktop.scratch.vault()).arg(desktop.scratch.point());
     let said = expect_code(&mut ends_within(30, &command), 1);
@@ -279,18 +280,18 @@ fn a_bus_that_is_restarted_is_connected_to_again() {
     daemon.says("the system bus was lost, and is connected to again");
     std::fs::write(scratch.point().join("file"), "written after the restart").unwrap();
     let bus = Bus::at(bus.address());
-    // An attempt that failed while the bus was starting may have made one too; logind drops it when
-    // it sees that the daemon has closed it.
+    // An attempt to connect that failed while the bus was starting may have left an inhibitor too;
+    // logind drops it when it sees that the daemon has closed it.
     let begun = Instant::now();
     while inhibitors(&bus).len() != 1 {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", inhibitors(&bus));
     }
     prepare_for_sleep(&bus, true);
-    is_locked(daemon, "the machine is about to sleep");
+    assert_locked(daemon, "the machine is about to sleep");
 }
 
-/// Each is refused before the passphrase is asked for, which without a terminal would be exit code
-/// 3.
+/// The mount is refused before it asks for the passphrase, which without a terminal would fail with
+/// exit code 3.
 #[test]
 fn an_event_that_nothing_would_announce_is_refused() {
     let Some(mut desktop) = Desktop::bare() else { return };
@@ -322,7 +323,7 @@ fn an_event_that_nothing_would_announce_is_refused() {
     }
     let daemon = desktop.mount("suspend", "");
     desktop.sleep();
-    is_locked(daemon, "the machine is about to sleep");
+    assert_locked(daemon, "the machine is about to sleep");
 }
 
 /// A named vault can have events as a setting; an option of `open` overrides it.
@@ -348,7 +349,7 @@ fn a_named_vault_keeps_the_events() {
         if !over.is_empty() {
             desktop.remove("c1");
         }
-        is_locked(daemon, why);
+        assert_locked(daemon, why);
     }
 }
 
@@ -364,7 +365,7 @@ fn a_session_for_a_background_job_counts_for_its_own_mounts() {
     }
     let daemon = desktop.mount("logout", "c1");
     desktop.remove("c1");
-    is_locked(daemon, "the session has ended");
+    assert_locked(daemon, "the session has ended");
     // Such a session is not a login session for a mount that is started outside of it, so `logout`
     // is refused.
     let mut command = desktop.kithfs("mount");

@@ -38,14 +38,14 @@ impl Two {
         Mount::at(point.to_owned())
     }
 
-    /// A program in each mount, which has `file` open.
+    /// Returns a program in each mount, which has `file` open.
     fn lockers(&self, file: &str, flags: &str) -> (Locker, Locker) {
         let start = |which| {
             let mut locker = Locker::start(&self.point(which));
             locker.done(&format!("open f {file} {flags}"));
             locker
         };
-        // The first one has locked the file before the second one opens it for writing.
+        // A lock that was given back lets the other mount open the file for writing.
         let mut first = start(0);
         first.done("lock f sh 0 1");
         first.done("lock f un 0 1");
@@ -117,7 +117,7 @@ fn flock_excludes_programs_in_the_other_mount() {
     a.done("close f");
     b.refused("flock f sh");
     a.done("close copy");
-    b.begin("flock f ex wait"); // the kernel sends a close without waiting
+    b.begin("flock f ex wait"); // the kernel does not wait for the daemon at a close
     assert_eq!(b.answer(), "ok");
     let mut reader = Locker::start(&two.point(0));
     reader.done("open f file r");
@@ -142,7 +142,7 @@ fn a_program_that_waits_gets_the_lock_from_the_other_mount() {
             b.done(give);
         }
     }
-    // Many programs that wait leave the mount usable, and the program that ends their wait with it.
+    // While many programs wait, the mount is usable, also for the program that ends their wait.
     a.done("lock f ex 0 0");
     let mut waiting: Vec<Locker> = (0..4).map(|_| Locker::start(&two.point(0))).collect();
     for locker in &mut waiting {
@@ -160,7 +160,7 @@ fn a_program_that_waits_gets_the_lock_from_the_other_mount() {
 
 #[test]
 fn a_wait_for_a_lock_can_be_interrupted() {
-    // The transport of the mounts without locks tells the kernel that it knows no interrupts. A
+    // The transport of mounts without locks tells the kernel that it knows no interrupts. With it, a
     // program that waited for a lock could not even be killed.
     let Some(two) = Two::new() else { return };
     let (mut a, mut b) = two.lockers("file", "rw");
@@ -269,7 +269,7 @@ fn without_locks_a_file_has_one_writer() {
     a.done("flock f un");
     assert_eq!(b.run("read f 0 9"), "text");
     b.done("open g file rw");
-    // A write without a lock has the file until it is committed.
+    // A write without a lock holds the file until it is committed.
     a.done("write f 0 next");
     b.done("write g 4 more");
     b.done("sync g");
@@ -328,8 +328,8 @@ fn git_commits_of_two_mounts_are_one_history() {
     let init = "git init -q repo && cd repo && git config user.name n && git config user.email e \
         && git config core.fsync none && git commit -q --allow-empty -m first";
     shell(&two.point(0), init);
-    // A commit may write an index that it has read before it locked it, on any filesystem. What the
-    // other program added is then missing, and added again.
+    // On any filesystem, a commit may write an index that it has read before it locked it. What the
+    // other program has added is then missing, so each adds its file again.
     let commit = |which: usize, name: &str| {
         let script = format!(
             "cd repo; for n in 1 2 3 4 5 6; do echo $n >{name}$n; \
@@ -405,8 +405,8 @@ fn a_granted_lock_ends_older_pages() {
     }
 }
 
-/// Two daemons that have a file on demand may both map it. What is written through a mapping takes
-/// the guard when the kernel writes it.
+/// Programs in two mounts may map a file if both daemons take its guard on demand. The daemon takes
+/// the guard when the kernel writes back what was written through the mapping.
 #[test]
 fn pages_of_a_mapping_arrive_beside_locks() {
     let Some(two) = Two::new() else { return };

@@ -80,7 +80,7 @@ impl Mount {
             .set_capacity(Some((space.blocks - space.free) * space.block_size + bytes as u64));
     }
 
-    /// Makes every changing call to the store fail from now on.
+    /// Makes these calls to the store fail, and no others.
     fn fail(&self, calls: Calls, when: When, errno: i32) {
         self.plan.reset();
         self.plan.add(Fault { calls, when, errno, short: false });
@@ -113,8 +113,8 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// Writes `part` after `part` until that fails: returns the bytes that write(2) has accepted, and
-/// the error that ended it.
+/// Writes parts of `part` bytes until that fails, or `most` bytes are written. Returns the bytes that
+/// write(2) has accepted, and the error that ended it.
 fn write_on(mut file: &File, part: usize, most: usize) -> (Vec<u8>, Option<i32>) {
     let mut taken = Vec::new();
     while taken.len() < most {
@@ -167,9 +167,9 @@ fn a_full_store_says_so_to_write_and_keeps_what_it_took() {
 }
 
 #[test]
-fn a_descriptor_from_before_is_told_and_goes_on_later() {
-    // The kernel accepts written data into its pages. When there is little room it asks first, and
-    // is refused.
+fn an_open_file_gets_enospc_and_continues_later() {
+    // The kernel accepts written data into its pages. When there is little room, it asks the daemon
+    // first, which refuses.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("log");
     let file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
@@ -196,10 +196,9 @@ fn a_descriptor_from_before_is_told_and_goes_on_later() {
 }
 
 #[test]
-fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
+fn a_refusal_without_warning_keeps_a_prefix_and_is_reported() {
     // The kernel has accepted far more than there is room for when the store first refuses. What
-    // fits is kept; write() fails soon, the file is as long as the kept data, and a file that is
-    // opened later fails at once.
+    // fits is kept; the next write() fails, and the file is as long as the kept data.
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -229,7 +228,7 @@ fn what_nobody_saw_coming_leaves_a_prefix_and_is_told() {
 
 /// A quota refuses without reporting less room beforehand: the store reports much free space.
 #[test]
-fn a_quota_is_told_to_write_and_keeps_what_was_there() {
+fn a_quota_is_reported_to_write_and_keeps_what_was_there() {
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -249,7 +248,7 @@ fn a_quota_is_told_to_write_and_keeps_what_was_there() {
 }
 
 #[test]
-fn a_limit_on_the_length_of_files_is_told_to_write() {
+fn a_limit_on_the_length_of_files_is_reported_to_write() {
     // The daemon may make no file longer than 8 MiB (RLIMIT_FSIZE), less than the room that the
     // store reports. A quota behaves like this.
     if !mounted::can_mount() {
@@ -278,7 +277,7 @@ fn a_limit_on_the_length_of_files_is_told_to_write() {
 }
 
 #[test]
-fn a_store_that_turns_read_only_is_told_to_write() {
+fn a_store_that_turns_read_only_is_reported_to_write() {
     // The kernel accepted data that was written to an open file, and only fsync and close reported
     // that nothing of it was kept.
     let Some(mount) = Mount::new() else { return };
@@ -339,7 +338,7 @@ fn a_file_that_was_cut_by_half_is_not_shown_at_its_old_length() {
             mount.fail(Calls::Of(call), When::Nth(nth), libc::EIO);
             let cut = held.set_len(9000);
             mount.plan.heal();
-            // The attributes shown come from the daemon.
+            // Without these pages, the contents that are read come from the daemon.
             rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let wanted = |bytes: &[u8]| bytes == &old[..9000] || cut.is_err() && bytes == old;
             let shown =

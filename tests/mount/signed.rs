@@ -139,7 +139,7 @@ fn a_forged_file_is_neither_shown_nor_masked_by_the_cache() {
                 is_eio(&fs::File::open(&file))
                     && is_eio(&fs::OpenOptions::new().append(true).open(&file))
             );
-            assert_eq!(read(&*root, &name), forged, "nothing is made of it");
+            assert_eq!(read(&*root, &name), forged, "the forgery is left as it is");
             write(&*root, &name, &bytes);
             assert!(fs::read(&file).unwrap() == honest);
         }

@@ -29,8 +29,8 @@ fn a_renamed_directory_has_one_mount() {
     assert!(said.contains(&format!("process {pid} on ")), "{said}");
     fs::write(mount.point.join("file"), "written under the new name").unwrap();
     mount.unmount();
-    let listed = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
-    for name in fs::read_dir(&moved).unwrap().map(|entry| listed(entry.unwrap())) {
+    let name_of = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+    for name in fs::read_dir(&moved).unwrap().map(|entry| name_of(entry.unwrap())) {
         assert!(
             !["+lock", "+lease", "+wanted"].iter().any(|lock| name.starts_with(lock)),
             "{name}"
@@ -42,7 +42,7 @@ fn a_renamed_directory_has_one_mount() {
 }
 
 /// Long enough on a loaded machine, and shorter than the ten seconds for which a vault that is not
-/// synced may hide an arriving file, and the eight after which it commits.
+/// synced may hide an arriving file, and than the eight after which it commits.
 const SOON: Duration = Duration::from_secs(6);
 
 /// Waits until `ready` returns something, and returns the time that it took; panics after `limit`.
@@ -137,7 +137,7 @@ fn deliver_if(from: &Path, to: &Path, wanted: &dyn Fn(SystemTime, SystemTime) ->
     }
 }
 
-/// Names of control files in a vault, at any depth.
+/// Returns the paths of the control files in a vault, at any depth.
 fn controls(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -150,7 +150,7 @@ fn controls(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A name was looked up before the file arrived, and was then missing for an hour (SYNC failure 10).
+/// A name was looked up before the file arrived, and was then missing for an hour.
 #[test]
 fn a_file_that_arrives_is_visible_at_once() {
     if !can_mount() {
@@ -178,7 +178,7 @@ fn a_file_that_arrives_is_visible_at_once() {
         });
         assert_eq!(fs::read(two.file(name)).unwrap(), b"from one, and longer");
     }
-    // A name that is gone, and one that leads elsewhere.
+    // The new name of a renamed file.
     fs::rename(one.file("file"), one.file("renamed")).unwrap();
     hand_over();
     wait(SOON, "the new name", || fs::metadata(two.file("renamed")).ok());
@@ -201,10 +201,10 @@ fn a_file_that_arrives_is_not_hidden_for_long() {
     [first, second].into_iter().for_each(Mount::unmount);
 }
 
-/// Data that a program writes and does not sync soon reaches the other machines: until it is in the
-/// store, a sync tool sees no change, and replaces the file.
+/// Data that a program has written and not synced reaches the other machines soon. Until it is in the
+/// store, a sync tool sees no change, and may replace the file.
 #[test]
-fn a_change_is_committed_within_a_second() {
+fn a_change_is_committed_soon_without_fsync() {
     if !can_mount() {
         return;
     }
@@ -235,8 +235,8 @@ fn a_change_is_committed_within_a_second() {
     [first, second].into_iter().for_each(Mount::unmount);
 }
 
-/// Another machine is active, or has crashed: no mount is refused (SYNC failure 7), a lock leaves
-/// nothing for the tool (SYNC failure 9), and what was synced is there.
+/// Another machine is active, or has crashed: no mount is refused, the vault has no lock file and no
+/// journal for the tool to copy, and what was synced is there.
 #[test]
 fn machines_that_are_active_or_crashed_refuse_no_mount() {
     if !can_mount() {
@@ -244,7 +244,7 @@ fn machines_that_are_active_or_crashed_refuse_no_mount() {
     }
     let scratch = Scratch::new(&["--synced"]);
     let [one, two] = ["one", "two"].map(|name| Machine::new(&scratch, name));
-    let both = |what: &str| {
+    let sync_and_check = |what: &str| {
         let is_newer = |known, changed| known < changed;
         deliver_if(&one.vault(), &two.vault(), &is_newer);
         deliver_if(&two.vault(), &one.vault(), &is_newer);
@@ -270,17 +270,17 @@ fn machines_that_are_active_or_crashed_refuse_no_mount() {
     };
     let first = one.mount();
     let open = write(&one, "of-one", "synced\n");
-    both("while one is active");
+    sync_and_check("while one is active");
     let second = two.mount();
     let held = write(&two, "of-two", "synced\n");
     write(&two, "of-one", "and by two\n");
-    both("while both are active");
+    sync_and_check("while both are active");
     drop(open);
     one.kill(first);
-    both("after one has crashed");
+    sync_and_check("after one has crashed");
     two.kill(second);
     drop(held);
-    both("after both have crashed");
+    sync_and_check("after both have crashed");
     let [first, second] = [one.mount(), two.mount()];
     for machine in [&one, &two] {
         assert_eq!(fs::read_to_string(machine.file("of-two")).unwrap(), "synced\n");
@@ -327,7 +327,7 @@ fn an_existing_vault_is_marked_as_synced() {
 }
 
 /// A sync tool removed a file whose name the kernel knew for another second. A program that appended
-/// to the file, and would have created a missing one, failed with ENOENT, as in no plain directory.
+/// to the file, and would have created it if missing, failed with ENOENT. In a plain directory that does not happen.
 #[test]
 fn a_file_that_was_just_removed_can_be_created_again() {
     use std::io::Write;
@@ -357,7 +357,7 @@ fn a_file_that_was_just_removed_can_be_created_again() {
     mount.unmount();
 }
 
-/// A suffix for a conflict copy as each of these tools makes it, and whether it is shown as it is.
+/// The suffix that each of these tools gives a conflict copy, and whether it is shown unchanged.
 const SUFFIXES: [(&str, &str, bool); 9] = [
     ("Syncthing", ".sync-conflict-20260131-101010-ABCDEFG", true),
     ("Dropbox", " (Ann's conflicted copy 2026-01-31)", true),
@@ -372,7 +372,8 @@ const SUFFIXES: [(&str, &str, bool); 9] = [
 
 const TEXT: &str = "as it was written";
 
-/// Makes a file and a directory with this name, or nearly, and returns the entries of the vault that they have.
+/// Makes a file with this name and a directory with a similar one. Returns the path of each, and the
+/// name of its entry in the store.
 fn make_pair(scratch: &Scratch, name: &str) -> [(PathBuf, String); 2] {
     let entries = || -> std::collections::BTreeSet<String> {
         let listed = fs::read_dir(scratch.vault()).unwrap();
@@ -394,7 +395,7 @@ fn make_pair(scratch: &Scratch, name: &str) -> [(PathBuf, String); 2] {
 }
 
 /// Conflict copies as tools name them are files and directories like all others, also of long names
-/// and of names in other scripts. Until then the names alone were tested, without a mount.
+/// and of names in other scripts. Formerly only the names were tested, without a mount.
 #[test]
 fn conflict_copies_of_all_tools_work_in_a_mount() {
     if !can_mount() {
