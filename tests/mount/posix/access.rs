@@ -10,7 +10,7 @@ fn owners_modes_and_groups_are_those_of_the_filesystem_below() {
 fn owners_modes_and_groups(posix: Posix) {
     posix.same_as_below(
         "chmod 777 .
-         # what another user makes is his
+         # what another user makes belongs to that user
          as 1234 1234 touch his; as 1234 1234 mkdir hisdir; as 1234 1234 mkfifo hispipe; as 1234 1234 ln -s x hislink
          stat -c '%n %u:%g %a' his hisdir hispipe; stat -c '%u:%g' hislink
          # set-group-id directories hand the group down, and themselves to directories
@@ -21,9 +21,9 @@ fn owners_modes_and_groups(posix: Posix) {
          echo secret > grouped; chown 0:4321 grouped; chmod 640 grouped; code as 1234 1234 cat grouped; code as 1234 1234,4321 cat grouped
          # a caller who does not own it
          code as 1235 1235 chmod 600 his; code as 1235 1235 chown 1235 his; code as 1235 1235 touch -d yesterday his; code as 1234 1234 chown 1235 his
-         # a group that the owner belongs to, and one that he does not
+         # a group that the owner belongs to, and another one
          code as 1234 1234,4321 chgrp 4321 his; code as 1234 1234 chgrp 999 his; stat -c '%u:%g %a' his
-         # sgid by chmod of one who is not of the group
+         # sgid by chmod of an owner outside the group, and of one in it
          as 1234 1234 chmod 2755 his; stat -c %a his; as 1234 1234,4321 chmod 2755 his; stat -c %a his
          # umask
          (umask 077; touch private; mkdir privatedir); stat -c '%n %a' private privatedir",

@@ -105,7 +105,7 @@ fn no_caller_sees_a_time_change_it_did_not_make() {
 #[test]
 fn extended_attributes_of_every_namespace_and_kind_of_file() {
     let Some(mut posix) = Posix::new() else { return };
-    // Values of one form only: the store below returns them unchanged.
+    // Only attributes that the filesystem below returns unchanged.
     let script = "touch f; mkdir d; ln -s x l; mkfifo p
          setfattr -n user.a -v 1 f; setfattr -n user.dir -v 2 d; setfattr -n trusted.b -v 3 f; setfattr -n security.c -v 4 f
          setfattr -h -n trusted.l -v 5 l; setfattr -n trusted.p -v 6 p
@@ -127,7 +127,7 @@ fn extended_attributes_of_every_namespace_and_kind_of_file() {
     assert_eq!(
         lsetxattr(&file, "user.large", &value[..65_536], XattrFlags::empty()),
         Ok(()),
-        "as long as the kernel lets through"
+        "the greatest length that the kernel lets through"
     );
     let mut read = vec![0; 65_536];
     assert_eq!(lgetxattr(&file, "user.large", &mut read), Ok(65_536));
@@ -194,7 +194,7 @@ fn file_capabilities_survive_a_copy_and_end_with_a_write() {
 }
 
 #[test]
-fn reading_leaves_access_times_alone_where_it_is_asked_to() {
+fn reading_in_a_noatime_mount_keeps_access_times() {
     // The option `noatime` reached only the kernel, which leaves the times of a FUSE filesystem to
     // the daemon. Each read of a file changed its access time.
     let Some(mut posix) = Posix::new() else { return };
@@ -213,7 +213,7 @@ fn reading_leaves_access_times_alone_where_it_is_asked_to() {
 }
 
 #[test]
-fn no_time_changes_that_no_program_has_changed() {
+fn no_time_changes_unless_a_program_changes_it() {
     // The daemon changed the time of a new file when it committed the file. Programs saw the changed
     // time as soon as the kernel had forgotten the file. This happened to every empty file, and on
     // kernels whose clock is no finer than its ticks to every new file that was written.
@@ -268,7 +268,7 @@ fn no_time_changes_that_no_program_has_changed() {
     let written = times(&posix);
     for name in ["set 1", "set 2"] {
         let modified = fs::metadata(posix.at(name)).unwrap().modified().unwrap();
-        // The clock of files is that of the last tick.
+        // Files get the time of the last tick of the clock.
         assert!(modified + std::time::Duration::from_secs(1) > begun, "{name}: {modified:?}");
     }
     posix.remount();

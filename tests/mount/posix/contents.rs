@@ -165,7 +165,7 @@ fn mappings_and_calls_see_the_same_bytes() {
     file.write_all_at(&[4; 1000], 5000).unwrap();
     assert_eq!((shared.get(5500), shared.get(6001)), (4, 1));
     shared.sync();
-    // A mapping outlives its descriptor and the removal of the name.
+    // A mapping outlives its descriptor.
     drop(file);
     shared.put(LEN - 1, 9);
     drop((shared, private));
@@ -221,7 +221,7 @@ fn vectors_flags_pipes_and_sendfile() {
 }
 
 #[test]
-fn locks_of_all_three_kinds_exclude_each_other() {
+fn locks_of_each_kind_exclude_other_holders() {
     let Some(posix) = Posix::new() else { return };
     let (a, b) = (open(&posix, "f", 0), open(&posix, "f", 0));
     let flock = |file: &File, how| {

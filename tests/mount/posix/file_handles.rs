@@ -79,7 +79,8 @@ fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
-/// Without `FUSE_EXPORT_SUPPORT` each of these opens failed with `ESTALE`: the kernel did not ask.
+/// Without `FUSE_EXPORT_SUPPORT` each of these opens failed with `ESTALE`: the kernel did not ask
+/// the daemon.
 #[test]
 fn a_file_handle_outlives_the_kernels_inode() {
     for posix in Posix::both() {
@@ -183,8 +184,8 @@ fn a_handle_of_an_earlier_mount_opens_no_other_file() {
 }
 
 /// The storage host gives the stored names of two files to each other, or puts a copy in the place
-/// of a file. A name is found by its bytes, so the handle of the first file must not lead to the
-/// second.
+/// of a file. The daemon finds the file of a handle by its name. So it must notice that the name of
+/// the first file now leads to the second.
 #[test]
 fn a_handle_leads_to_no_other_file_of_the_store() {
     let Some(posix) = Posix::new() else { return };

@@ -83,7 +83,7 @@ fn a_kept_listing_shows_what_is_there() {
 
 #[test]
 fn a_kept_listing_does_not_hide_a_long_name_that_comes_later() {
-    // Story: a sync tool had delivered the file with a long name empty, and filled it in place.
+    // A sync tool had delivered the file with a long name empty, and filled it in place.
     // Neither the directory nor the keys of its names had changed, so the kernel continued to show
     // the hash in the place of the name.
     let Some(mut posix) = Posix::new() else { return };

@@ -1,4 +1,4 @@
-//! What programs expect of a local filesystem, line by line, on a real mount. Each test states the
+//! What programs expect of a local filesystem, on a real mount. Each test states the
 //! expected results; if the rule is Linux's own and not obvious, the same is done on the filesystem
 //! below, and both must behave the same.
 //!
@@ -104,8 +104,8 @@ impl Posix {
     }
 }
 
-/// For scripts: `as USER GROUPS COMMAND...` runs as another user, `code COMMAND...` prints how a
-/// command ended.
+/// For scripts: `as USER GROUPS COMMAND...` runs a command as another user, `code COMMAND...` prints
+/// the exit code of a command.
 const PRELUDE: &str = r#"
 as() { local user=$1 groups=$2; shift 2; setpriv --reuid "$user" --regid "$user" --groups "$groups" "$@"; }
 code() { local status=0; "$@" >/dev/null 2>&1 || status=$?; echo "$status"; }
@@ -115,7 +115,7 @@ fn c(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// errno of a call that returned -1; otherwise 0.
+/// Returns the errno of a call that returned -1; otherwise 0.
 fn errno(returned: impl Into<i64>) -> i32 {
     if returned.into() == -1 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
 }
@@ -131,7 +131,7 @@ fn fallocate(file: &std::fs::File, mode: i32, offset: i64, len: i64) -> i32 {
     errno(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) })
 }
 
-/// Numbers that repeat with their seed.
+/// Random numbers that depend only on the seed.
 struct Dice(u64);
 
 impl Dice {

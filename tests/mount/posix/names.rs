@@ -44,7 +44,7 @@ fn rename_replaces_refuses_and_exchanges() {
 #[test]
 fn a_rename_can_leave_a_whiteout() {
     let Some(mut posix) = Posix::new() else { return };
-    // The text of a long name is kept beside its entry.
+    // The sealed form of a long name is in a file of `+long`.
     let long = "n".repeat(255);
     for name in ["file", &long] {
         fs::write(posix.at(name), name).unwrap();
@@ -332,8 +332,8 @@ fn a_nameless_file_is_made_or_refused_as_programs_expect() {
     posix.finish();
 }
 
-/// A listing shows every entry that stays exactly once and can be rewound, while entries come and
-/// go.
+/// While entries come and go, a listing shows every entry that stays exactly once, and can continue
+/// at each earlier position.
 #[test]
 fn seekdir_works_while_entries_come_and_go() {
     let Some(posix) = Posix::new() else { return };
@@ -344,8 +344,6 @@ fn seekdir_works_while_entries_come_and_go() {
         File::create(dir.join(name)).unwrap();
         File::create(dir.join(format!("goes-{name}"))).unwrap();
     }
-    // Entries that exist from the beginning to the end are listed exactly once, whatever comes and
-    // goes meanwhile.
     let mut seen = Vec::new();
     for (i, entry) in fs::read_dir(&dir).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();

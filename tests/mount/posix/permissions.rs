@@ -1,6 +1,6 @@
 //! Every kind of call, by owners, members of groups and others, on files and directories of random
-//! modes and lists. Each must be allowed if the filesystem below allows it, and otherwise refused
-//! with the same error, under both regimes.
+//! modes and ACLs. Each must be allowed if the filesystem below allows it, and otherwise refused
+//! with the same error, whether the kernel or the daemon decides.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -43,7 +43,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty())?)
 }
 
-/// The objects of a round: modes of a file and a directory, and perhaps lists.
+/// The objects of a round: modes of a file and a directory, and perhaps ACLs.
 struct Round {
     modes: [u32; 2],
     lists: [Option<Vec<u8>>; 2],
@@ -136,8 +136,8 @@ fn get_xattr(path: &Path, name: &str) -> io::Result<()> {
 /// An attempt, and the number of its error.
 type Outcome = (&'static str, Option<i32>);
 
-/// Tries everything in the directory `at`, as the thread's user. `links`: whether hard links are
-/// protected here.
+/// Tries everything in the directory `at`, as the thread's user. `links`: whether the kernel protects
+/// hard links; only then they are tried.
 fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     let (f, d) = (at.join("t/f"), at.join("t/d"));
     let other = at.join("t/other");
@@ -319,8 +319,7 @@ fn a_nested_mount_survives_the_close_of_a_directory() {
     }
 }
 
-/// The mount of one user, for that user alone: what the daemon of an ordinary user decides, for the
-/// user and their groups.
+/// In a mount for one user alone, that user's daemon decides on access as the filesystem below does.
 #[test]
 fn an_ordinary_users_mount_obeys_the_modes_of_files() {
     let Some(user) = super::user::unprivileged() else { return };

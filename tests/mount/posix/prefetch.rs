@@ -29,8 +29,8 @@ fn at_once(acts: Vec<Box<dyn FnOnce() + Send + '_>>) {
     });
 }
 
-/// Reads during a write: each byte must be from before or after, or a zero in a part that is being
-/// cut off or added.
+/// Reads during a write: each byte must be the old one at its place, or a zero, as all writers here
+/// write only zeros.
 fn read_meanwhile(path: PathBuf, old: &[u8]) {
     let mut whole = vec![0; LEN + 200];
     let len = File::open(path).unwrap().read_at(&mut whole, 0).unwrap();
@@ -132,7 +132,7 @@ fn small_files_of_every_size_are_prefetched_exactly() {
                 assert_eq!(&seen[..size], &bytes(size)[..], "{size}");
                 assert!(
                     seen[size..].iter().all(|&byte| byte == 0),
-                    "{size}: what lies behind the end in its page"
+                    "{size}: bytes beyond the end in the last page"
                 );
                 rustix::mm::munmap(at, mapped).unwrap();
             }

@@ -127,7 +127,7 @@ fn holes_that_many_look_for_at_once_are_found() {
     // needs for them.
     let Some(posix) = Posix::new() else { return };
     if holes::kernel_sends() {
-        // Over io_uring this many are more than a queue can let wait.
+        // Over io_uring a queue cannot let so many requests wait, and then holes may count as data.
         let mounts = expect_code(posix.scratch.kithfs("mounts").arg("--json"), 0).stdout;
         let mounts: serde_json::Value = serde_json::from_slice(&mounts).unwrap();
         let point = posix.scratch.point();
@@ -171,7 +171,7 @@ fn fallocate_in_each_mode_is_as_below() {
         let answers = files.each_ref().map(|file| fallocate(file, mode, offset, len));
         assert_eq!(answers[0], answers[1], "{:?}", steps[i]);
         assert!(fs::read(&path[0]).unwrap() == fs::read(&path[1]).unwrap(), "{:?}", steps[i]);
-        // Data to punch and to zero, over the whole file.
+        // Data to punch and to zero, in the middle half of the file.
         for file in &files {
             let len = file.metadata().unwrap().len();
             file.write_all_at(&vec![i as u8 + 1; len as usize / 2], len / 4).unwrap();
@@ -314,7 +314,7 @@ fn ranges_are_copied_between_files_and_within_one() {
 }
 
 #[test]
-fn the_filesystem_tells_true_numbers_of_itself() {
+fn statvfs_agrees_with_the_filesystem_below() {
     let Some(posix) = Posix::new() else { return };
     let (here, below) = (
         rustix::fs::statvfs(posix.scratch.point()).unwrap(),

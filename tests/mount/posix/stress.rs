@@ -111,7 +111,7 @@ const SHARED_DIRS: u64 = 4;
 
 impl Worker {
     fn name(&mut self) -> String {
-        // Sometimes a name so long that it is stored in a sidecar.
+        // Sometimes a name so long that its sealed form is in a file of `+long`.
         let long = if self.dice.below(8) == 0 { "l".repeat(200) } else { String::new() };
         format!("d{}/t{}-{}{long}", self.dice.below(SHARED_DIRS), self.id, self.dice.below(12))
     }
@@ -124,7 +124,7 @@ impl Worker {
         !self.made.keys().any(|name| name.starts_with(&format!("{dir}/")))
     }
 
-    /// A name of its own: beside others, or in one of its directories.
+    /// Returns a name that only this worker uses: in a shared directory, or in one of its own.
     fn any_name(&mut self) -> String {
         let dirs: Vec<String> = self
             .made
@@ -231,7 +231,7 @@ impl Worker {
     }
 }
 
-/// All names below `dir`, as the threads write them.
+/// Collects the paths of all entries below `dir`, relative to the mount.
 fn walk(dir: &Path, prefix: &str, all: &mut Vec<String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();

@@ -140,11 +140,11 @@ fn an_ordinary_users_mount_has_owners_acls_and_namespaces() {
 #[test]
 fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
     let _alone = turn::alone();
-    // A root user of the namespace alone looked for the list of mounts where the machine's root has
-    // it: `mounts` failed without the path, and `umount` did not wait until everything was written.
+    // A user who is root only in a namespace looked for the list of mounts where the machine's root
+    // has it: `mounts` failed without the path, and `umount` did not wait until everything was written.
     let Some(user) = unprivileged() else { return };
     user.umount();
-    mounted::expect_code(Command::new(KITHFS).arg("mounts"), 0); // the machine's root has his
+    mounted::expect_code(Command::new(KITHFS).arg("mounts"), 0); // the machine's root has a list
     if user.run("unshare --user --map-root-user --mount true 2> /dev/null || echo refused")
         == "refused\n"
     {
@@ -187,7 +187,7 @@ fn an_ordinary_user_lets_others_in_where_the_machine_allows_it() {
         return;
     }
     user.umount();
-    // Otherwise the mount is refused with a message.
+    // Without `user_allow_other` the mount is refused with a message.
     with_fuse_conf(
         &user,
         "",

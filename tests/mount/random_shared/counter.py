@@ -42,7 +42,7 @@ def add(fd, how):
 
 
 def count_once(number, round):
-    # All programs lock a file in one way.
+    # All programs lock a file in the same way.
     how = ["flock", "fcntl", "mapped" if maps else "fcntl"][number % 3]
     fd = os.open("n%d" % number, os.O_RDWR)
     log = -1

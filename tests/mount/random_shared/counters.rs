@@ -14,16 +14,16 @@ use crate::support::vaults::Seeded;
 
 const FILES: usize = 3;
 const MOUNTS: usize = 3;
-const EACH: usize = 2;
+/// Programs in each mount.
+const PROGRAMS: usize = 2;
 
 /// What the programs have reported.
 #[derive(Default)]
 struct Reports {
     /// The rounds that were acknowledged, by file.
     counted: HashMap<usize, HashSet<String>>,
-    /// The rounds that failed: they may have counted, or not.
+    /// The number of rounds that failed, by error. They may have counted, or not.
     failed: HashMap<String, u64>,
-    seen: Vec<String>,
 }
 
 impl Reports {
@@ -43,7 +43,6 @@ impl Reports {
                 }
                 _ => panic!("{line}"),
             }
-            self.seen.push(format!("mount {mount}: {line}"));
         }
     }
 
@@ -81,7 +80,7 @@ fn session(seed: u64) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mount/random_shared/counter.py");
     let mut programs = Programs::new(script);
     let begin = |world: &World, mount: usize, round: u64, programs: &mut Programs| {
-        for each in 0..EACH {
+        for each in 0..PROGRAMS {
             let name = format!("{mount}-{each}-{round}");
             let seed = seed * 1000 + round * 10 + each as u64;
             let maps = if world.maps { "" } else { "unmapped" };
@@ -98,7 +97,7 @@ fn session(seed: u64) {
         world.kill_daemon(mount);
         reports.take(&programs, after(random.below(700)), true);
         programs.end_those_of(mount);
-        unknown += EACH as u64;
+        unknown += PROGRAMS as u64;
         world.detach(mount);
         world.mount(mount);
         begin(&world, mount, round, &mut programs);

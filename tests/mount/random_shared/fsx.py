@@ -133,7 +133,7 @@ class Model:
             yield
 
     def save(self):
-        """All operations are synced, or there at least."""
+        """Makes the present bytes the base: all operations are synced, or at least in the file."""
         self.owner, self.base, self.ops = program, self.data, []
         new = os.path.join(models, "new-" + program)
         with self.owned():
@@ -156,7 +156,7 @@ class Model:
         return states
 
     def compare(self, there):
-        """Compares what a program has left: all of it, or after a kill one of the earlier states."""
+        """Compares a file with the model: all operations are in it, or after a kill only the first ones."""
         if there != self.data:
             states = self.states()
             if not (there in states or self.is_of_pages(there, states)):

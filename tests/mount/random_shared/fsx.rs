@@ -35,9 +35,10 @@ struct Reports {
 impl Reports {
     /// Takes reports until `until`, or until `done` programs have ended.
     ///
-    /// A file that a killed daemon was committing gives EIO to the others until the mount is there
-    /// again, which ends what they have not committed (ESTALE): `away`. Nothing else may fail, and
-    /// only a killed daemon may lose what was not synced.
+    /// With `away`, a daemon is killed or was shortly before. The file that it was committing fails
+    /// with EIO in the other mounts until its mount is there again. Changes that they had not
+    /// committed then fail with ESTALE. Nothing else may fail, and only a killed daemon may lose what
+    /// was not synced.
     fn take(&mut self, programs: &Programs, until: Instant, away: bool, done: usize) {
         while self.done < done
             && let Some((mount, line)) = programs.report(until)

@@ -1,5 +1,5 @@
-//! What each mount may show of a file: the twin has its newest state, but the other mounts may have
-//! to see an older one until it is committed.
+//! What each mount may show of a file: the twin has its newest state, but other mounts than that of
+//! the writer may show an older one until the newest is committed.
 
 use std::collections::HashMap;
 

@@ -68,7 +68,7 @@ impl Programs {
         for mut program in gone {
             let _ = program.child.kill();
             let status = program.child.wait().unwrap();
-            // A mapping of a mount that is gone.
+            // It may have used a mapping of the mount that is gone.
             let is_fine = matches!(status.signal(), Some(libc::SIGKILL | libc::SIGBUS));
             assert!(is_fine, "a program of the killed mount: {status}");
         }

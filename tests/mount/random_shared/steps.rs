@@ -62,7 +62,8 @@ impl Session {
         self.random.below(n) == 0
     }
 
-    /// Runs a command in a program and its twin, which must give the same answer.
+    /// Runs a command in a program and its twin, which must return the same. Returns whether that is
+    /// "ok".
     fn both(&mut self, program: usize, command: &str, effect: Effect) -> bool {
         let mount = self.world.mount_of(program);
         let begun = Instant::now();
@@ -223,8 +224,8 @@ impl Session {
         self.update(mount, Effect::Nothing);
     }
 
-    /// Lets a program of another mount open each file for writing that no program of `mount` has open
-    /// for writing, and close it again. The kernel sends the last part of a close without waiting, and
+    /// Lets a program of another mount open for writing, and close, each file that no program of
+    /// `mount` has open for writing. The kernel sends the last part of a close without waiting, and
     /// a daemon that stops before it has got that keeps the file.
     fn await_closes(&mut self, mount: usize) {
         let mut programs = self.world.programs().into_iter();
@@ -418,7 +419,6 @@ impl Session {
         } else {
             format!("flock {name} {how}")
         };
-        // Also a lock that is changed may have to be given back first.
         self.both(program, &command, Effect::Nothing);
         if how == "un" {
             self.unlocked(handle);
@@ -490,7 +490,7 @@ impl Session {
         if handle.mapped {
             self.both(program, &format!("unmap {name}"), Effect::Nothing);
         }
-        // By itself, a close gives it back a little later.
+        // A close alone gives the locks back a little later.
         self.both(program, &format!("flock {name} un"), Effect::Nothing);
         self.unlocked(handle);
         let effect = if handle.writes { Effect::Commits(handle.inode) } else { Effect::Nothing };

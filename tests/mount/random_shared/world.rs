@@ -1,5 +1,5 @@
-//! The mounts of one store, the programs that use them, and the twin: a plain directory in which a
-//! twin of each program does the same.
+//! The mounts of one store, the programs that use them, and the twin directory: a plain one, in
+//! which a twin of each program does the same.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -18,10 +18,11 @@ use crate::support::mounted::{Mount, Scratch, Stopped, expect_code, shell};
 /// Long enough for everything that is promised within a second, on a loaded machine.
 pub const SOON: Duration = Duration::from_secs(10);
 
-/// One mount. Without a daemon between the kill and the next mount.
+/// A mount point. It has no daemon between a kill and the next mount.
 struct Mounted {
     point: PathBuf,
-    /// Lists the mount. It has no locks: a close would drop them.
+    /// Lists the mount. The programs do not do that themselves: each close of a file that was listed
+    /// would drop their locks on it.
     watcher: Option<Locker>,
     up: Option<(Mount, Pid)>,
 }
@@ -167,7 +168,7 @@ impl World {
         let (gone, daemon) = self.mounts[mount].up.take().unwrap();
         kill_process(daemon, Signal::KILL).unwrap();
         let stat = format!("/proc/{}/stat", daemon.as_raw_nonzero());
-        // Until then it has its locks.
+        // It holds its locks until it has ended.
         while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -226,8 +227,8 @@ impl World {
         }
     }
 
-    /// Removes a lock file from the store, and waits until all mounts show each other's changes
-    /// again, which is promised within a second.
+    /// Removes a lock file from the store; returns whether it was there. The daemons notice that
+    /// within a second. For a little longer, each mount must show what the others write.
     pub fn remove_lock_file(&mut self, name: &str) -> bool {
         let removed = fs::remove_file(self.vaults[0].join(name)).is_ok();
         let begun = Instant::now();
