@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::support::memfs::{INO_OFFSET, MemFs};
 use crate::support::turn;
 
-/// Returns the transport that KITHFS_TRANSPORT requests, as the program parses it.
+/// Returns io_uring if KITHFS_TRANSPORT requests it, otherwise /dev/fuse.
 fn transport() -> Transport {
     match std::env::var("KITHFS_TRANSPORT").as_deref() {
         Ok("uring") => Transport::Uring,
@@ -359,7 +359,7 @@ fn a_file_that_exists_after_all_opens_with_permission() {
         assert_eq!(errno(fs::metadata(mount.path("late"))), Some(libc::ENOENT));
         mount.ops.plant(b"late", b"root's");
         assert!(!as_nobody("printf x >> late"));
-        assert!(as_nobody("test \"$(cat late)\" = \"root's\" && printf x > his && rm his"));
+        assert!(as_nobody("test \"$(cat late)\" = \"root's\" && printf x > new && rm new"));
     }
 }
 

@@ -79,7 +79,7 @@ fn the_program_mounts_and_remounts_as_a_helper() {
     assert!(text(&gone.stderr).contains("no kithfs is mounted there"), "{gone:?}");
 }
 
-/// As a line of /etc/fstab whose key is on a token or in a file of root.
+/// The option `age_identity`, as in a line of /etc/fstab: only the right identity mounts the vault.
 #[test]
 fn an_age_identity_opens_a_mount_of_fstab() {
     if !can_mount() || !has("age-keygen") {
@@ -151,12 +151,13 @@ fn a_mount_with_setuid_belongs_to_the_user() {
     assert_eq!(lines[0], "ann", "{said}");
     assert!(lines[1].contains("Permission denied"), "not even root may look: {said}");
     assert!(lines[2].contains("user_id=4321"), "{said}");
-    assert_eq!(lines[3], "1", "her own commands know the mount: {said}");
+    assert_eq!(lines[3], "1", "the user's own commands know the mount: {said}");
     assert!(!is_mounted(&scratch.point()));
 }
 
-/// Attacks with `setuid=USER`, where root mounts what users have chosen. The root of these mounts must
-/// lend none of its rights: each line of the output is a mount that was refused.
+/// Attacks with `setuid=USER`, where root mounts what users have chosen, and must lend them none of its
+/// rights. The first lines of the output are refused mounts; the others show which rights the command
+/// and the daemon of an allowed mount have.
 const ATTACKS: &str = r#"
 mkdir home victim bobs
 printf 'ann:x:4321:4321::%s/home:/bin/sh\nbob:x:4322:4322::/:/bin/sh\n' "$PWD" | cat /etc/passwd - > passwd
@@ -202,7 +203,7 @@ done
 rm home/exchange
 wait
 
-# Her own mount: neither its command nor its daemon has anything of root.
+# An allowed mount: neither its command nor its daemon has anything of root.
 export LD_LIBRARY_PATH=/of-root
 ./mount.kithfs "$PWD/vault" "$PWD/mnt" -o 'setuid=ann,passphrase_command=id -u > home/who; env >> home/who; cat passphrase'
 unset LD_LIBRARY_PATH

@@ -65,8 +65,8 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether the kernel knows the attributes of a file although the daemons are stopped. (An
-/// open always asks the daemon.)
+/// Returns whether the kernel shows the attributes of a file while the daemons are stopped. (An open
+/// always asks the daemon.)
 pub fn is_cached(daemons: &[Pid], path: &Path) -> bool {
     let stopped: Vec<Stopped> = daemons.iter().copied().map(Stopped::stop).collect();
     let mut limited = Command::new("timeout");
@@ -84,10 +84,10 @@ fn a_daemon_that_works_alone_lets_its_kernel_cache() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    let (anns, bobs) = (mount(&scratch, "anns"), mount(&scratch, "bobs"));
     let all = daemons(&scratch);
     assert_eq!(all.len(), 2);
-    for mount in [&hers, &his] {
+    for mount in [&anns, &bobs] {
         let file = mount.point.join("file");
         fs::write(&file, "contents").unwrap();
         wait_until("attributes are cached", || {
@@ -97,13 +97,13 @@ fn a_daemon_that_works_alone_lets_its_kernel_cache() {
     }
     // Both may cache if nobody writes.
     wait_until("both have cached attributes", || {
-        let files = [hers.point.join("file"), his.point.join("file")];
+        let files = [anns.point.join("file"), bobs.point.join("file")];
         files.iter().for_each(|file| assert_eq!(fs::read(file).unwrap(), b"contents"));
         files.iter().all(|file| is_cached(&all, file))
     });
 }
 
-/// Each kind of change is looked for in another mount, at once, whose kernel has cached what was
+/// Each kind of change is looked for at once in another mount, whose kernel has cached what was
 /// there before: names that exist and that do not, attributes, contents, links, listings. A
 /// descriptor from before shows the new contents too.
 #[test]
@@ -112,8 +112,8 @@ fn a_change_ends_what_another_kernel_has_cached() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
-    let (there, here) = (hers.point.clone(), his.point.clone());
+    let (anns, bobs) = (mount(&scratch, "anns"), mount(&scratch, "bobs"));
+    let (there, here) = (anns.point.clone(), bobs.point.clone());
     fs::create_dir_all(there.join("dir/below")).unwrap();
     fs::write(there.join("file"), "before").unwrap();
     fs::write(there.join("dir/other"), "other").unwrap();
@@ -160,8 +160,8 @@ fn a_change_ends_what_another_kernel_has_cached() {
     }
 }
 
-/// A program that maps a file, and answers each line with the first bytes of the mapping; a line
-/// with text is written there first.
+/// Starts a program that maps a file, and answers each line with the first bytes of the mapping. A
+/// line with text is written there first. Returns the program, and a function that sends it a line.
 fn mapping(file: &Path) -> (Child, impl FnMut(&str) -> String + use<>) {
     let program = "
 import mmap, os, sys
@@ -172,7 +172,7 @@ for line in sys.stdin:
     if line.strip(): m[:4] = line.strip().encode(); m.flush()
     print(bytes(m[:4]).decode(), flush=True)
 ";
-    let how = if file.ends_with("hers") { "w" } else { "r" };
+    let how = if file.ends_with("anns") { "w" } else { "r" };
     let mut child = Command::new("python3")
         .args(["-c", program])
         .arg(file)
@@ -200,29 +200,29 @@ fn shared_mappings_follow_what_others_write() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "one"), mount(&scratch, "two"));
+    let (anns, bobs) = (mount(&scratch, "one"), mount(&scratch, "two"));
     let file = |mount: &Mount, name: &str| -> PathBuf { mount.point.join(name) };
-    fs::write(file(&hers, "hers"), "old.").unwrap();
-    fs::write(file(&hers, "read"), "old.").unwrap();
-    let (mut reader, mut read) = mapping(&file(&his, "read"));
-    let (mut writer, mut write) = mapping(&file(&hers, "hers"));
+    fs::write(file(&anns, "anns"), "old.").unwrap();
+    fs::write(file(&anns, "read"), "old.").unwrap();
+    let (mut reader, mut read) = mapping(&file(&bobs, "read"));
+    let (mut writer, mut write) = mapping(&file(&anns, "anns"));
     for text in ["one.", "two.", "thre"] {
         assert_eq!(write(text), text);
-        assert_eq!(fs::read(file(&his, "hers")).unwrap(), text.as_bytes());
+        assert_eq!(fs::read(file(&bobs, "anns")).unwrap(), text.as_bytes());
         // Not cut to nothing first: a process that reads a mapping past the end gets SIGBUS.
-        let written = OpenOptions::new().write(true).open(file(&hers, "read")).unwrap();
+        let written = OpenOptions::new().write(true).open(file(&anns, "read")).unwrap();
         written.write_all_at(text.as_bytes(), 0).unwrap();
         drop(written);
         wait_until("the mapping shows it", || read("") == text);
     }
-    // Nobody else writes to a file that is mapped to be written.
-    let error = OpenOptions::new().write(true).open(file(&his, "hers")).unwrap_err();
+    // While a file is mapped for writing, the other mount cannot open it for writing.
+    let error = OpenOptions::new().write(true).open(file(&bobs, "anns")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
     drop(read);
     drop(write);
     assert!(reader.wait().unwrap().success() && writer.wait().unwrap().success());
-    fs::write(file(&his, "hers"), "his.").unwrap();
-    assert_eq!(fs::read(file(&hers, "hers")).unwrap(), b"his.");
+    fs::write(file(&bobs, "anns"), "bobs.").unwrap();
+    assert_eq!(fs::read(file(&anns, "anns")).unwrap(), b"bobs.");
 }
 
 /// A page of a mapping is written through any descriptor that can write. Through one that was opened to
@@ -233,14 +233,14 @@ fn pages_of_a_mapping_are_not_appended() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
-    fs::write(hers.point.join("file"), "12345678").unwrap();
-    let mut program = Locker::start(&hers.point);
+    let (anns, bobs) = (mount(&scratch, "anns"), mount(&scratch, "bobs"));
+    fs::write(anns.point.join("file"), "12345678").unwrap();
+    let mut program = Locker::start(&anns.point);
     for command in ["open f file app", "map f 8", "put f mapped..", "fill f 0 5 added"] {
         program.done(command);
     }
     program.done("sync f");
-    for point in [&hers.point, &his.point] {
+    for point in [&anns.point, &bobs.point] {
         assert_eq!(fs::read_to_string(point.join("file")).unwrap(), "mapped..added");
     }
 }
@@ -253,14 +253,14 @@ fn a_removed_file_shows_what_another_mount_commits() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
+    let (anns, bobs) = (mount(&scratch, "anns"), mount(&scratch, "bobs"));
     for ends in ["flock f un", "close f"] {
-        fs::write(hers.point.join("file"), "before").unwrap();
-        let mut writer = Locker::start(&hers.point);
-        let mut reader = Locker::start(&his.point);
+        fs::write(anns.point.join("file"), "before").unwrap();
+        let mut writer = Locker::start(&anns.point);
+        let mut reader = Locker::start(&bobs.point);
         writer.done("open f file old");
         reader.done("open f file r");
-        fs::remove_file(hers.point.join("file")).unwrap();
+        fs::remove_file(anns.point.join("file")).unwrap();
         writer.done("fill f 0 6 behind");
         writer.done(ends);
         assert_eq!(reader.run("read f 0 9"), "behind", "{ends}");
@@ -275,15 +275,15 @@ fn an_uncommitted_tail_does_not_count_once_a_file_was_open() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let his = mount(&scratch, "his");
-    let file = his.point.join("file");
+    let bobs = mount(&scratch, "bobs");
+    let file = bobs.point.join("file");
     fs::write(&file, "committed").unwrap();
     let stored = fs::read_dir(scratch.vault()).unwrap().map(|entry| entry.unwrap());
     let stored: Vec<_> =
         stored.filter(|it| !it.file_name().to_string_lossy().starts_with('+')).collect();
     let [stored] = &stored[..] else { panic!("{stored:?}") };
     let stored = OpenOptions::new().append(true).open(stored.path()).unwrap();
-    let size = || shell(&his.point, "stat --cached=never -c %s file");
+    let size = || shell(&bobs.point, "stat --cached=never -c %s file");
     for tail in [70_000, 1] {
         (&stored).write_all(&vec![1; tail]).unwrap();
         assert_ne!(size(), "9\n", "without an open the size follows from the stored length");
@@ -303,29 +303,29 @@ fn a_time_set_in_another_mount_is_shown() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
-    let mut writer = Locker::start(&hers.point);
+    let (anns, bobs) = (mount(&scratch, "anns"), mount(&scratch, "bobs"));
+    let mut writer = Locker::start(&anns.point);
     writer.done("open f file new");
     for command in ["write f 0 text", "sync f", "time f 900000000"] {
         writer.done(command);
     }
-    shell(&his.point, "touch -d @1000000000 file");
+    shell(&bobs.point, "touch -d @1000000000 file");
     assert_eq!(writer.run("stat f"), "600 1 4 1000000000");
     writer.done("close f");
-    assert_eq!(shell(&his.point, "stat -c %Y file"), "1000000000\n");
+    assert_eq!(shell(&bobs.point, "stat -c %Y file"), "1000000000\n");
 }
 
-/// Whoever holds the ciphertext may remove the file whose lock is the lease, or hold that lock.
+/// The storage host may remove the file whose lock is the lease, or hold that lock.
 #[test]
 fn a_removed_or_foreign_lease_costs_only_time() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
-    fs::write(hers.point.join("file"), "0").unwrap();
+    let (anns, bobs) = (mount(&scratch, "anns"), mount(&scratch, "bobs"));
+    fs::write(anns.point.join("file"), "0").unwrap();
     let lease = scratch.vault().join("+lease");
-    let read = || fs::read(his.point.join("file")).unwrap();
+    let read = || fs::read(bobs.point.join("file")).unwrap();
     let wait_for_lease = || {
         wait_until("a daemon takes the lease again", || {
             read();
@@ -339,7 +339,7 @@ fn a_removed_or_foreign_lease_costs_only_time() {
         }
         wait_for_lease();
         fs::remove_file(&lease).unwrap();
-        fs::write(hers.point.join("file"), round.to_string()).unwrap();
+        fs::write(anns.point.join("file"), round.to_string()).unwrap();
         wait_until("the other mount shows it", || read() == round.to_string().as_bytes());
     }
     // A process that holds the lock, and is no daemon, gives no sign of life.
@@ -349,7 +349,7 @@ fn a_removed_or_foreign_lease_costs_only_time() {
     let mut wants = OpenOptions::new();
     wants.create(true).read(true).append(true);
     let wants = wants.open(lease.with_file_name("+wanted")).unwrap();
-    wait_until("it says that it wants the lease", || {
+    wait_until("the lock of +wanted is taken", || {
         lock(&wants, FlockOperation::NonBlockingLockShared)
     });
     let held = OpenOptions::new().read(true).write(true).open(&lease).unwrap();
@@ -357,11 +357,11 @@ fn a_removed_or_foreign_lease_costs_only_time() {
         lock(&held, FlockOperation::NonBlockingLockExclusive)
     });
     drop(wants);
-    fs::write(hers.point.join("file"), "taken over").unwrap();
-    assert_eq!(fs::read(his.point.join("file")).unwrap(), b"taken over");
+    fs::write(anns.point.join("file"), "taken over").unwrap();
+    assert_eq!(fs::read(bobs.point.join("file")).unwrap(), b"taken over");
 }
 
-/// What programs do through a descriptor whose file the other mount has renamed, replaced or removed.
+/// Programs use a descriptor whose file the other mount has renamed, replaced or removed.
 /// `ftruncate` failed with `ESTALE`: a change of the size opened the file once more by its old name.
 #[test]
 fn descriptors_outlive_the_names_that_others_change() {
@@ -369,8 +369,8 @@ fn descriptors_outlive_the_names_that_others_change() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    let (hers, his) = (mount(&scratch, "hers"), mount(&scratch, "his"));
-    fs::create_dir(hers.point.join("dir")).unwrap();
+    let (anns, bobs) = (mount(&scratch, "anns"), mount(&scratch, "bobs"));
+    fs::create_dir(anns.point.join("dir")).unwrap();
     let changes: [(&str, u32, &str); 6] = [
         ("renamed", 1, "mv file other"),
         ("moved", 1, "mv file dir/other"),
@@ -381,14 +381,14 @@ fn descriptors_outlive_the_names_that_others_change() {
     ];
     for (what, links, change) in changes {
         for (flags, locks) in [("rw", false), ("rw", true), ("r", false)] {
-            fs::write(hers.point.join("file"), "12345678").unwrap();
-            let mut program = Locker::start(&hers.point);
+            fs::write(anns.point.join("file"), "12345678").unwrap();
+            let mut program = Locker::start(&anns.point);
             program.done(&format!("open f file {flags}"));
             if locks {
                 program.done("lock f ex 0 0");
                 program.done("lock f un 0 0");
             }
-            shell(&his.point, change);
+            shell(&bobs.point, change);
             let what = format!("{what}, {flags}, {locks}");
             let mut size = 8;
             if flags == "rw" {
@@ -414,8 +414,8 @@ fn descriptors_outlive_the_names_that_others_change() {
             assert_eq!(program.run("read f 0 99"), "12345678", "{what}");
             program.done("close f");
             drop(program);
-            shell(&his.point, "rm -rf file other new dir dir2; mkdir dir");
+            shell(&bobs.point, "rm -rf file other new dir dir2; mkdir dir");
         }
     }
-    assert_eq!(known(&hers.point), known(&his.point));
+    assert_eq!(known(&anns.point), known(&bobs.point));
 }

@@ -157,13 +157,16 @@ fn io_uring_is_used_where_the_kernel_offers_it() {
     }
 }
 
-/// Mounts with these options and returns what `kithfs mounts` and `kithfs info` say of the
-/// transport.
+/// Mounts with these options for a moment. Returns whether `kithfs mounts` reports io_uring; `kithfs
+/// info` must agree.
 fn is_over_io_uring(scratch: &Scratch, options: &[&str]) -> bool {
     let mut command = scratch.kithfs("mount");
     command.env_remove("KITHFS_TRANSPORT").args(options);
     let mounted = expect_code(command.arg(scratch.vault()).arg(scratch.point()), 0);
-    assert!(!String::from_utf8_lossy(&mounted.stderr).contains("io_uring"), "silently");
+    assert!(
+        !String::from_utf8_lossy(&mounted.stderr).contains("io_uring"),
+        "no message about io_uring"
+    );
     let mounts = expect_code(Command::new(KITHFS).args(["mounts", "--json"]), 0);
     let mounts: serde_json::Value = serde_json::from_slice(&mounts.stdout).unwrap();
     let point = scratch.point();
@@ -212,7 +215,7 @@ fn a_queue_that_lost_its_processor_returns_to_it() {
     };
     let mount = Mount::new(Transport::Uring).unwrap();
     let queue = thread_named("kithfs-queue-0");
-    // A processor cannot be taken offline in a test; what the kernel then does to the thread can.
+    // A test cannot take a processor offline, but it can move the thread as the kernel then does.
     rustix::thread::sched_setaffinity(Some(queue), &only(1)).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -386,13 +389,13 @@ fn a_daemon_that_is_killed_leaves_nobody_hanging() {
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
-/// With the least memory for io_uring, requests are smaller and data is intact.
+/// With the least memory for io_uring, which makes requests smaller, data is intact.
 #[test]
-fn with_minimal_memory_requests_are_smaller_and_data_whole() {
+fn data_is_whole_with_minimal_memory_for_io_uring() {
     let Some(_switch) = Switch::on() else { return };
     let scratch = Scratch::new(&[]);
     let data: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
-    // With many processors a MiB is too little; the mount then uses the device.
+    // With many processors one MiB is too little; the mount then uses the device.
     let mount = scratch.mount(&["--transport", "auto", "-o", "uring_memory=1"]);
     fs::write(scratch.point().join("f"), &data).unwrap();
     mount.unmount();

@@ -32,7 +32,7 @@ fn roll(dice: &mut u64, sides: u64) -> u64 {
     *dice % sides
 }
 
-/// Contents of the block with this number, which is at no other place.
+/// Returns the contents of the block with this number, which no other block has.
 fn block(number: u64) -> Vec<u8> {
     (MARK | number).to_le_bytes().repeat(BLOCK / 8)
 }
@@ -53,7 +53,7 @@ fn blocks_in(path: &Path) -> BTreeSet<u64> {
 }
 
 /// One program: writes blocks by name, or through one descriptor for a while, and notes those of
-/// which a flush was acknowledged, with the number of changes of the store before it began.
+/// which a flush was acknowledged, with the number of changes of the store before the flush began.
 fn program(
     host: &Host,
     mut dice: u64,
@@ -171,7 +171,7 @@ fn run(init: &[&str], seed: u64) {
     assert!(lost.is_empty(), "seed {seed}: acknowledged and not found: {lost:?}");
 }
 
-/// A close, or the background, committed to a file just while the sync tool replaced it: the bytes
+/// A close, or the background thread, committed to a file just while the sync tool replaced it: the bytes
 /// went to an inode without a name, and a later `fsync` returned success. The same happened if the
 /// tool took the file away again while it was written back. Flushed bytes were also lost if one
 /// program wrote to a conflict copy by its name, and another one through an earlier descriptor.

@@ -22,8 +22,8 @@ fn beside<T>(work: &[&(dyn Fn() + Sync)], main: impl FnOnce() -> T) -> T {
     })
 }
 
-/// An open by name checked the names of an open file in the middle of a rename, mistook it for
-/// replaced by another program, and the next `fsync` of its writer failed.
+/// An open by name checked the names of an open file in the middle of a rename, mistook the file
+/// for one that another program had replaced, and the next `fsync` of its writer failed.
 #[test]
 fn a_log_that_is_rotated_and_read_is_never_lost() {
     if !can_mount() {
@@ -158,7 +158,7 @@ fn a_reader_beside_truncations_gets_no_zeros() {
     let mount = host.mount(&[]);
     let write = || {
         fs::write(host.plain(), [1; 300_000]).unwrap();
-        // The kernel has no page of it, so readers ask the daemon.
+        // Drops the kernel's pages of the file, so that readers ask the daemon.
         let file = File::open(host.plain()).unwrap();
         file.sync_all().unwrap();
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 
 use crate::support::mounted::{Mount, Scratch, can_mount, expect_code};
 
-/// Contents that show where each byte is from.
+/// Returns contents that show where each byte is from.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let word = |i: usize| (seed << 32 | i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..len.div_ceil(8)).flat_map(word).take(len).collect()
 }
 
-/// A vault of which the host keeps every version of one file that it has seen.
+/// The storage host of a vault with a file `f`, whose ciphertext it reads and changes.
 struct Host {
     scratch: Scratch,
     /// The ciphertext of the file `f`.
@@ -70,7 +70,7 @@ impl Host {
         self.scratch.point().join("f")
     }
 
-    /// Contents of `f`, and of all other files, in the mount.
+    /// Returns the contents of `f`, and of all other files, in the mount.
     fn files(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
         let others = fs::read_dir(self.scratch.point())
             .unwrap()
@@ -81,7 +81,7 @@ impl Host {
         (fs::read(self.plain()).unwrap(), others)
     }
 
-    /// Contents of `f` by a command, once nothing is mounted.
+    /// Returns the contents of `f` by a command, while nothing is mounted.
     fn cat(&self) -> Vec<u8> {
         expect_code(self.scratch.kithfs("cat").arg(self.scratch.vault()).arg("f"), 0).stdout
     }

@@ -29,7 +29,7 @@ fn record() -> [u8; RECORD] {
     *b"a record that a program has appended, of sixty-four bytes in all"
 }
 
-/// Returns whether the contents can be read: one whole version, followed by whole records.
+/// Returns whether a file may have these contents: one whole version, followed by whole records.
 fn is_possible(contents: &[u8], versions: &[Vec<u8>]) -> bool {
     versions.iter().any(|version| {
         contents.strip_prefix(&version[..]).is_some_and(|appended| {
@@ -188,7 +188,7 @@ fn run(init: &[&str], options: &[&str], seed: u64, steps: usize) {
             output.stdout.len()
         );
     }
-    // A whole version repairs everything: the daemon holds nothing back.
+    // A whole version repairs everything.
     host.replace(&whole[3]);
     assert!(host.cat() == versions[3]);
 }
