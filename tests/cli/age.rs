@@ -40,7 +40,7 @@ fn opens(ann: &Person, identity: &str) {
     assert_eq!(listed, "letters\n");
 }
 
-/// The path of the plugin that speaks the real protocol and protects nothing.
+/// Returns the directory of the plugin that speaks the real protocol and protects nothing.
 fn plugins() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/plugins").to_owned()
 }
@@ -122,7 +122,7 @@ fn ssh_keys_are_recipients() {
         add(&ann, public.trim(), kind);
         opens(&ann, kind);
     }
-    // A key with a passphrase asks for it once, whatever the host has put into the vault.
+    // The passphrase of a key is asked for once, whatever the host has put into the vault.
     let (done, told) = ann.shell(
         "ssh-keygen -q -t ed25519 -N 'of the key' -f locked
          printf '#!/bin/sh\\necho \"$1\" >>asked; echo of the key\\n' >ask; chmod +x ask",
@@ -163,7 +163,7 @@ fn ssh_keys_are_recipients() {
     refused(&ann.fails(&["ls", "vault", "--age-identity", "ed25519.pub"], 3), "read age identity");
 }
 
-/// A command with the plugin in its PATH.
+/// Returns a command with the plugin in its PATH. `does` is what the plugin does.
 fn plugin_command(ann: &Person, does: &str, args: &[&str]) -> Command {
     let path = format!("{}:{}", plugins(), std::env::var("PATH").unwrap());
     let mut command = ann.kithfs(args);
@@ -293,8 +293,8 @@ fn a_damaged_age_slot_is_reported_as_such() {
 }
 
 /// The storage host can put any age file into a slot: one that the user's key also opens, one that
-/// costs an endless stretch, one with many stanzas, and up to 32 of them. None of them unlocks, a
-/// passphrase is asked for once, and the work stays small.
+/// needs an endless key stretching, one with many stanzas, and up to 32 of them. None of them
+/// unlocks, a passphrase is asked for once, and the work stays small.
 #[test]
 fn age_files_of_a_hostile_host_open_nothing() {
     let ann = with_vault();
@@ -350,8 +350,9 @@ fn age_files_of_a_hostile_host_open_nothing() {
     opens(&ann, "key");
 }
 
-/// A slot for a token can be made without the token, so it may be one that nothing opens: without
-/// this rule, one mistyped recipient and `passphrase remove` lost a vault.
+/// The last slot that has ever been opened cannot be removed. A slot for a token can be made
+/// without the token, so it may be one that nothing opens: otherwise one mistyped recipient and
+/// `passphrase remove` lose a vault.
 #[test]
 fn the_last_tried_slot_stays() {
     let ann = with_vault();
@@ -369,7 +370,7 @@ fn the_last_tried_slot_stays() {
 }
 
 #[test]
-fn what_is_no_recipient_is_refused_and_not_repeated() {
+fn an_invalid_recipient_is_refused_and_not_repeated() {
     let ann = with_vault();
     let before = fs::read(ann.home().join("vault/+identity")).unwrap();
     native(&ann, "key");
@@ -389,7 +390,7 @@ fn what_is_no_recipient_is_refused_and_not_repeated() {
     assert_eq!(fs::read(ann.home().join("vault/+identity")).unwrap(), before);
 }
 
-/// A slot contains a file of the real age, and a file made by the real age opens here.
+/// The real age decrypts the file in a slot, and a key of the real age-keygen opens the vault.
 #[test]
 fn slots_are_files_of_the_age_tool() {
     if !has("age") {

@@ -1,4 +1,4 @@
-//! Messages and leftovers of commands that cannot work.
+//! What commands print and leave behind, above all when they fail.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -224,7 +224,7 @@ fn a_link_that_the_kernel_does_not_follow_is_not_followed() {
 #[test]
 fn a_directory_with_conflict_copies_is_removed_whole() {
     // The name of `x (1)` became free when it was removed, and went to a copy of `x` that had been
-    // listed under another one. The copy was not found, and stayed.
+    // listed under another name. The copy was not found, and stayed.
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();
     expect_code(scratch.kithfs("mkdir").args([vault.as_os_str(), "dir".as_ref()]), 0);
@@ -272,7 +272,7 @@ fn a_local_file_that_is_missing_is_no_path_in_the_vault() {
 }
 
 #[test]
-fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
+fn an_error_names_the_path_that_was_given() {
     // `mkdir: a (/vault/Xy...): File exists` named the ciphertext of the parent directory.
     let scratch = Scratch::new(&[]);
     let vault = scratch.vault();
@@ -289,7 +289,7 @@ fn a_failure_about_a_name_is_told_of_the_name_that_was_given() {
 }
 
 #[test]
-fn a_mount_whose_daemon_has_died_is_called_that() {
+fn a_mount_whose_daemon_has_died_is_reported_as_such() {
     // After `kill -9` the next mount failed with "a vault is already mounted there", and `kithfs
     // mounts`, which its hint named, listed nothing.
     if !can_mount() {
@@ -407,7 +407,7 @@ fn fields(value: &serde_json::Value, found: &mut std::collections::BTreeSet<Stri
 }
 
 #[test]
-fn what_json_prints_is_what_its_page_says() {
+fn json_output_has_the_fields_that_its_page_describes() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/JSON.md")).unwrap();
     let scratch = Scratch::new(&["--signed"]);
     let vault = scratch.vault();
@@ -418,7 +418,7 @@ fn what_json_prints_is_what_its_page_says() {
         command.args(words).arg("--json").arg(&vault).env("XDG_CONFIG_HOME", &contacts);
         serde_json::from_slice(&expect_code(&mut command, code).stdout).expect("JSON")
     };
-    // What is described: the command, the heading of its section, and the fields that must occur.
+    // Each field of the value must be described below the heading. Some fields must occur.
     let compare = |heading: &str, value: &serde_json::Value, at_least: &[&str]| {
         let section = page
             .split("\n## ")

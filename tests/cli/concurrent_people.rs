@@ -24,13 +24,14 @@ fn mode(path: &Path, mode: &str) {
     assert!(Command::new("chmod").arg(mode).arg(path).status().unwrap().success());
 }
 
-/// Returns the vault of [`three_in`], without the mark of shared vaults.
+/// Does [`three_in`] without the mark of shared vaults.
 fn three() -> (Person, Person, Person, PathBuf) {
     three_in(&[])
 }
 
-/// Returns Ann's vault, made with these options, with the folder `projects`, of which Bob is a writer and Cem a reader, and
-/// the path of the folder's ciphertext, which they can access.
+/// Returns Ann, who has made a vault with these options and the folder `projects` in it; Bob, a
+/// writer of that folder; Cem, a reader; and the path of the folder's ciphertext, which all can
+/// access.
 fn three_in(options: &[&str]) -> (Person, Person, Person, PathBuf) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
     ann.ok(&[&["init"], options, &["--identity", ".config/kithfs/identity", "vault"]].concat());
@@ -52,7 +53,7 @@ fn three_in(options: &[&str]) -> (Person, Person, Person, PathBuf) {
     (ann, bob, cem, place)
 }
 
-/// Mounts `vault` with its log in the file `log` in the home.
+/// Mounts `vault` in the foreground, with its log in the file `log` in the home.
 fn mount_with_log<'a>(person: &'a Person, vault: &str) -> (Mounted<'a>, Child) {
     person.shell("mkdir -p plain");
     let log = fs::File::create(person.home().join("log")).unwrap();
@@ -82,10 +83,10 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     if !can_run() {
         return;
     }
-    // Nobody uses an option: Ann has said once that several daemons use the vault.
+    // No mount has an option: Ann has marked the vault once as one that several daemons use.
     let (ann, bob, cem, place) = three_in(&["--shared"]);
     let place = place.to_str().unwrap();
-    let (hers, _his, _cems) = (
+    let (anns, _bobs, _cems) = (
         Mounted::at(&ann, &[], "vault"),
         Mounted::at(&bob, &[], place),
         Mounted::at(&cem, &[], place),
@@ -132,16 +133,16 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     }
     let keeps = "exec 7>> plain/projects/log; touch holding; while ! test -e let-go; do sleep 0.02; done; echo last >&7";
     let mut keeper = ann.program(keeps).spawn().unwrap();
-    wait_until("she has it open", || ann.home().join("holding").exists());
+    wait_until("Ann has the file open", || ann.home().join("holding").exists());
     let (wrote, why) = bob.shell("echo refused >> plain/log");
     assert!(!wrote && why.contains("busy"), "{why}");
     assert_eq!(bob.shell("wc -l < plain/log").1, "120\n", "reading goes on");
     ann.write("let-go", "");
     assert!(keeper.wait().unwrap().success());
     assert!(
-        bob.shell("echo his >> plain/log; tail -n 2 plain/log | tr '\\n' ' '")
+        bob.shell("echo bobs >> plain/log; tail -n 2 plain/log | tr '\\n' ' '")
             .1
-            .ends_with("last his ")
+            .ends_with("last bobs ")
     );
 
     // The members change while all have it mounted.
@@ -150,20 +151,20 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     ann.ok(&["share", "add", "--role", "reader", "plain/projects", "Dan"]);
     assert!(said(&bob.ok(&["share", "list", "plain"])).contains("Dan"));
     ann.ok(&["share", "remove", "plain/projects", "Bob", "Dan"]);
-    wait_until("Bob's mount knows that he may not write", || {
+    wait_until("Bob's mount knows that Bob may not write", || {
         !bob.shell("echo more > plain/more").0
     });
     // What Bob wrote until the mount knew, and after the removal, is not accepted by anybody.
     assert!(ann.shell("! cat plain/projects/more 2> /dev/null; rm -f plain/projects/more").0);
-    holds(&bob, "by-ann", "one\n"); // what he has read he keeps
+    holds(&bob, "by-ann", "one\n"); // a removed member keeps what was readable
     assert!(ann.shell("echo new > plain/projects/new").0);
     wait_until("Cem reads what is written under the new key", || {
         cem.shell("cat plain/new").1 == "new\n"
     });
     assert!(!bob.shell("cat plain/new").0, "and Bob does not");
     holds(&cem, "log", &ann.shell("cat plain/projects/log").1);
-    drop(hers);
-    drop((_his, _cems));
+    drop(anns);
+    drop((_bobs, _cems));
     ann.ok(&["fsck", "vault"]);
     assert!(!Path::new(place).join("+lock").exists(), "a local store needs no lock file");
 }
@@ -177,21 +178,21 @@ fn members_mount_their_folder_without_a_mark() {
     }
     let (ann, bob, cem, place) = three();
     let place = place.to_str().unwrap();
-    let (_hers, _his, _cems) = (
+    let (_anns, _bobs, _cems) = (
         Mounted::at(&ann, &[], place),
         Mounted::at(&bob, &[], place),
         Mounted::at(&cem, &[], place),
     );
-    assert!(ann.shell("umask 0; echo hers > plain/file").0);
-    assert_eq!(bob.shell("cat plain/file; echo his >> plain/file").1, "hers\n");
+    assert!(ann.shell("umask 0; echo anns > plain/file").0);
+    assert_eq!(bob.shell("cat plain/file; echo bobs >> plain/file").1, "anns\n");
     for person in [&ann, &cem] {
-        holds(person, "file", "hers\nhis\n");
+        holds(person, "file", "anns\nbobs\n");
     }
     // The same person once more; and the vault around it, which its owner has alone by default.
     bob.shell("mkdir second");
     bob.ok(&["mount", place, "second"]);
     assert!(bob.shell("echo again >> second/file").0);
-    holds(&ann, "file", "hers\nhis\nagain\n");
+    holds(&ann, "file", "anns\nbobs\nagain\n");
     bob.ok(&["umount", "second"]);
     ann.shell("mkdir around");
     ann.ok(&["mount", "vault", "around"]);
@@ -208,18 +209,18 @@ fn a_refused_member_is_told_the_command_that_helps() {
     let (ann, bob, _cem, place) = three();
     let place = place.to_str().unwrap();
     bob.shell("mkdir plain");
-    let hers = Mounted::at(&ann, &[], "vault");
+    let anns = Mounted::at(&ann, &[], "vault");
     assert!(ann.shell("ls plain/projects").0);
     refused(&bob.fails(&["mount", place, "plain"], 9), "kithfs set --shared");
     refused(&bob.fails(&["mount", "--shared", place, "plain"], 9), "unmount it there");
     refused(&ann.fails(&["mkdir", place, "dir"], 9), "kithfs umount");
     ann.ok(&["set", "--shared", "vault"]);
-    drop(hers);
-    let _hers = Mounted::at(&ann, &[], "vault");
+    drop(anns);
+    let _anns = Mounted::at(&ann, &[], "vault");
     assert!(ann.shell("ls plain/projects").0);
-    let _his = Mounted::at(&bob, &[], place);
-    assert!(bob.shell("echo his > plain/file").0);
-    holds(&ann, "projects/file", "his\n");
+    let _bobs = Mounted::at(&bob, &[], place);
+    assert!(bob.shell("echo bobs > plain/file").0);
+    holds(&ann, "projects/file", "bobs\n");
     refused(&ann.fails(&["set", "--synced", "vault"], 2), "kithfs set --no-shared");
     refused(&ann.fails(&["set", "vault"], 2), "--shared");
 }
@@ -285,15 +286,15 @@ fn sharers(person: &Person, vault: &str) -> Vec<i32> {
 
 #[test]
 fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
-    // Ann's machine sleeps, for example. Another person who opens what she has open is refused,
-    // reads what is committed, and continues when she does.
+    // Ann's machine sleeps, for example. Another person who opens for writing what Ann has open is
+    // refused, reads what is committed, and continues when Ann's machine does.
     if !can_run() {
         return;
     }
     let (ann, bob, _cem, place) = three();
     let place = place.to_str().unwrap();
-    let hers = Mounted::at(&ann, &["--shared"], "vault");
-    let [daemon] = sharers(&ann, "vault")[..] else { panic!("one of them has it open") };
+    let anns = Mounted::at(&ann, &["--shared"], "vault");
+    let [daemon] = sharers(&ann, "vault")[..] else { panic!("one daemon has the vault open") };
     let daemon = rustix::process::Pid::from_raw(daemon).unwrap();
     assert!(
         ann.shell(
@@ -301,11 +302,11 @@ fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
         )
         .0
     );
-    let _his = Mounted::at(&bob, &["--shared"], place);
+    let _bobs = Mounted::at(&bob, &["--shared"], place);
     assert_eq!(
         sharers(&bob, place).len(),
         2,
-        "she is in the folder as well, and he in nothing else"
+        "Ann's daemon has the folder open too, and Bob's nothing else"
     );
     assert_eq!(sharers(&ann, "vault").len(), 1);
     let listed = said(&bob.ok(&["info", place]));
@@ -320,23 +321,23 @@ fn a_stopped_daemon_keeps_its_file_lock_and_loses_nothing() {
 
     let keeps = "exec 7>> plain/projects/file; echo dirty >&7; touch holding; while ! test -e let-go; do sleep 0.02; done";
     let mut keeper = ann.program(keeps).spawn().unwrap();
-    wait_until("she has it open", || ann.home().join("holding").exists());
+    wait_until("Ann has the file open", || ann.home().join("holding").exists());
     let stopped = Stopped::stop(daemon);
-    let (wrote, why) = bob.shell("echo his >> plain/file");
-    let (also, read) = (bob.shell("echo his >> plain/other"), bob.shell("cat plain/file").1);
+    let (wrote, why) = bob.shell("echo bobs >> plain/file");
+    let (also, read) = (bob.shell("echo bobs >> plain/other"), bob.shell("cat plain/file").1);
     drop(stopped);
     assert!(!wrote && why.contains("busy"), "{why}");
-    // Her daemon had the lease, which is taken over after some seconds without a sign of life.
-    assert!(also.0, "what she does not hold is his to write: {}", also.1);
+    // Ann's daemon had the lease, which is taken over after some seconds without a sign of life.
+    assert!(also.0, "Bob can write to a file that Ann does not have open: {}", also.1);
     assert!(["committed\n", "committed\ndirty\n"].contains(&&*read), "{read}");
     ann.write("let-go", "");
     assert!(keeper.wait().unwrap().success());
-    assert!(bob.shell("echo his >> plain/file").0);
+    assert!(bob.shell("echo bobs >> plain/file").0);
     for (person, at) in [(&ann, "projects/"), (&bob, "")] {
-        holds(person, &format!("{at}file"), "committed\ndirty\nhis\n");
-        holds(person, &format!("{at}other"), "other\nhis\n");
+        holds(person, &format!("{at}file"), "committed\ndirty\nbobs\n");
+        holds(person, &format!("{at}other"), "other\nbobs\n");
     }
-    drop(hers);
+    drop(anns);
     assert_eq!(sharers(&bob, place).len(), 1);
 }
 
@@ -349,7 +350,7 @@ fn a_daemon_out_of_descriptors_answers_later() {
     }
     let ann = Person::with_identity("ann");
     ann.ok(&["init", "--signed", "--identity", ".config/kithfs/identity", "vault"]);
-    let _hers = Mounted::at(&ann, &[], "vault");
+    let _anns = Mounted::at(&ann, &[], "vault");
     let info: serde_json::Value =
         serde_json::from_str(&said(&ann.ok(&["info", "--json", "vault"]))).unwrap();
     let daemon = info["in_use_by"]["pid"].as_i64().unwrap();

@@ -226,8 +226,8 @@ fn a_vault_is_handed_over_with_all_its_shares() {
     }
 }
 
-/// Whatever a signed vault is handed over with, no key is destroyed: a share whose list of members
-/// the storage host had withheld would have no reader.
+/// When a signed vault is handed over, no key is destroyed. Otherwise a share whose list of members
+/// the storage host has withheld would have no reader.
 #[test]
 fn the_former_identity_of_a_signed_vault_is_kept() {
     let ann = Person::new("ann");
@@ -372,7 +372,7 @@ fn root_writes_to_no_guarded_mount_point_either() {
 
 /// A FIFO in the place of a file of this user blocked every command that read it.
 #[test]
-fn a_fifo_holds_no_command() {
+fn a_fifo_blocks_no_command() {
     let ann = Person::with_identity("ann");
     run(&ann, "init vault", 0);
     ann.shell("mkfifo pipe; mkfifo .config/kithfs/contacts .config/kithfs/name");

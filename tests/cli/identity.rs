@@ -528,8 +528,8 @@ fn contacts_damaged_or_writable_by_others_are_refused() {
     refused(&ann.fails(&["contact", "list"], 1), "line 2: it ends in no LF");
 }
 
-/// An identity file, and the file with the name, that cannot be used. A name file was passed over
-/// without a word, and members would have seen "owner".
+/// An identity file or a name file that cannot be used is reported. Such a name file was passed
+/// over without a message, and members would have seen "owner".
 #[test]
 fn unusable_identity_and_name_files_are_reported() {
     let ann = Person::with_identity("ann");
@@ -550,7 +550,7 @@ fn unusable_identity_and_name_files_are_reported() {
         let shown = ann.ok(&["identity", "show"]);
         assert!(said(&shown).contains("fingerprint"), "{wrong}");
         assert!(stderr(&shown).contains(part), "{wrong}: {}", stderr(&shown));
-        // No name is asked of the file.
+        // This command needs no name.
         ann.ok(&["ls", "vault"]);
         if wrong.starts_with("mk") {
             refused(&ann.fails(&["identity", "name", "Ann"], 1), part);
@@ -571,7 +571,8 @@ fn unusable_identity_and_name_files_are_reported() {
     }
 }
 
-/// A user who had chosen no name was shown to the members of a new share as "owner", without a word.
+/// A user who had chosen no name was shown to the members of a new share as "owner", without a
+/// message.
 #[test]
 fn a_founder_without_a_name_learns_what_members_see() {
     let ann = Person::with_identity("ann");
@@ -603,7 +604,8 @@ fn a_share_in_a_vault_that_becomes_synced_gets_the_mark() {
     assert!(!told.contains("removed"), "{told}");
 }
 
-/// An invitation for the person, signed by `by`, to a share that `by` founded.
+/// Returns an invitation for the person, signed by `by`, to a share that `by` founded, and what the
+/// person's machine stores once it is accepted.
 fn invitation(by: &Identity, to: &Person) -> (PinnedShare, Vec<u8>) {
     let public = said(&to.ok(&["identity", "export"])).parse().unwrap();
     let descriptor = ShareDescriptor {
@@ -697,7 +699,7 @@ fn altered_or_misaddressed_invitations_are_refused() {
     fs::write(cem.home().join("invitation"), &bytes).unwrap();
     refused(&cem.fails(&["accept", "invitation", "--yes"], 14), "for another identity");
     assert_eq!((remembered(&bob, &memory.share), remembered(&cem, &memory.share)), (None, None));
-    // The inviting person has two keys.
+    // The key of the inviting person has changed.
     fs::write(bob.home().join("invitation"), &bytes).unwrap();
     bob.ok(&["contact", "add", "Ann", &known(2).public().to_string()]);
     bob.fails(&["contact", "add", "Ann", &ann.public().to_string()], 14);
@@ -757,7 +759,7 @@ fn a_passphrase_opens_a_conflict_copy_of_the_identity() {
         ann.fails(&[change, &["--passphrase-file", "second", "vault"]].concat(), 3);
     }
     opens("first");
-    // That of another identity opens nothing here.
+    // The passphrase of another identity opens nothing here.
     refuses("third");
     let found = said(&ann.ok(&["fsck", "--passphrase-file", "first", "vault"]));
     assert!(

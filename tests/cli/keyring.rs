@@ -127,10 +127,11 @@ fn each_identity_has_its_own_passphrase_in_the_keyring() {
     assert!(bus.lists(&ann), "the other one stays");
 }
 
-/// GNOME Keyring gives the items of a keyring another schema until that was unlocked for the first time
-/// since its start, as after a login without a password. They were not found: commands asked for the
-/// passphrase at once, `forget` said that there was none, and `change` said nothing of the old one that
-/// stayed. The keyring of this test has nothing by which it could ask for its password.
+/// GNOME Keyring gives the items of a keyring another schema until the keyring is unlocked for the
+/// first time since its start, as after a login without a password. They were not found: commands
+/// asked for the passphrase at once, `forget` said that there was none, and `change` said nothing
+/// of the old one that stayed. The keyring of this test has nothing by which it could ask for its
+/// password.
 #[test]
 fn items_of_a_keyring_never_unlocked_are_found() {
     if !has("dbus-daemon") || !has("gnome-keyring-daemon") {

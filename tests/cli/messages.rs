@@ -11,7 +11,8 @@
 //! | help, manual pages, colours | [`HELP`], [`COLOURS`] |
 //! | mount points: created, removed, guarded | [`MOUNT_POINT`], [`GUARD_OF_ROOT`] |
 //!
-//! A row that fails prints one message and not several: exactly one line begins with `kithfs: `.
+//! A command that fails prints one message and not several: at most one line begins with `kithfs: `,
+//! and none if the parser of the command line reports the error.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -52,7 +53,8 @@ fn all(line: &str, output: &Output, code: i32) -> String {
     all
 }
 
-/// Panics unless a command has printed the parts of its row, and one message if it failed.
+/// Panics unless a command has printed the parts of its row, and at most one message, and none if
+/// it succeeded.
 fn check(line: &str, all: &str, code: i32, says: &[&str]) {
     for part in says {
         match part.strip_prefix('!') {
@@ -61,7 +63,6 @@ fn check(line: &str, all: &str, code: i32, says: &[&str]) {
         }
     }
     let messages = all.lines().filter(|line| line.starts_with("kithfs: ")).count();
-    // Usage errors are written by the parser of the command line.
     assert!(messages <= 1 && (code != 0 || messages == 0), "{line}: {messages} messages in\n{all}");
 }
 
@@ -447,9 +448,9 @@ impl Scene {
     }
 }
 
-/// The disk of the vault, and that of the target of an export, are full. Each command continues when
-/// there is room. (The message of a full target said that one more byte was needed; the files that
-/// were left each had a message.)
+/// The disk of the vault, and that of the target of an export, are full. Each command continues
+/// when there is room. (Formerly the message of a full target said that one more byte was needed,
+/// and each of the remaining files had a message.)
 const FULL_DISK: &[Act] = &[
     (
         Run("share rekey --eager disk/vault"),
@@ -506,7 +507,8 @@ fn a_full_disk_ends_a_command_with_one_message() {
     scene.play(FULL_DISK);
 }
 
-/// Ctrl-C in each long command: it says what it has done and how to continue, and then continues.
+/// Ctrl-C in each long command: it reports what it has done and how to continue. When it is run
+/// again, it continues.
 const INTERRUPTED: &[Act] = &[
     (
         Interrupt("import tree vault/g", 60_000_000),

@@ -26,7 +26,7 @@ fn stderr(command: &mut Command, code: i32) -> String {
     String::from_utf8(expect_code(command, code).stderr).unwrap()
 }
 
-/// Returns the entry of a vault in the JSON of `status`.
+/// Returns the entry of the vault `photos` in the JSON of `status`.
 fn status(scratch: &Scratch) -> serde_json::Value {
     let all = stdout(kithfs(scratch, "status").args(["--json", "photos"]));
     let all: serde_json::Value = serde_json::from_str(&all).unwrap();
@@ -101,7 +101,7 @@ fn a_name_is_changed_and_forgotten() {
 }
 
 #[test]
-fn what_is_wrong_with_a_name_is_said() {
+fn errors_about_names_are_reported() {
     let scratch = Scratch::new(&[]);
     let add = |name: &str| {
         let mut command = kithfs(&scratch, "vaults");
@@ -126,21 +126,21 @@ fn what_is_wrong_with_a_name_is_said() {
     fs::write(&file, "[a\n").unwrap();
     let said = stderr(kithfs(&scratch, "open").arg("a"), 2);
     assert!(said.contains("hint: correct the line: nano +1 "), "{said}");
-    // A shell runs its passphrase-command.
+    // A shell runs the passphrase-command in the file, so only its owner may write to it.
     fs::write(&file, text).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     assert!(stderr(kithfs(&scratch, "open").arg("a"), 14).contains("other users may write to it"));
 }
 
-/// Two commands that open one vault at once: one of them does, and the other one says so. A vault is
-/// closed whatever its daemon was doing.
+/// Two commands open one vault at once: one of them does, and the other one reports that it is
+/// open. The vault can be closed at once.
 #[test]
 fn one_of_two_simultaneous_opens_wins() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new(&[]);
-    // A mount point that does not exist is made and removed by each of them.
+    // Each of them would make the mount point, which does not exist, and remove it.
     let point = scratch.path().join("new");
     expect_code(kithfs(&scratch, "vaults").args(["add", "photos", "vault", "new"]), 0);
     for _ in 0..3 {
@@ -279,7 +279,7 @@ fn a_wrong_file_of_names_is_reported_with_its_line() {
         let text = format!("[a]\nvault = \"/v\"\nmountpoint = \"/m\"\n{text}\n");
         fs::write(&file, text + "[b]\nvault = \"/w\"\nmountpoint = \"/n\"\n").unwrap();
         fails("open a", 2, parts);
-        // They were silent about an option that keeps the vault from being opened.
+        // These commands reported nothing of an option that keeps the vault from being opened.
         for line in ["vaults list", "status"] {
             fails(line, 0, parts);
             let mut words = line.split(' ');
@@ -313,7 +313,7 @@ fn a_name_survives_a_daemon_that_was_killed() {
     assert!(closed.contains("its daemon had already died"), "{closed}");
     expect_code(kithfs(&scratch, "open").arg("photos"), 0);
     expect_code(kithfs(&scratch, "close").arg("photos"), 0);
-    // Twice in a row, and of a vault that is not open.
+    // A second time, when the vault is not open.
     let again = stderr(kithfs(&scratch, "close").arg("photos"), 12);
     assert!(again.contains("nothing is mounted there"), "{again}");
 }
@@ -352,7 +352,7 @@ fn status_counts_what_needs_attention() {
     assert_eq!(status(&scratch)["state"], "missing");
 }
 
-/// `kithfs` in the PATH, two vaults with names, and files whose names have to be quoted.
+/// Creates two names of vaults, and files whose names have to be quoted.
 fn to_complete() -> Scratch {
     let scratch = Scratch::new(&[]);
     for name in ["photos", "music.2026"] {
@@ -365,7 +365,8 @@ fn to_complete() -> Scratch {
     scratch
 }
 
-/// Returns the lines that a script of a shell prints. `$1` is the directory of [`to_complete`].
+/// Returns the lines that a script of a shell prints. It runs in the directory of [`to_complete`],
+/// with `kithfs` in the PATH.
 fn lines_of(shell: &mut Command, scratch: &Scratch) -> Vec<String> {
     let path = format!(
         "{}:{}",

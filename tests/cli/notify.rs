@@ -122,7 +122,7 @@ fn a_vault_that_was_closed_unused_is_shown() {
     assert!(desktop.waits_for("Vault closed").starts_with("A vault was closed"));
 }
 
-/// As a setting of a named vault; without a desktop, everything works as before.
+/// The option can be a setting of a named vault. Without a desktop, everything works as before.
 #[test]
 fn a_named_vault_notifies_by_a_setting() {
     if !can_mount() || !can_mock() {
@@ -184,7 +184,7 @@ fn new_members_and_forks_are_shown() {
     [&bob, &cem].into_iter().for_each(|person| copy(&ann, person, &[]));
     let text = desktop.waits_for("New member");
     assert!(text.starts_with("Dan was added to a share of /"), "{text}");
-    // A machine that has seen one of two conflicting lists keeps to it, so both arrive at once.
+    // Both conflicting lists arrive at once.
     ann.ok(&["share", "add", "--role", "reader", "vault", "Eve"]);
     cem.ok(&["share", "add", "--role", "writer", "vault", "Eve"]);
     let stopped = Stopped::stop(daemon_of(&bob));
@@ -237,7 +237,7 @@ fn an_older_file_is_shown() {
     assert!(text.starts_with("1 files or directories of /") && text.contains("/vault"), "{text}");
 }
 
-/// In a filesystem of 8 MiB.
+/// Fills a vault in a filesystem of 8 MiB, three times.
 const FULL: &str = r#"
 mkdir small
 mount -t tmpfs -o size=8m tmpfs small

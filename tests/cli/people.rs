@@ -31,8 +31,8 @@ fn sync(from: &Person, to: &Person) {
     to.own(&to.home().join("vault"));
 }
 
-/// Returns Ann's vault with Bob as a writer and Cem as a reader; both have accepted her invitation
-/// and hold copies.
+/// Returns Ann's vault with Bob as a writer and Cem as a reader; both have accepted Ann's
+/// invitation and hold copies.
 fn three() -> (Person, Person, Person) {
     let (ann, bob, cem) = (Person::user("ann", 0), Person::user("bob", 1), Person::user("cem", 2));
     ann.ok(&[
@@ -89,7 +89,7 @@ fn three_people_read_and_write_as_their_roles_say() {
             );
         }
     }
-    // Cem sees Ann under his own name for her, and Bob, who is no contact, under the name in the
+    // Cem sees Ann under the name of the contact, and Bob, who is no contact, under the name in the
     // list of members.
     for name in ["Ann", "Bob"] {
         refused(&cem.fails(&["share", "remove", "vault", name], 11), "not an admin");
@@ -139,7 +139,7 @@ fn a_removed_member_reads_nothing_new_in_a_live_mount() {
     fs::remove_file(cem.home().join("vault").join(&newest)).unwrap();
     assert!(
         !cem.kithfs(&["cat", "vault", "new"]).output().unwrap().status.success(),
-        "it is sealed under a key that he never had"
+        "it is sealed under a key that Cem never had"
     );
     fs::rename(ann.home().join("vault").join(&newest), ann.home().join("newest")).unwrap();
     let refused_by_ann = ann.fails(&["ls", "vault"], 10);
@@ -158,7 +158,8 @@ fn a_removed_member_reads_nothing_new_in_a_live_mount() {
 }
 
 /// Two admins change the members at the same time. Everybody sees a fork: the members who have seen
-/// neither change, and the admins, who had kept to their own change and were not told of the other.
+/// neither change, and the admins, who formerly kept to their own change and were not told of the
+/// other.
 #[test]
 fn concurrent_changes_by_two_admins_are_shown_as_a_fork() {
     if !can_run() {
@@ -205,8 +206,9 @@ fn concurrent_changes_by_two_admins_are_shown_as_a_fork() {
     );
 }
 
-/// Ann removes Bob while Bob, an admin, adds Dan. Bob cannot open Ann's list. `share list` showed him
-/// no fork, and `share settle` said that there was nothing to settle; yet nothing could be written.
+/// Ann removes Bob while Bob, an admin, adds Dan. Bob cannot open Ann's list. `share list` showed
+/// Bob no fork, and `share settle` said that there was nothing to settle; yet nothing could be
+/// written.
 #[test]
 fn an_admin_whom_one_side_removed_is_shown_the_fork() {
     if !can_run() {
@@ -356,10 +358,10 @@ fn an_eager_rekey_locks_out_a_removed_member_despite_kills() {
     let listed = said(&ann.ok(&["share", "list", "vault"]));
     assert!(
         listed.contains("epoch  2") && listed.contains("0 bytes in 0 files (0.0%)"),
-        "no other key was begun: {listed}"
+        "no further epoch was begun: {listed}"
     );
     assert_eq!(said(&ann.ok(&["cat", "vault", "projects/bob"])), "two\n");
-    // With the list of members from before, Bob is a member again, but his keys open nothing.
+    // With the list of members from before, Bob is a member again, but Bob's keys open nothing.
     sync(&ann, &bob);
     for name in names(&bob).iter().filter(|name| name.starts_with("+manifest-4-")) {
         fs::remove_file(bob.home().join("vault").join(name)).unwrap();
@@ -447,7 +449,7 @@ fn share_commands_work_in_a_live_mount_with_readers() {
     fs::rename(ann.home().join("passphrase"), ann.home().join("hidden")).unwrap();
 
     // A program reads in the folder all the time and has a file of it open; it stops when told, and
-    // reports whether everything was right. Story: its ls failed with ESTALE, in one of seven runs
+    // reports whether everything was right. Its ls once failed with ESTALE, in one of seven runs
     // on a busy machine, when the folder became a share between its open and the following fstat(2)
     // or read.
     let reads = "exec 7< plain/projects/large; touch reading; while ! test -e stop; do cmp plain/projects/large large; \

@@ -50,7 +50,7 @@ fn a_prompt_program_gets_the_question_and_prints_the_secret() {
 }
 
 #[test]
-fn pinentry_is_spoken_to_in_its_protocol() {
+fn a_pinentry_is_asked_by_its_protocol() {
     let ann = with_vault();
     let pinentry = program(
         &ann,

@@ -78,7 +78,7 @@ fn a_rolled_back_file_is_reported_and_a_backup_accepted() {
 }
 
 #[test]
-fn of_a_damaged_file_nothing_is_copied_out() {
+fn a_damaged_file_is_not_exported() {
     // The bytes before the first damaged one were left under the name of the file, and looked like a
     // complete file.
     let scratch = Scratch::new(&[]);
@@ -162,7 +162,7 @@ fn an_export_writes_through_no_link() {
 }
 
 #[test]
-fn without_a_memory_nothing_is_kept_and_nothing_is_said() {
+fn without_rollback_memory_nothing_is_stored() {
     let scratch = Scratch::new(&[]);
     let put = |text: &str| {
         fs::write(scratch.path().join("text"), text).unwrap();
@@ -185,7 +185,7 @@ fn without_a_memory_nothing_is_kept_and_nothing_is_said() {
 }
 
 #[test]
-fn what_is_gone_is_accepted_by_its_name() {
+fn a_file_that_is_gone_is_accepted_by_its_name() {
     let scratch = Scratch::new(&[]);
     let text = scratch.path().join("text");
     fs::write(&text, "bytes").unwrap();

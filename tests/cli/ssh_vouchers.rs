@@ -2,7 +2,7 @@
 
 use crate::support::people::{Person, has, key, refused, said};
 
-/// Makes SSH keys of each kind.
+/// Returns Bob, who has SSH keys of each kind.
 fn with_ssh_keys() -> Person {
     let bob = Person::with_identity("bob");
     for kind in ["ed25519", "ecdsa", "rsa"] {
@@ -61,7 +61,7 @@ fn what_an_ssh_key_did_not_sign_is_refused() {
         refused(&ann.fails(&verify(keys), 14), why);
         assert_eq!(state(&ann), "new", "{why}");
     };
-    // Eve sends her own key as Bob's, with Bob's signature of his own key.
+    // Eve sends Eve's key as Bob's, with a signature that Bob made for Bob's key.
     ann.ok(&["contact", "add", "Bob", &key(&eve)]);
     sign(&bob, &ann, "ed25519", "kithfs");
     refuses("ed25519.pub", "not for this public key");

@@ -846,7 +846,8 @@ fn the_vault_is_usable_without_a_mount() {
     );
 }
 
-/// `init` prints a recovery code that opens the vault, and makes a directory that is its user's alone.
+/// `init` prints a recovery code that opens the vault, and makes a directory that is its user's
+/// alone.
 #[test]
 fn the_recovery_code_of_a_new_vault_opens_it() {
     let scratch = Scratch::bare();

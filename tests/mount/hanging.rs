@@ -83,8 +83,8 @@ fn a_lock_gives_a_store_up_that_does_not_answer() {
         let mut synced = fs::File::create(nested.point.join("synced")).unwrap();
         synced.write_all(b"synced").and_then(|()| synced.sync_all()).unwrap();
         drop(synced);
-        // Another process has the file open. If this one had, it could start no other process: exec(2)
-        // closes files, and that would wait for the store.
+        // Another process has the file open. If this one had, it could start no other process:
+        // exec(2) closes files, and that would wait for the store.
         let writer = is_dirty.then(|| Writer::start(&nested.point));
         let stopped = Stopped::stop(nested.store());
         if is_dirty {

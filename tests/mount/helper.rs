@@ -155,9 +155,9 @@ fn a_mount_with_setuid_belongs_to_the_user() {
     assert!(!is_mounted(&scratch.point()));
 }
 
-/// Attacks with `setuid=USER`, where root mounts what users have chosen, and must lend them none of its
-/// rights. The first lines of the output are refused mounts; the others show which rights the command
-/// and the daemon of an allowed mount have.
+/// Attacks with `setuid=USER`, where root mounts what users have chosen, and must lend them none of
+/// its rights. The first lines of the output are refused mounts; the others show which rights the
+/// command and the daemon of an allowed mount have.
 const ATTACKS: &str = r#"
 mkdir home victim bobs
 printf 'ann:x:4321:4321::%s/home:/bin/sh\nbob:x:4322:4322::/:/bin/sh\n' "$PWD" | cat /etc/passwd - > passwd

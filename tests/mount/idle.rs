@@ -110,8 +110,8 @@ fn socket(scratch: &Scratch) -> Option<PathBuf> {
 
 #[test]
 fn a_command_that_asks_the_daemon_keeps_the_mount() {
-    // That a command asks the daemon is not visible from outside. The daemon waits ten seconds for a
-    // client that connects and sends nothing, and runs as long as it waits.
+    // That a command asks the daemon is not visible from outside. The daemon waits ten seconds for
+    // a client that connects and sends nothing, and runs as long as it waits.
     const WAITS: Duration = Duration::from_secs(9);
     if !can_mount() {
         return;

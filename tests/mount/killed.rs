@@ -58,8 +58,9 @@ fn helper_of(daemon: &Daemon) -> Option<u32> {
 }
 
 /// Kills the daemon, and asserts that a program gets an error and does not wait. Over io_uring the
-/// kernel (6.18) does not end a request that it has assigned to a thread which waits for the store. On
-/// a busy machine this hung once, so there the program is started after the connection was aborted.
+/// kernel (6.18) does not end a request that it has assigned to a thread which waits for the store.
+/// On a busy machine this hung once, so there the program is started after the connection was
+/// aborted.
 fn is_over_when_killed(daemon: &mut Daemon, point: &Path) {
     let switch = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
     let is_over_io_uring = switch.is_ok_and(|switch| switch.starts_with('Y'));
@@ -122,8 +123,8 @@ fn a_daemon_killed_while_its_store_is_silent_ends_the_mount() {
     outer.unmount();
 }
 
-/// The helper process ends with an unmount, and signals that end the daemon do not end it: the daemon
-/// needs it until its own end.
+/// The helper process ends with an unmount, and signals that end the daemon do not end it: the
+/// daemon needs it until its own end.
 #[test]
 fn the_helper_of_a_mount_ends_with_it() {
     if !can_abort() {

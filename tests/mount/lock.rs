@@ -181,8 +181,8 @@ fn a_vault_that_nobody_uses_is_locked_too() {
     assert!(String::from_utf8_lossy(&none.stderr).contains("no vault of yours is mounted there"));
 }
 
-/// A program that appends, and syncs if its number is odd. It ends at its first error, and prints how
-/// many lines were synced and accepted.
+/// A program that appends, and syncs if its number is odd. It ends at its first error, and prints
+/// how many lines were synced and accepted.
 const APPENDERS: &str = r#"
 import os, sys
 at, dir = int(sys.argv[1]), sys.argv[2]
@@ -295,8 +295,8 @@ fn an_ordinary_user_locks_with_and_without_fusectl() {
 /// One vault is inside the mount of another one. Both were locked at the same time, and the inner
 /// one could no longer write its last changes.
 ///
-/// The commands act on all vaults of a user. So this runs in a user namespace, whose user does not own
-/// the other mounts of this machine.
+/// The commands act on all vaults of a user. So this runs in a user namespace, whose user does not
+/// own the other mounts of this machine.
 const ALL: &str = r#"
 export XDG_RUNTIME_DIR=$PWD/run XDG_CONFIG_HOME=$PWD/config KITHFS_PASSPHRASE_FILE=$PWD/passphrase
 mkdir run inner
@@ -419,8 +419,8 @@ fn no_key_is_left_in_memory_after_a_lock() {
     daemon.ended();
 }
 
-/// A daemon that was making a share when the vault was locked kept the keys until its process ended,
-/// and the command did not tell how to continue.
+/// A daemon that was making a share when the vault was locked kept the keys until its process
+/// ended, and the command did not tell how to continue.
 #[test]
 fn a_lock_cancels_the_making_of_a_share_and_wipes_the_keys() {
     const FILES: usize = 3000;

@@ -46,7 +46,8 @@ impl Desktop {
         Some(Desktop { system, session, scratch })
     }
 
-    /// Starts both buses with logind, two sessions of this user, c1 and c2, and one of another user.
+    /// Starts both buses with logind, two sessions of this user, c1 and c2, and one of another
+    /// user.
     fn new() -> Option<Desktop> {
         let mut desktop = Desktop::bare()?;
         desktop.system.mock(&["--system", "--template", "logind"], LOGIND);

@@ -160,8 +160,8 @@ fn a_program_that_waits_gets_the_lock_from_the_other_mount() {
 
 #[test]
 fn a_wait_for_a_lock_can_be_interrupted() {
-    // The transport of mounts without locks tells the kernel that it knows no interrupts. With it, a
-    // program that waited for a lock could not even be killed.
+    // The transport of mounts without locks tells the kernel that it knows no interrupts. With it,
+    // a program that waited for a lock could not even be killed.
     let Some(two) = Two::new() else { return };
     let (mut a, mut b) = two.lockers("file", "rw");
     a.done("lock f ex 0 0");

@@ -113,8 +113,8 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// Writes parts of `part` bytes until that fails, or `most` bytes are written. Returns the bytes that
-/// write(2) has accepted, and the error that ended it.
+/// Writes parts of `part` bytes until that fails, or `most` bytes are written. Returns the bytes
+/// that write(2) has accepted, and the error that ended it.
 fn write_on(mut file: &File, part: usize, most: usize) -> (Vec<u8>, Option<i32>) {
     let mut taken = Vec::new();
     while taken.len() < most {

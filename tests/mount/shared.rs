@@ -65,8 +65,8 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether the kernel shows the attributes of a file while the daemons are stopped. (An open
-/// always asks the daemon.)
+/// Returns whether the kernel shows the attributes of a file while the daemons are stopped. (An
+/// open always asks the daemon.)
 pub fn is_cached(daemons: &[Pid], path: &Path) -> bool {
     let stopped: Vec<Stopped> = daemons.iter().copied().map(Stopped::stop).collect();
     let mut limited = Command::new("timeout");

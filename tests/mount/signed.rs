@@ -24,7 +24,7 @@ use crate::support::vaults::{pattern, put};
 
 const LARGE: usize = 200_000;
 
-/// Ann's share, mounted by her; dropping it unmounts.
+/// Ann's share, mounted by Ann; dropping it unmounts.
 struct Mount {
     mounted: Mounted,
     serving: Option<Serving>,

@@ -201,8 +201,8 @@ fn a_file_that_arrives_is_not_hidden_for_long() {
     [first, second].into_iter().for_each(Mount::unmount);
 }
 
-/// Data that a program has written and not synced reaches the other machines soon. Until it is in the
-/// store, a sync tool sees no change, and may replace the file.
+/// Data that a program has written and not synced reaches the other machines soon. Until it is in
+/// the store, a sync tool sees no change, and may replace the file.
 #[test]
 fn a_change_is_committed_soon_without_fsync() {
     if !can_mount() {
@@ -235,8 +235,8 @@ fn a_change_is_committed_soon_without_fsync() {
     [first, second].into_iter().for_each(Mount::unmount);
 }
 
-/// Another machine is active, or has crashed: no mount is refused, the vault has no lock file and no
-/// journal for the tool to copy, and what was synced is there.
+/// Another machine is active, or has crashed: no mount is refused, the vault has no lock file and
+/// no journal for the tool to copy, and what was synced is there.
 #[test]
 fn machines_that_are_active_or_crashed_refuse_no_mount() {
     if !can_mount() {
@@ -326,8 +326,9 @@ fn an_existing_vault_is_marked_as_synced() {
     expect_code(scratch.kithfs("set").arg(&vault), 2);
 }
 
-/// A sync tool removed a file whose name the kernel knew for another second. A program that appended
-/// to the file, and would have created it if missing, failed with ENOENT. In a plain directory that does not happen.
+/// A sync tool removed a file whose name the kernel knew for another second. A program that
+/// appended to the file, and would have created it if missing, failed with ENOENT. In a plain
+/// directory that does not happen.
 #[test]
 fn a_file_that_was_just_removed_can_be_created_again() {
     use std::io::Write;
@@ -372,8 +373,8 @@ const SUFFIXES: [(&str, &str, bool); 9] = [
 
 const TEXT: &str = "as it was written";
 
-/// Makes a file with this name and a directory with a similar one. Returns the path of each, and the
-/// name of its entry in the store.
+/// Makes a file with this name and a directory with a similar one. Returns the path of each, and
+/// the name of its entry in the store.
 fn make_pair(scratch: &Scratch, name: &str) -> [(PathBuf, String); 2] {
     let entries = || -> std::collections::BTreeSet<String> {
         let listed = fs::read_dir(scratch.vault()).unwrap();

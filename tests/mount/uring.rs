@@ -157,8 +157,8 @@ fn io_uring_is_used_where_the_kernel_offers_it() {
     }
 }
 
-/// Mounts with these options for a moment. Returns whether `kithfs mounts` reports io_uring; `kithfs
-/// info` must agree.
+/// Mounts with these options for a moment. Returns whether `kithfs mounts` reports io_uring;
+/// `kithfs info` must agree.
 fn is_over_io_uring(scratch: &Scratch, options: &[&str]) -> bool {
     let mut command = scratch.kithfs("mount");
     command.env_remove("KITHFS_TRANSPORT").args(options);

@@ -281,8 +281,8 @@ impl MemFs {
         gate.waiting -= 1;
     }
 
-    /// Waits until this many threads wait at the gate. After 20 seconds it releases those that came,
-    /// for which a failing test would wait, and returns false.
+    /// Waits until this many threads wait at the gate. After 20 seconds it releases those that
+    /// came, for which a failing test would wait, and returns false.
     pub fn wait_at_gate(&self, waiting: usize) -> bool {
         let gate = self.gate.lock().expect("no operation panics");
         let wait = self

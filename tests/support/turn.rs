@@ -58,8 +58,8 @@ struct Machine {
 impl Machine {
     fn lock(alone: bool) -> Machine {
         let program = Path::new(env!("CARGO_BIN_EXE_kithfs"));
-        // Locks are not granted in the order of their requests: without this queue, a test that needs
-        // the machine alone might wait as long as two processes have tests.
+        // Locks are not granted in the order of their requests: without this queue, a test that
+        // needs the machine alone might wait as long as two processes have tests.
         let queue = File::open(program.parent().expect("a directory")).expect("open it");
         let lock = File::open(program).expect("open the program");
         let take = if alone { File::lock } else { File::lock_shared };

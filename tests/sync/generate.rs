@@ -161,7 +161,8 @@ impl Generator {
         self.removed = Some(last);
     }
 
-    /// Writes on the machine of a removed member. Once that machine knows of the removal, this fails.
+    /// Writes on the machine of a removed member. Once that machine knows of the removal, this
+    /// fails.
     fn write_late(&mut self, machine: usize) {
         let record = self.record();
         self.do_op(machine, Op::Append(format!("late-{record}"), record, Durable::Fsync));
@@ -222,7 +223,7 @@ impl Generator {
         }
     }
 
-    /// Returns a path in an existing directory, which may exist itself.
+    /// Returns a path whose directory exists. The entry may exist too.
     fn name(&mut self, machine: usize, is_dir: bool) -> String {
         let letters: &[char] = if is_dir { &['a', 'b', 'c', 'd'] } else { &['f', 'g', 'h'] };
         let letter = letters[self.random.below(letters.len())];

@@ -175,8 +175,8 @@ scenarios! {
         0 keeps 2
         0 keeps 4
     "
-    /// Two machines created one long name. The control files that stored the name differed, so there
-    /// was a conflict copy, which was a fault for a check.
+    /// Two machines created one long name. The control files that stored the name differed, so
+    /// there was a conflict copy, which was a fault for a check.
     a_long_name_is_created_twice "
         0 append f{255} 1 fsync
         0 append g{200} 3 fsync
@@ -436,8 +436,9 @@ scenarios! {
         1 flush
         1 keeps 8
     "
-    /// A machine removed two files, renamed another and did nothing else. The other machine had written
-    /// in the same directories, took what was new there for its own work, and reported files as gone.
+    /// A machine removed two files, renamed another and did nothing else. The other machine had
+    /// written in the same directories, took what was new there for its own work, and reported
+    /// files as gone.
     a_removal_by_another_machine_is_no_alarm "
         0 mkdir a
         0 append a/f 1 fsync
@@ -651,9 +652,10 @@ scenarios! {
         0 keeps 10
         0 keeps 11
     "
-    /// Another machine changed the folder key. Dropbox and Syncthing copy a directory to its new stored
-    /// name and remove the old one. A program that uses it at once fails with ENOENT: the kernel still
-    /// has the old directory under the name, for up to a second. What is written after that is kept.
+    /// Another machine changed the folder key. Dropbox and Syncthing copy a directory to its new
+    /// stored name and remove the old one. A program that uses it at once fails with ENOENT: the
+    /// kernel still has the old directory under the name, for up to a second. What is written after
+    /// that is kept.
     a_directory_of_a_new_key_is_used_at_once "
         members
         0 mkdir a

@@ -10,7 +10,7 @@ use crate::support::people::{Mounted, Person, holds, knows, refused, said};
 use super::tool::{self, Tool};
 use super::trace::{How, TOOLS, ToolKind};
 
-/// Ann, who founded the vault, and Bob and Cem, whom she has invited; their copies, and the tool.
+/// Ann, who founded the vault and invited Bob and Cem; their copies, and the tool.
 struct Team {
     people: [Person; 3],
     tool: Box<dyn Tool>,

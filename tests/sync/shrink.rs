@@ -2,7 +2,8 @@
 
 use super::trace::{Step, Trace};
 
-/// Leaves out steps as long as `fails` returns true for the rest. Calls `fails` at most `limit` times.
+/// Leaves out steps as long as `fails` returns true for the rest. Calls `fails` at most `limit`
+/// times.
 pub fn shrink(trace: &Trace, limit: usize, mut fails: impl FnMut(&Trace) -> bool) -> Trace {
     let mut steps = trace.steps.clone();
     let with = |steps: &[Step]| Trace { steps: steps.to_vec(), ..trace.clone() };

@@ -67,8 +67,8 @@ impl Place {
         self.play_and_spoil(trace, &|_| ())
     }
 
-    /// Plays a trace, with `spoil` for the first machine's store before the judgement. Other tests may
-    /// have their turns between two traces.
+    /// Plays a trace, and calls `spoil` with the first machine's store before the judgement. Other
+    /// tests may have their turns between two traces.
     pub fn play_and_spoil(&self, trace: &Trace, spoil: &dyn Fn(&Path)) -> Outcome {
         let _turn = turn::take();
         let dir = self.scratch();
@@ -146,8 +146,8 @@ fn sessions(place: &Place, seeds: std::ops::Range<u64>, steps: usize, profile: &
     all
 }
 
-/// For each kind of failure, writes a small part of the trace that fails in this way to the directory
-/// for shrunken traces.
+/// For each kind of failure, writes a small part of the trace that fails in this way to the
+/// directory for shrunken traces.
 fn report(place: &Place, seed: u64, trace: &Trace, counts: &Counts) {
     let Some(dir) = variable("SHRINK") else { return };
     std::fs::create_dir_all(&dir).expect("create the directory for traces");

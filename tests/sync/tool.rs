@@ -13,8 +13,9 @@ use super::trace::{How, Random, ToolKind};
 
 /// A tool that keeps one directory of each machine equal.
 pub trait Tool {
-    /// Lets the tool of one machine work once. In a torn sync, `between` is called each time that the
-    /// tool has read the first halves of some files. Returns how many changes were made anywhere.
+    /// Lets the tool of one machine work once. In a torn sync, `between` is called each time that
+    /// the tool has read the first halves of some files. Returns how many changes were made
+    /// anywhere.
     fn sync(&mut self, machine: usize, how: &How, between: &mut dyn FnMut()) -> usize;
 
     /// Returns the torn copies that this tool has made.
@@ -159,9 +160,9 @@ fn contents(file: &File) -> io::Result<Vec<u8>> {
 }
 
 impl Reading {
-    /// Opens the files and reads the first half of each, or all if not `torn`. The length is the one
-    /// that the scan found, unless another file has taken the place since: no tool reads a file up
-    /// to the length of another one.
+    /// Opens the files and reads the first half of each, or all if not `torn`. The length is the
+    /// one that the scan found, unless another file has taken the place since: no tool reads a file
+    /// up to the length of another one.
     pub fn begin<'a>(
         root: &Path,
         files: impl Iterator<Item = (&'a String, &'a Entry)>,

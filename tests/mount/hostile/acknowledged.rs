@@ -171,10 +171,10 @@ fn run(init: &[&str], seed: u64) {
     assert!(lost.is_empty(), "seed {seed}: acknowledged and not found: {lost:?}");
 }
 
-/// A close, or the background thread, committed to a file just while the sync tool replaced it: the bytes
-/// went to an inode without a name, and a later `fsync` returned success. The same happened if the
-/// tool took the file away again while it was written back. Flushed bytes were also lost if one
-/// program wrote to a conflict copy by its name, and another one through an earlier descriptor.
+/// A close, or the background thread, committed to a file just while the sync tool replaced it: the
+/// bytes went to an inode without a name, and a later `fsync` returned success. The same happened
+/// if the tool took the file away again while it was written back. Flushed bytes were also lost if
+/// one program wrote to a conflict copy by its name, and another one through an earlier descriptor.
 #[test]
 fn acknowledged_bytes_are_in_the_vault_or_were_taken_away() {
     if !can_mount() {

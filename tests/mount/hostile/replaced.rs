@@ -161,8 +161,8 @@ fn writes_follow_a_file_that_was_renamed_in_the_store() {
     mount.unmount();
 }
 
-/// If another program writes to such a conflict copy by its name, the descriptor from before is refused;
-/// nothing is mixed or silently dropped.
+/// If another program writes to such a conflict copy by its name, the descriptor from before is
+/// refused; nothing is mixed or silently dropped.
 #[test]
 fn a_conflict_copy_that_was_written_refuses_old_writers() {
     if !can_mount() {
@@ -258,8 +258,8 @@ fn fsync_of_a_file_whose_last_link_was_replaced_fails() {
 
 /// A sync tool replaces, moves away or removes a whole directory. Data that a program appended by
 /// the name of a file in it went to the old one, and was acknowledged, as long as the kernel had
-/// the name cached. What it wrote through a descriptor was lost, and fsync failed; now it is kept in
-/// a conflict copy.
+/// the name cached. What it wrote through a descriptor was lost, and fsync failed; now it is kept
+/// in a conflict copy.
 #[test]
 fn no_append_goes_into_a_replaced_directory() {
     if !can_mount() {

@@ -104,8 +104,8 @@ impl Posix {
     }
 }
 
-/// For scripts: `as USER GROUPS COMMAND...` runs a command as another user, `code COMMAND...` prints
-/// the exit code of a command.
+/// For scripts: `as USER GROUPS COMMAND...` runs a command as another user, `code COMMAND...`
+/// prints the exit code of a command.
 const PRELUDE: &str = r#"
 as() { local user=$1 groups=$2; shift 2; setpriv --reuid "$user" --regid "$user" --groups "$groups" "$@"; }
 code() { local status=0; "$@" >/dev/null 2>&1 || status=$?; echo "$status"; }

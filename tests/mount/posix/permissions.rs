@@ -136,8 +136,8 @@ fn get_xattr(path: &Path, name: &str) -> io::Result<()> {
 /// An attempt, and the number of its error.
 type Outcome = (&'static str, Option<i32>);
 
-/// Tries everything in the directory `at`, as the thread's user. `links`: whether the kernel protects
-/// hard links; only then they are tried.
+/// Tries everything in the directory `at`, as the thread's user. `links`: whether the kernel
+/// protects hard links; only then they are tried.
 fn attempts(at: &Path, links: bool) -> Vec<Outcome> {
     let (f, d) = (at.join("t/f"), at.join("t/d"));
     let other = at.join("t/other");
@@ -319,7 +319,8 @@ fn a_nested_mount_survives_the_close_of_a_directory() {
     }
 }
 
-/// In a mount for one user alone, that user's daemon decides on access as the filesystem below does.
+/// In a mount for one user alone, that user's daemon decides on access as the filesystem below
+/// does.
 #[test]
 fn an_ordinary_users_mount_obeys_the_modes_of_files() {
     let Some(user) = super::user::unprivileged() else { return };

@@ -141,7 +141,8 @@ fn an_ordinary_users_mount_has_owners_acls_and_namespaces() {
 fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
     let _alone = turn::alone();
     // A user who is root only in a namespace looked for the list of mounts where the machine's root
-    // has it: `mounts` failed without the path, and `umount` did not wait until everything was written.
+    // has it: `mounts` failed without the path, and `umount` did not wait until everything was
+    // written.
     let Some(user) = unprivileged() else { return };
     user.umount();
     mounted::expect_code(Command::new(KITHFS).arg("mounts"), 0); // the machine's root has a list

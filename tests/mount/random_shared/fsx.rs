@@ -37,8 +37,8 @@ impl Reports {
     ///
     /// With `away`, a daemon is killed or was shortly before. The file that it was committing fails
     /// with EIO in the other mounts until its mount is there again. Changes that they had not
-    /// committed then fail with ESTALE. Nothing else may fail, and only a killed daemon may lose what
-    /// was not synced.
+    /// committed then fail with ESTALE. Nothing else may fail, and only a killed daemon may lose
+    /// what was not synced.
     fn take(&mut self, programs: &Programs, until: Instant, away: bool, done: usize) {
         while self.done < done
             && let Some((mount, line)) = programs.report(until)

@@ -62,8 +62,8 @@ impl Session {
         self.random.below(n) == 0
     }
 
-    /// Runs a command in a program and its twin, which must return the same. Returns whether that is
-    /// "ok".
+    /// Runs a command in a program and its twin, which must return the same. Returns whether that
+    /// is "ok".
     fn both(&mut self, program: usize, command: &str, effect: Effect) -> bool {
         let mount = self.world.mount_of(program);
         let begun = Instant::now();

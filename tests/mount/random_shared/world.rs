@@ -21,8 +21,8 @@ pub const SOON: Duration = Duration::from_secs(10);
 /// A mount point. It has no daemon between a kill and the next mount.
 struct Mounted {
     point: PathBuf,
-    /// Lists the mount. The programs do not do that themselves: each close of a file that was listed
-    /// would drop their locks on it.
+    /// Lists the mount. The programs do not do that themselves: each close of a file that was
+    /// listed would drop their locks on it.
     watcher: Option<Locker>,
     up: Option<(Mount, Pid)>,
 }
