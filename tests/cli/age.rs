@@ -12,7 +12,7 @@ use kithfs::roster::IdentityFile;
 use crate::support::people::{Mounted, Person, has, refused, said, stderr};
 use crate::support::turn;
 
-/// A person with a vault that has a passphrase and a recovery code.
+/// Returns a person with a vault that has a passphrase and a recovery code.
 fn with_vault() -> Person {
     let ann = Person::new("ann");
     ann.ok(&["init", "--kdf-memory", "32", "--kdf-passes", "1", "vault"]);

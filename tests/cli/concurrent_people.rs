@@ -154,7 +154,7 @@ fn three_people_have_one_folder_mounted_at_the_same_time() {
     wait_until("Bob's mount knows that Bob may not write", || {
         !bob.shell("echo more > plain/more").0
     });
-    // What Bob wrote until the mount knew, and after the removal, is not accepted by anybody.
+    // What Bob wrote after the removal, until the mount knew of it, is accepted by nobody.
     assert!(ann.shell("! cat plain/projects/more 2> /dev/null; rm -f plain/projects/more").0);
     holds(&bob, "by-ann", "one\n"); // a removed member keeps what was readable
     assert!(ann.shell("echo new > plain/projects/new").0);

@@ -56,7 +56,7 @@ fn a_typed_passphrase_has_three_attempts() {
 
 /// Ctrl-C at a prompt left the terminal without echo, so that the user typed blindly afterwards; and
 /// `mount` reported that its background process was "killed by signal 2". Other commands ended
-/// without a word, although the manual promises a message.
+/// without a message, although the manual promises one.
 #[test]
 fn ctrl_c_at_a_prompt_leaves_the_terminal_usable() {
     let ann = Person::new("ann");

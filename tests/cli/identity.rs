@@ -12,7 +12,7 @@ use kithfs::roster::{Identity, Invitation, Pin, PinnedShare};
 
 use crate::support::people::{Person, refused, said, stderr};
 
-/// An identity whose seed a test knows.
+/// Returns an identity whose seed a test knows.
 fn known(seed: u8) -> Identity {
     Identity::from_seed(IdentitySeed::from_bytes([seed; 32]))
 }
@@ -187,7 +187,7 @@ fn a_slot_that_another_command_has_made_meanwhile_is_not_lost() {
     assert!(made > 0);
 }
 
-/// A shell script in which `kithfs` is the program under test.
+/// Returns a shell script in which `kithfs` is the program under test.
 fn script(text: &str) -> String {
     text.replace("kithfs ", &format!("{} ", env!("CARGO_BIN_EXE_kithfs")))
 }

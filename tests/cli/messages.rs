@@ -11,8 +11,8 @@
 //! | help, manual pages, colours | [`HELP`], [`COLOURS`] |
 //! | mount points: created, removed, guarded | [`MOUNT_POINT`], [`GUARD_OF_ROOT`] |
 //!
-//! A command that fails prints one message and not several: at most one line begins with `kithfs: `,
-//! and none if the parser of the command line reports the error.
+//! A command that fails prints one message and not several. At most one line begins with
+//! `kithfs: `, and none if the parser of the command line reports the error.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};

@@ -11,7 +11,7 @@ use crate::support::mounted::{
 };
 use crate::support::people::has;
 
-/// `kithfs SUB` with a configuration directory of its own.
+/// Returns `kithfs SUB` with a configuration directory of its own.
 fn kithfs(scratch: &Scratch, sub: &str) -> Command {
     let mut command = scratch.kithfs(sub);
     command.env("XDG_CONFIG_HOME", scratch.path().join("config")).current_dir(scratch.path());

@@ -103,7 +103,7 @@ fn the_real_pinentry_asks_at_the_terminal_of_gpg() {
     terminal.type_line("passphrase of ann\r").expect("letters");
     let (code, told) = terminal.end();
     assert_eq!(code, 0, "{told}");
-    // To the second button.
+    // Two tabs lead to the second button, which cancels.
     let mut terminal = ask();
     terminal.type_line("\t\t\r").expect("pinentry-curses: it was cancelled");
     assert_eq!(terminal.end().0, 3);

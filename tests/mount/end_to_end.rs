@@ -644,7 +644,7 @@ fn isatty_on_a_file_logs_nothing() {
     );
 }
 
-/// Waits for the mount table to change, which poll(2) reports.
+/// Waits until `point` is mounted. Changes of the mount table are reported by poll(2).
 fn wait_until_mounted(point: &Path, daemon: &mut std::process::Child) {
     use std::os::fd::AsRawFd;
     let table = fs::File::open("/proc/self/mounts").unwrap();

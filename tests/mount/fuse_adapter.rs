@@ -1,6 +1,6 @@
 //! The adapter over a real mount: a filesystem in memory is mounted and used through system calls.
 //!
-//! Each test mounts its own and unmounts it when it ends, also when it fails. Without /dev/fuse or
+//! Each test mounts its own filesystem, and unmounts it when it ends or fails. Without /dev/fuse or
 //! the right to mount, the tests print that they skip.
 
 use std::collections::BTreeSet;

@@ -14,7 +14,7 @@ use crate::support::mounted::{KITHFS, Scratch, Stopped, can_mount, expect_code, 
 use crate::support::people::wait_until;
 use crate::support::turn;
 
-/// How long a line of a log is waited for. A lock takes a second or two.
+/// How long to wait for a line of a log. A lock takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A mount in the foreground, unmounted and ended on drop.
@@ -379,7 +379,7 @@ impl Search {
 
 /// Keys that were moved, and round keys that a cipher had no registers for, stayed on the stacks of
 /// the threads that had used them: after a lock whole keys of files and of the journal were there,
-/// until the machine used the memory again. The keys come from the second reader.
+/// until the machine used the memory again.
 ///
 /// On a busy machine, 1 run of 12 found a round key of the journal later: the thread that carried out
 /// the lock wiped its stack after the mount was gone, and the process did not wait for that.
@@ -466,7 +466,7 @@ fn a_lock_cancels_the_making_of_a_share_and_wipes_the_keys() {
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 0);
 }
 
-/// For a service, its service manager is a socket for notifications, which the test has here.
+/// The test plays the service manager: it receives the notifications of the service on a socket.
 #[test]
 fn a_service_notifies_and_ends_when_it_is_stopped() {
     use std::os::unix::net::UnixDatagram;

@@ -175,7 +175,7 @@ fn a_wait_for_a_lock_can_be_interrupted() {
     b.begin("lock f ex 0 0 wait");
     b.until_it_waits();
     b.kill();
-    // Nothing is left of it.
+    // Nothing is left of the killed program's wait.
     a.done("lock f un 0 0");
     let mut c = Locker::start(&two.point(1));
     c.done("open f file rw");
@@ -232,7 +232,7 @@ fn locks_order_what_both_mounts_write() {
 
 #[test]
 fn programs_write_their_records_in_both_mounts() {
-    // Each has its own range locked all the time, so neither gives the file back by itself.
+    // Each program has its own range locked all the time, so neither gives the file back by itself.
     let Some(two) = Two::new() else { return };
     let (mut a, mut b) = two.lockers("file", "rw");
     a.done("lock f ex 0 8");
@@ -241,7 +241,7 @@ fn programs_write_their_records_in_both_mounts() {
     let mut round = 10_000_000;
     while begun.elapsed() < Duration::from_secs(4) {
         round += 1;
-        // Without a pause between the writes of one.
+        // One program does not pause between its writes.
         for _ in 0..50 {
             a.done(&format!("write f 0 {round}"));
         }
@@ -370,8 +370,9 @@ fn a_removed_file_can_be_locked_and_written() {
     }
 }
 
-/// A descriptor that was opened under the lease is cached for good. The kernel compares only size and
-/// time of a file before it uses its pages, so it returned those from before the lock.
+/// The kernel caches for a descriptor that was opened under the lease as long as it is open. Before
+/// it uses its pages, it compares only size and time of the file, so it returned those from before
+/// the lock.
 #[test]
 fn a_granted_lock_ends_older_pages() {
     let Some(two) = Two::new() else { return };

@@ -298,9 +298,9 @@ fn a_store_that_turns_read_only_is_reported_to_write() {
 
 #[test]
 fn a_refused_write_is_not_shown_nor_kept_in_part() {
-    // The kernel continued to show the pages that the store had refused. One byte that was written
-    // into one of them later gave the daemon that page and not the one before it: a mixture, and
-    // fsync succeeded.
+    // The kernel continued to show the pages that the store had refused. One byte that was
+    // later written into such a page sent that page to the daemon, and not the one before it: a
+    // mixture, and fsync succeeded.
     for stays_open in [false, true] {
         let Some(mount) = Mount::new() else { return };
         let path = mount.path("file");

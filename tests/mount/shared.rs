@@ -37,7 +37,7 @@ fn daemons(scratch: &Scratch) -> Vec<Pid> {
     holders.iter().map(|it| Pid::from_raw(it["pid"].as_i64().unwrap() as i32).unwrap()).collect()
 }
 
-/// Everything that programs can know of a small tree: names, attributes, contents.
+/// Returns everything that programs can know of a small tree: names, attributes, contents.
 fn known(dir: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -209,7 +209,7 @@ fn shared_mappings_follow_what_others_write() {
     for text in ["one.", "two.", "thre"] {
         assert_eq!(write(text), text);
         assert_eq!(fs::read(file(&bobs, "anns")).unwrap(), text.as_bytes());
-        // Not cut to nothing first: a process that reads a mapping past the end gets SIGBUS.
+        // The file is not truncated first: a process that reads a mapping past the end gets SIGBUS.
         let written = OpenOptions::new().write(true).open(file(&anns, "read")).unwrap();
         written.write_all_at(text.as_bytes(), 0).unwrap();
         drop(written);

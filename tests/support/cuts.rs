@@ -150,7 +150,8 @@ impl Session {
         self.vault.release(handle).unwrap();
     }
 
-    /// Extends a file to `size` by `fallocate`, and also zeroes everything after `zero`.
+    /// Extends a file to `size` by `fallocate`, and also zeroes everything from `zero` on, if
+    /// given.
     pub fn extend(&mut self, path: &[u8], size: usize, zero: Option<usize>) {
         let from = zero.map_or(0, |zero| zero.min(size - 1));
         let handle = self.open(path, READ_WRITE);

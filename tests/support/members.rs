@@ -94,7 +94,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns the pin of an accepted invitation of `inviter`.
+    /// Returns what is stored once an invitation of `inviter` is accepted.
     pub fn invited(share: [u8; 32], head: Pin, inviter: &Identity) -> Arc<Memory> {
         Arc::new(Memory {
             heads: parking_lot::Mutex::new(HashMap::from([(share, head)])),

@@ -24,7 +24,7 @@ struct Inode {
     attr: Attr,
     data: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Position after the entry -> name, node.
+    /// Name and node of each entry, by the position that continues after it.
     entries: BTreeMap<i64, (Box<[u8]>, NodeId)>,
     parent: NodeId,
     lookups: u64,
@@ -196,7 +196,7 @@ fn inode(node: NodeId, kind: Kind, perm: u32, parent: NodeId) -> Inode {
     }
 }
 
-/// A hash of the name, positive and below the topmost positions.
+/// Returns a hash of the name, positive and below the topmost positions.
 fn position(name: &[u8]) -> i64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);

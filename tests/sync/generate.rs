@@ -307,7 +307,7 @@ impl Generator {
         self.do_op(machine, Op::Rename(new, path));
     }
 
-    /// A transaction as SQLite makes it: the old page in a journal, the new one in place.
+    /// Makes a transaction as SQLite does: the old page in a journal, the new one in place.
     fn database(&mut self, machine: usize) {
         let dir = if self.random.chance(50) { self.existing(machine, true) } else { None };
         let path = dir.map_or("x.db".into(), |dir| format!("{dir}/x.db"));

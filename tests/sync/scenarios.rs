@@ -601,9 +601,9 @@ scenarios! {
         1 sync torn 0 page x.db 1 6 fsync
         1 rename x.db y.db
     "
-    /// One machine edited two files twice and put other files in their places, while another machine
-    /// edited the versions that it had. The tool gave the names to those, which have lower numbers: an
-    /// alarm, although all files are visible.
+    /// One machine edited two files twice and put other files in their places, while another
+    /// machine edited the versions that it had. The tool gave these versions the names. They have
+    /// lower numbers: an alarm, although all files are visible.
     an_older_version_of_a_replaced_file_comes_back "
         0 append f 1 fsync
         0 append g 2 fsync

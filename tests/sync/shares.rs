@@ -126,7 +126,7 @@ fn all_write(kind: ToolKind, rekey: bool) {
                 if written {
                     lines.push(line);
                 } else if !command.contains("> plain/created") {
-                    // A retry of the other command could replace what somebody else has created.
+                    // Not `created`: a retry could replace what somebody else has written there.
                     later.push((machine, command, line));
                 }
             }

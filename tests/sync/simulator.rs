@@ -201,7 +201,7 @@ fn random_sessions_lose_nothing() {
     assert!(counts.is_zero(), "{counts}");
 }
 
-/// In turns, with a whole sync between them.
+/// The machines work in turns, with a whole sync between two turns.
 #[test]
 fn machines_in_turns_lose_nothing() {
     let Some(place) = Place::new(System::Kithfs) else { return };

@@ -156,12 +156,12 @@ impl Machine {
         Machine { system, number, home, daemon: None }
     }
 
-    /// The directory that the tool keeps equal.
+    /// Returns the directory that the tool keeps equal.
     pub fn store(&self) -> PathBuf {
         self.home.join("store")
     }
 
-    /// The directory in which programs work.
+    /// Returns the directory in which programs work.
     pub fn point(&self) -> PathBuf {
         match self.system {
             System::Plain => self.store(),

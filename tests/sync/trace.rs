@@ -110,7 +110,7 @@ pub struct Trace {
     pub steps: Vec<Step>,
 }
 
-/// The bytes of a record: one line, or many for some numbers, all of them different.
+/// Returns the bytes of a record: one line, or many for some numbers, all of them different.
 pub fn record(number: u32) -> Vec<u8> {
     let lines = match number % 50 {
         49 => 5000,
@@ -129,7 +129,7 @@ pub fn record(number: u32) -> Vec<u8> {
 pub const LINE: usize = 64;
 pub const PAGE: usize = 4096;
 
-/// A page of a database: its record again and again.
+/// Returns a page of a database, which repeats one line.
 pub fn page(number: u32) -> Vec<u8> {
     let mut random = Random::new(u64::from(number) << 20);
     let line = format!("P{number:06} {:016x}{:016x}", random.next(), random.next());

@@ -6,7 +6,7 @@ use super::*;
 const SIZES: [(usize, usize); 4] =
     [(3_893, 23_893), (23_893, 3_893), (300_000, 40_000), (5_000, 5_000)];
 
-/// Each variant of a vault and a mount in which the kernel caches.
+/// Returns each variant of a vault, and of the options of a mount in which the kernel caches.
 fn variants() -> impl Iterator<Item = (&'static [&'static str], &'static [&'static str])> {
     let inits: [&[&str]; 2] = [&[], &["--signed"]];
     inits.into_iter().flat_map(|init| [(init, &[][..]), (init, &["--read-only"][..])])

@@ -11,8 +11,8 @@ fn owners_modes_and_groups(posix: Posix) {
     posix.same_as_below(
         "chmod 777 .
          # what another user makes belongs to that user
-         as 1234 1234 touch his; as 1234 1234 mkdir hisdir; as 1234 1234 mkfifo hispipe; as 1234 1234 ln -s x hislink
-         stat -c '%n %u:%g %a' his hisdir hispipe; stat -c '%u:%g' hislink
+         as 1234 1234 touch theirs; as 1234 1234 mkdir theirsdir; as 1234 1234 mkfifo theirspipe; as 1234 1234 ln -s x theirslink
+         stat -c '%n %u:%g %a' theirs theirsdir theirspipe; stat -c '%u:%g' theirslink
          # set-group-id directories hand the group down, and themselves to directories
          mkdir team; chown 0:4321 team; chmod 2777 team; as 1234 1234 touch team/f; as 1234 1234 mkdir team/d; stat -c '%n %u:%g %a' team/f team/d
          # sticky directories
@@ -20,11 +20,11 @@ fn owners_modes_and_groups(posix: Posix) {
          # supplementary groups
          echo secret > grouped; chown 0:4321 grouped; chmod 640 grouped; code as 1234 1234 cat grouped; code as 1234 1234,4321 cat grouped
          # a caller who does not own it
-         code as 1235 1235 chmod 600 his; code as 1235 1235 chown 1235 his; code as 1235 1235 touch -d yesterday his; code as 1234 1234 chown 1235 his
+         code as 1235 1235 chmod 600 theirs; code as 1235 1235 chown 1235 theirs; code as 1235 1235 touch -d yesterday theirs; code as 1234 1234 chown 1235 theirs
          # a group that the owner belongs to, and another one
-         code as 1234 1234,4321 chgrp 4321 his; code as 1234 1234 chgrp 999 his; stat -c '%u:%g %a' his
+         code as 1234 1234,4321 chgrp 4321 theirs; code as 1234 1234 chgrp 999 theirs; stat -c '%u:%g %a' theirs
          # sgid by chmod of an owner outside the group, and of one in it
-         as 1234 1234 chmod 2755 his; stat -c %a his; as 1234 1234,4321 chmod 2755 his; stat -c %a his
+         as 1234 1234 chmod 2755 theirs; stat -c %a theirs; as 1234 1234,4321 chmod 2755 theirs; stat -c %a theirs
          # umask
          (umask 077; touch private; mkdir privatedir); stat -c '%n %a' private privatedir",
     );
@@ -89,9 +89,9 @@ fn acls(mut posix: Posix) {
         "chmod 755 .; mkdir t; setfacl -m u:1234:rwx,g:4321:rx t; setfacl -d -m u:1234:rwx,g::rx,o::- t
          touch t/file; mkdir t/dir; mkfifo t/pipe; ln -s x t/link; echo > t/dir/deeper
          (umask 077; touch t/masked; mkdir t/maskeddir)
-         as 1234 1234 touch t/his; code as 1235 1235 touch t/not; code as 1235 4321 ls t; code as 1235 4321 touch t/not
+         as 1234 1234 touch t/theirs; code as 1235 1235 touch t/not; code as 1235 4321 ls t; code as 1235 4321 touch t/not
          touch t/moded; chmod 640 t/moded; chmod 700 t/dir; setfacl -m m::rx t/dir; code as 1234 1234 touch t/dir/not
-         setfacl -b t/file; setfacl -k t/maskeddir; cp -p t/his t/copy
+         setfacl -b t/file; setfacl -k t/maskeddir; cp -p t/theirs t/copy
          touch s; chown 1234:4321 s; chmod 2770 s; as 1234 1234 setfacl -m u:7:r s; stat -c %a s
          chmod 2770 s; as 1234 4321 setfacl -m u:8:r s; stat -c %a s; chmod 2770 s; setfacl -m u:9:r s; stat -c %a s
          code as 1235 1235 setfacl -m u:1:r s; code setfacl -d -m u:1:r s

@@ -1,6 +1,6 @@
-//! What programs expect of a local filesystem, on a real mount. Each test states the
-//! expected results; if the rule is Linux's own and not obvious, the same is done on the filesystem
-//! below, and both must behave the same.
+//! What programs expect of a local filesystem, on a real mount. Each test states the expected
+//! results; if the rule is Linux's own and not obvious, the same is done on the filesystem below,
+//! and both must behave the same.
 //!
 //! Root runs all tests, with other users by setpriv(1). `user.rs` tests the differences in a mount
 //! of an ordinary user.

@@ -308,8 +308,8 @@ fn a_nested_mount_survives_the_close_of_a_directory() {
     // unmounts what is mounted on a name that it does not trust any more. If it keeps no names
     // there is nothing to look up.
     for posix in Posix::both() {
-        let script = "mkdir -p his deep/on; chown 1234:1234 his; mount -t tmpfs none deep/on; touch deep/on/there
-             setpriv --reuid 1234 --regid 1234 --clear-groups chmod 0 his; test -e deep/on/there; grep -q \"$PWD/deep/on\" /proc/mounts";
+        let script = "mkdir -p theirs deep/on; chown 1234:1234 theirs; mount -t tmpfs none deep/on; touch deep/on/there
+             setpriv --reuid 1234 --regid 1234 --clear-groups chmod 0 theirs; test -e deep/on/there; grep -q \"$PWD/deep/on\" /proc/mounts";
         let mut alone = std::process::Command::new("unshare");
         alone
             .args(["--mount", "--propagation", "slave", "bash", "-euc", script])

@@ -163,8 +163,8 @@ fn a_mount_in_a_namespace_of_users_is_listed_and_waited_for() {
 }
 
 /// Runs a script as root in a mount namespace of its own, in which `conf` replaces /etc/fuse.conf:
-/// the machine's file is not touched, and mounts there end with it. `mine` and `his` run a command
-/// as the daemon's user and as another.
+/// the machine's file is not touched, and mounts there end with it. `mine` and `theirs` run a
+/// command as the daemon's user and as another.
 fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {
     std::fs::write(user.0.path().join("fuse.conf"), conf).unwrap();
     let mut bash = Command::new("unshare");
@@ -173,7 +173,7 @@ fn with_fuse_conf(user: &Unprivileged, conf: &str, script: &str) -> String {
         "chmod 644 fuse.conf; mount --bind fuse.conf /etc/fuse.conf
          export KITHFS_PASSPHRASE_FILE=$PWD/passphrase XDG_STATE_HOME=$PWD/state XDG_RUNTIME_DIR= HOME=/nonexistent
          mine() {{ setpriv --reuid {USER} --regid {USER} --clear-groups \"$@\"; }}
-         his() {{ setpriv --reuid 1235 --regid 1235 --clear-groups \"$@\"; }}
+         theirs() {{ setpriv --reuid 1235 --regid 1235 --clear-groups \"$@\"; }}
          {script}"
     ));
     String::from_utf8(mounted::expect_code(&mut bash, 0).stdout).unwrap()
@@ -200,15 +200,15 @@ fn an_ordinary_user_lets_others_in_where_the_machine_allows_it() {
         &user,
         "user_allow_other\n",
         &format!(
-            "umask 022; mine {KITHFS} mount vault mnt; ! his ls mnt 2>/dev/null; ! ls mnt 2>/dev/null; mine {KITHFS} umount mnt
+            "umask 022; mine {KITHFS} mount vault mnt; ! theirs ls mnt 2>/dev/null; ! ls mnt 2>/dev/null; mine {KITHFS} umount mnt
              mine {KITHFS} mount -o allow_other vault mnt
              mine bash -c 'cd mnt; echo open > open; echo closed > closed; chmod 600 closed; mkdir mine all sticky; chmod 777 all; chmod 1777 sticky; echo x > sticky/x'
              # modes hold for others; root passes, as everywhere
-             test \"$(his cat mnt/open)\" = open; ! his cat mnt/closed 2>/dev/null; ! his touch mnt/mine/x 2>/dev/null; ! his rm -f mnt/sticky/x 2>/dev/null
-             ! his chmod 777 mnt/open 2>/dev/null; test \"$(cat mnt/closed)\" = closed
+             test \"$(theirs cat mnt/open)\" = open; ! theirs cat mnt/closed 2>/dev/null; ! theirs touch mnt/mine/x 2>/dev/null; ! theirs rm -f mnt/sticky/x 2>/dev/null
+             ! theirs chmod 777 mnt/open 2>/dev/null; test \"$(cat mnt/closed)\" = closed
              # what others make works and belongs to the daemon's user, who can give nothing away
-             his bash -c 'umask 0; cd mnt/all; echo his > his; mkdir dir; echo in > dir/in; ln -s his link; mv his moved; echo more >> moved'
-             test \"$(his cat mnt/all/moved | tr '\\n' ' ')\" = 'his more '; test \"$(stat -c %u:%g:%a mnt/all/moved)\" = {USER}:{USER}:666
+             theirs bash -c 'umask 0; cd mnt/all; echo theirs > theirs; mkdir dir; echo in > dir/in; ln -s theirs link; mv theirs moved; echo more >> moved'
+             test \"$(theirs cat mnt/all/moved | tr '\\n' ' ')\" = 'theirs more '; test \"$(stat -c %u:%g:%a mnt/all/moved)\" = {USER}:{USER}:666
              ! chown 1235 mnt/open 2>/dev/null
              mine {KITHFS} umount mnt; ! mountpoint -q mnt; mine {KITHFS} fsck vault 2>/dev/null >/dev/null"
         ),

@@ -74,7 +74,7 @@ impl Programs {
         }
     }
 
-    /// Kills all programs, none of which has ended by itself. Returns their number.
+    /// Asserts that no program has ended by itself, and kills all. Returns their number.
     pub fn kill(&mut self) -> usize {
         let killed = self.running.len();
         for mut program in self.running.drain(..) {

@@ -117,7 +117,8 @@ impl Session {
         format!("{}.", self.random.below(1_000_000))
     }
 
-    /// Returns the path of an entry that exists, mostly, of the kind that is asked for.
+    /// Returns the path of an existing entry of this kind (any, if empty), and now and then another
+    /// one.
     fn old_path(&self, kind: &str) -> String {
         let is_wanted = |node: &&Node| kind.is_empty() || node.kind == kind;
         let all: Vec<String> =
@@ -226,7 +227,7 @@ impl Session {
 
     /// Lets a program of another mount open for writing, and close, each file that no program of
     /// `mount` has open for writing. The kernel sends the last part of a close without waiting, and
-    /// a daemon that stops before it has got that keeps the file.
+    /// a daemon that stops before it has received that keeps the file.
     fn await_closes(&mut self, mount: usize) {
         let mut programs = self.world.programs().into_iter();
         let Some(program) = programs.find(|it| self.world.mount_of(*it) != mount) else { return };
