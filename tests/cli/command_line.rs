@@ -306,7 +306,7 @@ fn a_mount_whose_daemon_has_died_is_reported_as_such() {
         .spawn()
         .unwrap();
     while !mounted::is_mounted(&scratch.point()) {
-        assert_eq!(daemon.try_wait().unwrap(), None, "it did not mount");
+        assert_eq!(daemon.try_wait().unwrap(), None, "the daemon ended before it mounted");
         std::thread::yield_now();
     }
     daemon.kill().unwrap();

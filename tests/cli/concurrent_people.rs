@@ -66,7 +66,7 @@ fn mount_with_log<'a>(person: &'a Person, vault: &str) -> (Mounted<'a>, Child) {
     let is_mounted = || {
         fs::read_to_string("/proc/self/mounts").unwrap().contains(&format!(" {} ", point.display()))
     };
-    wait_until("it is mounted", is_mounted);
+    wait_until("the vault is mounted", is_mounted);
     (Mounted::of(person), daemon)
 }
 
@@ -379,7 +379,7 @@ fn a_daemon_out_of_descriptors_answers_later() {
     asks.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
     let heard = std::io::Read::read(&mut asks, &mut [0; 1]).map_err(|e| e.kind());
     limit_to(before);
-    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "it waits for its turn");
+    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "the connection waits for its turn");
     drop(asks);
     let listed = said(&ann.ok(&["share", "list", "vault"]));
     assert!(listed.contains("admin"), "{listed}");

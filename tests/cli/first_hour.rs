@@ -335,7 +335,7 @@ fn a_guarded_mount_point_takes_no_files_while_unmounted() {
     wait_until("the daemon ends", || !Path::new(&format!("/proc/{pid}/fd/0")).exists());
     run(&bob, "umount plain", 0);
     assert!(!bob.shell(take).0, "the bare mount point takes none");
-    assert!(bob.shell("chmod 700 plain && rmdir plain").0, "it is empty");
+    assert!(bob.shell("chmod 700 plain && rmdir plain").0, "the mount point is not empty");
 }
 
 /// Root ignores modes, and is stopped by the immutable flag.
@@ -367,7 +367,7 @@ fn root_writes_to_no_guarded_mount_point_either() {
     run(&ann, "umount plain", 0);
     assert!(fine && read == "secret\n" && !ann.shell(take).0, "{read}");
     drop(release);
-    assert!(ann.shell("rmdir plain").0, "it is empty, and free again");
+    assert!(ann.shell("rmdir plain").0, "the mount point is not empty, or still guarded");
 }
 
 /// A FIFO in the place of a file of this user blocked every command that read it.

@@ -431,7 +431,7 @@ fn init_keeps_the_identity_of_a_vault_that_arrives_meanwhile() {
     ])
     .output()
     .unwrap();
-    assert!(!identity.exists(), "its place is free");
+    assert!(!identity.exists(), "the place of the identity is free");
     fs::rename(ann.home().join("late"), &identity).unwrap();
     ann.ok(&["ls", "vault"]);
 }

@@ -425,7 +425,7 @@ impl Scene {
             Interrupt(line, bytes) => {
                 let mut command = person.kithfs(&words(line));
                 let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-                wait_until("it has begun", || moved(child.id()) > bytes);
+                wait_until("the command has begun", || moved(child.id()) > bytes);
                 // `setsid` has become the program.
                 kill_process(Pid::from_child(&child), Signal::INT).unwrap();
                 (line, all(line, &child.wait_with_output().unwrap(), *code))

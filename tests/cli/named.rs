@@ -197,7 +197,7 @@ fn simultaneous_changes_of_names_are_all_kept() {
             child.wait().unwrap();
         }
         let list = stdout(kithfs(&scratch, "vaults").arg("list"));
-        assert!(!list.contains(&other), "it came back: {list}");
+        assert!(!list.contains(&other), "the removed name came back: {list}");
     }
 }
 

@@ -573,7 +573,7 @@ fn a_mount_waits_for_the_daemon_of_the_one_before() {
         let ended = std::fs::read_to_string(format!("/proc/{}/stat", second.id()))
             .unwrap()
             .contains(") Z ");
-        assert!(!ended, "it did not wait");
+        assert!(!ended, "the second mount did not wait");
         std::thread::yield_now();
     }
     drop(stopped);

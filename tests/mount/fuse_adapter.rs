@@ -391,7 +391,7 @@ fn nobody_opens_a_file_while_the_kernel_is_given_its_contents() {
         writer.join().unwrap();
         let seen = reader.join().unwrap();
         assert!(is_given, "the contents were read before the program asked for them");
-        assert!(!early, "somebody opened the file meanwhile");
+        assert!(!early, "the file was opened meanwhile");
         assert!(seen == b"old" || seen == b"new");
     });
     assert_eq!(fs::read(mount.path("f")).unwrap(), b"new");

@@ -137,7 +137,7 @@ fn write_at(path: &Path, bytes: &[u8], offset: u64) -> io::Result<()> {
 fn comes_about(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "not within 20 seconds: {what}");
         std::thread::yield_now();
     }
 }
@@ -153,8 +153,8 @@ fn a_full_store_says_so_to_write_and_keeps_what_it_took() {
         let (taken, why) = write_on(&File::create(&path).unwrap(), part, 20 * MIB);
         assert_eq!(why, Some(libc::ENOSPC), "{part}");
         assert!(taken.len() > 6 * MIB, "{part}: {}", taken.len());
-        assert!(fs::read(&path).unwrap() == taken, "{part}: what was taken is there");
-        comes_about("its size is that of what was taken", || {
+        assert!(fs::read(&path).unwrap() == taken, "{part}: the accepted data is not there");
+        comes_about("the size is that of the accepted data", || {
             fs::metadata(&path).unwrap().size() == taken.len() as u64
         });
         // There is room again in the same mount.
@@ -176,7 +176,7 @@ fn an_open_file_gets_enospc_and_continues_later() {
     (&file).write_all(&pattern(7, MIB)).unwrap();
     mount.leave(8 * MIB);
     // Another program's write reveals that there is little room, once the known value is too old.
-    comes_about("it is known that there is little room", || {
+    comes_about("the daemon knows that there is little room", || {
         fs::write(mount.path("other"), b"something").unwrap();
         mount.vault.is_low()
     });
@@ -216,7 +216,7 @@ fn a_refusal_without_warning_keeps_a_prefix_and_is_reported() {
     // How much depends on the order in which the kernel sends it.
     assert!(
         kept.len() >= MIB && pattern(1, 20 * MIB).starts_with(&kept),
-        "{} are kept",
+        "{} bytes are kept",
         kept.len()
     );
     assert_eq!(fs::metadata(&path).unwrap().size(), kept.len() as u64);
@@ -242,7 +242,7 @@ fn a_quota_is_reported_to_write_and_keeps_what_was_there() {
     drop(file);
     let kept = fs::read(&path).unwrap();
     let all = [pattern(1, MIB), pattern(2, MIB)].concat();
-    assert!(kept.len() >= MIB && all.starts_with(&kept), "{} are kept", kept.len());
+    assert!(kept.len() >= MIB && all.starts_with(&kept), "{} bytes are kept", kept.len());
     OpenOptions::new().append(true).open(&path).unwrap().write_all(b"goes on").unwrap();
     assert_eq!(fs::read(&path).unwrap(), [&kept[..], b"goes on"].concat());
 }
@@ -267,8 +267,8 @@ fn a_limit_on_the_length_of_files_is_reported_to_write() {
             kept.len(),
             taken.len()
         );
-        assert!(name == "first" || kept == taken, "by then it is known");
-        comes_about("its size is that of what is kept", || {
+        assert!(name == "first" || kept == taken, "the limit should have been known");
+        comes_about("the size is that of the kept data", || {
             fs::metadata(&path).unwrap().size() == kept.len() as u64
         });
     }
@@ -311,7 +311,7 @@ fn a_refused_write_is_not_shown_nor_kept_in_part() {
         mount.fail(Calls::Changes, When::From(1), libc::EIO);
         assert_eq!(errno(write_at(&path, &pattern(2, 5000), 3000)), Some(libc::EIO));
         mount.plan.heal();
-        assert!(fs::read(&path).unwrap() == old, "while another has it open: {stays_open}");
+        assert!(fs::read(&path).unwrap() == old, "with another descriptor: {stays_open}");
         write_at(&path, b"x", 4100).unwrap();
         let mut wanted = old;
         wanted[4100] = b'x';
@@ -482,14 +482,16 @@ fn a_file_written_with_little_room_has_its_mtime_and_maps() {
     fs::write(&path, b"old").unwrap();
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     OpenOptions::new().write(true).open(&path).unwrap().set_modified(then).unwrap();
-    comes_about("it is old", || fs::metadata(&path).unwrap().mtime() == 1_000_000_000);
+    comes_about("the file has the old time", || {
+        fs::metadata(&path).unwrap().mtime() == 1_000_000_000
+    });
     mount.leave(8 * MIB);
-    comes_about("it is known that there is little room", || {
+    comes_about("the daemon knows that there is little room", || {
         fs::write(mount.path("other"), b"something").unwrap();
         mount.vault.is_low()
     });
     OpenOptions::new().append(true).open(&path).unwrap().write_all(b" and new").unwrap();
-    comes_about("its time is the present one", || {
+    comes_about("the file has the present time", || {
         fs::metadata(&path).unwrap().mtime() > 1_600_000_000
     });
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -524,7 +526,7 @@ fn a_file_written_with_little_room_has_its_mtime_and_maps() {
 fn names_and_links_work_with_little_room() {
     let Some(mount) = Mount::new() else { return };
     mount.leave(8 * MIB);
-    comes_about("it is known that there is little room", || {
+    comes_about("the daemon knows that there is little room", || {
         fs::write(mount.path("other"), b"something").unwrap();
         mount.vault.is_low()
     });

@@ -73,7 +73,7 @@ fn becomes_refused(path: &Path, honest: &[u8]) {
     let begun = Instant::now();
     loop {
         match fs::read(path) {
-            Ok(bytes) => assert!(bytes == honest, "neither what it was nor an error"),
+            Ok(bytes) => assert!(bytes == honest, "neither the honest contents nor an error"),
             refused => {
                 assert!(is_eio(&refused), "{refused:?}");
                 return;

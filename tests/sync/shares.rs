@@ -89,7 +89,7 @@ fn sync(people: &[Person], tool: &mut dyn Tool, machine: usize, how: &How) -> us
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_millis(2500);
     while !holds() {
-        assert!(Instant::now() < end, "{what}");
+        assert!(Instant::now() < end, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -64,7 +64,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < end, "{what}");
+        assert!(Instant::now() < end, "not in time: {what}");
         std::thread::yield_now();
     }
 }

@@ -59,7 +59,7 @@ fn a_kept_listing_shows_what_is_there() {
     let rest: BTreeSet<_> = order[2500..].iter().cloned().collect();
     assert_eq!(keep([&streams])[0], rest);
     let seen: BTreeSet<_> = first.collect();
-    assert!(seen.is_superset(&rest), "each is listed that was there all the time");
+    assert!(seen.is_superset(&rest), "an entry that was there all the time is missing");
 
     // Each change through the mount is visible at once.
     File::create(changed.join("new")).unwrap();

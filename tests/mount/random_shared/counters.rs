@@ -39,7 +39,7 @@ impl Reports {
                 }
                 ["failed", errno, _] => {
                     *self.failed.entry(errno.to_owned()).or_default() += 1;
-                    assert!(away, "mount {mount}: {line}, without a cause");
+                    assert!(away, "mount {mount}: {line}, while all daemons run");
                 }
                 _ => panic!("{line}"),
             }
