@@ -219,8 +219,8 @@ fn a_write_without_a_key_survives_the_move_of_its_directory() {
     }
 }
 
-/// The directory of the file may have kept others away from it. The copy is in another directory, so
-/// only its owner may read it.
+/// The mode of the file's directory may have kept other users from the file. The copy is in another
+/// directory, so only its owner may read it.
 #[test]
 fn a_copy_outside_of_its_directory_is_its_owners_alone() {
     let share = Rekeyed::new();

@@ -23,7 +23,7 @@ const KEY: &[u8] = b"user.kithfs";
 /// Too long for the attribute of any store.
 const LONG: usize = 65_536;
 
-/// The control files with attributes.
+/// Returns the names of the control files that hold attribute lists.
 fn long_lists(store: &Arc<dyn Dir>) -> Vec<Vec<u8>> {
     let root = store.reopen().unwrap();
     let (mut all, mut cookie) = (Vec::new(), 0);
@@ -68,7 +68,7 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
         put(&vault, b"file", b"contents").unwrap();
         vaults::mkdir(&vault, b"dir").unwrap();
         for path in [&b"file"[..], b"dir"] {
-            // As many as programs set, with values as long as the kernel accepts.
+            // Many attributes, and one whose value is as long as the kernel accepts.
             for i in 0..200 {
                 set_xattr(&vault, path, format!("user.attribute-{i}").as_bytes(), &pattern(i, 100))
                     .unwrap();
@@ -78,7 +78,7 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
         assert_eq!(
             long_lists(&store).len(),
             2,
-            "each list stands in one file, and the old ones are gone"
+            "each list is in one file, and the old files are gone"
         );
         vault.close().unwrap();
 
@@ -99,8 +99,8 @@ fn a_list_of_any_length_is_set_changed_shortened_and_removed() {
             .unwrap();
             assert_eq!(attribute(&vault, path, b"user.attribute-0").unwrap(), pattern(0, 100));
         }
-        assert_eq!(unused(&vault), 2, "what fits again stands in the store's attribute");
-        // A longer list is refused, and the old list stays.
+        assert_eq!(unused(&vault), 2, "a list that fits again is in the store's attribute");
+        // A list that is too long is refused, and the old one stays.
         let most = (0..20)
             .take_while(|i| {
                 set_xattr(&vault, b"file", format!("user.big-{i}").as_bytes(), &pattern(*i, LONG))
@@ -157,7 +157,7 @@ fn an_unreferenced_attribute_list_is_kept_and_counted() {
     assert_eq!(
         vault.get_xattr(node, b"user.long").unwrap(),
         pattern(1, LONG),
-        "who holds it open still has it"
+        "an open file keeps its attributes"
     );
     vault.release(handle).unwrap();
     vault.forget(node, 1);
@@ -186,15 +186,18 @@ fn no_list_is_called_unused_after_an_incomplete_check() {
     vault.unlink(ROOT, b"a").unwrap();
     assert_eq!(unused(&vault), 1);
     let part = vault.check(b"dir", &mut |_| {}).unwrap();
-    assert!(part.unused.is_none(), "only a part of the vault was looked at");
+    assert!(part.unused.is_none(), "only a part of the vault was checked");
     let beside = vault.check_online(b"", &kithfs::vault::Online::default(), &mut |_| {}).unwrap();
-    assert!(beside.unused.is_none(), "somebody else has it open");
+    assert!(beside.unused.is_none(), "an online check counts no unused lists");
     vault.close().unwrap();
 
     store.mkdir(b"no name of this directory", 0o755).unwrap();
     let vault = open(store.clone()).unwrap();
     let found = check(&vault);
-    assert!(found.faults.len() == 1 && found.unused.is_none(), "what is in there is not known");
+    assert!(
+        found.faults.len() == 1 && found.unused.is_none(),
+        "the directory may contain references to lists"
+    );
     vault.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
     vault.close().unwrap();
     store.rmdir(b"no name of this directory").unwrap_err();
@@ -235,7 +238,7 @@ fn no_list_is_called_unused_after_an_incomplete_check() {
     let found = check(&vault);
     assert!(
         found.faults.is_empty() && found.unused.is_none() && found.unlooked == 1,
-        "who may not see those of a fifo is told that it has none"
+        "the store reports no attributes of a fifo to a user who may not see them"
     );
     plan.heal();
     assert_eq!(unused(&vault), 1);
@@ -248,7 +251,7 @@ fn no_list_is_called_unused_after_an_incomplete_check() {
     assert!(found.faults.is_empty() && found.unused.is_none() && found.unlooked == 0, "{found:?}");
     store.unlink(&long_lists(&store)[0]).unwrap();
     store.unlink(&long_lists(&store)[0]).unwrap();
-    assert_eq!(check(&vault).unused, Some(Unused { files: 0, bytes: 0 }), "there is none");
+    assert_eq!(check(&vault).unused, Some(Unused { files: 0, bytes: 0 }), "no list is left");
 }
 
 #[test]
@@ -280,7 +283,7 @@ fn an_entry_that_vanishes_during_a_check_counts_as_unread() {
     let open_file = kithfs::store::Call::OpenFile;
     let unread = (1..=opened).filter(|n| is_unread(&check_failing(open_file, *n, libc::ENOENT)));
     assert_eq!(unread.count(), 1);
-    // Story: an unreadable manifest was only logged, and the count passed for the whole.
+    // Story: an unreadable manifest was only logged, and the count was reported as complete.
     for nth in 1..=opened {
         let found = check_failing(open_file, nth, libc::EACCES);
         assert!(found.unused.is_none(), "{nth}: {found:?}");
@@ -338,7 +341,7 @@ fn a_repair_keeps_attributes_after_a_transient_read_error() {
             assert_eq!(value, pattern(1, LONG), "{what}");
         }
     };
-    let mut told = 0;
+    let mut reported = 0;
     for n in 1.. {
         plan.reset();
         plan.add(Fault { calls: Calls::All, when: When::Nth(n), errno: libc::EIO, short: false });
@@ -349,11 +352,11 @@ fn a_repair_keeps_attributes_after_a_transient_read_error() {
             break;
         }
         let Ok(found) = found else { continue };
-        told += found.faults.len();
+        reported += found.faults.len();
         vault.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();
         both(&format!("call {n}"));
     }
-    assert!(told >= 8, "two attributes, each with the calls that read it: {told}");
+    assert!(reported >= 8, "each call that reads one of two attributes failed once: {reported}");
 
     // The epoch's number follows `+`, version, suite, flags and a zero.
     let good = store.get_xattr(&stored, KEY).unwrap().unwrap();
@@ -375,7 +378,7 @@ fn a_repair_keeps_attributes_after_a_transient_read_error() {
     store.set_xattr(&stored, KEY, &good).unwrap();
     let done = vault.repair(&found, b"repair-test", &mut |_| true).unwrap();
     assert!(matches!(done.repaired[0].outcome, Outcome::Done(None)), "{done:?}");
-    both("came back");
+    both("restored");
     let found = spoil(good.len() - 1);
     plan.reset();
     plan.add(Fault {
@@ -427,8 +430,8 @@ fn a_long_target_is_kept_if_its_link_may_exist() {
             (_, true) => {
                 assert_eq!(at(&vault, b"link", |node| vault.readlink(node)).unwrap(), target)
             }
-            (0, _) => assert_eq!(unused(&vault), 0, "it is certainly not there"),
-            _ => assert_eq!(unused(&vault), 1, "nobody could tell"),
+            (0, _) => assert_eq!(unused(&vault), 0, "the link certainly does not exist"),
+            _ => assert_eq!(unused(&vault), 1, "the link may exist"),
         }
         assert_eq!(faults(&vault), [""; 0]);
     }
@@ -457,7 +460,7 @@ fn many_changes_in_a_row_leave_a_handful_of_lists() {
     assert_eq!(long_lists(&store).len(), 3);
     vault.close().unwrap();
 
-    // Only the daemon that wrote the list knows to which file it belonged.
+    // A list of an earlier session stays, and one that this session wrote is removed.
     let vault = open(store.clone()).unwrap();
     set_xattr(&vault, b"file", b"user.other", b"value").unwrap();
     set_xattr(&vault, b"file", b"user.other", b"another").unwrap();
@@ -582,7 +585,7 @@ fn a_list_that_is_not_the_one_that_was_set_is_refused() {
             pattern(u64::from(b'b'), LONG),
             "{what}"
         );
-        assert_eq!(get(&vault, b"a").unwrap(), b"a", "{what}: the contents are read all the same");
+        assert_eq!(get(&vault, b"a").unwrap(), b"a", "{what}: the contents can still be read");
         let named = faults(&vault);
         assert!(named.len() == 1 && named[0].starts_with("a "), "{what}: {named:?}");
         vault.close().unwrap();
@@ -603,7 +606,7 @@ fn a_list_that_is_not_the_one_that_was_set_is_refused() {
     file(&lists[1]).read_at(&mut other, 0).unwrap();
     put_list(&other);
     refused("that of another file");
-    // The list itself, or the reference to it, in the place of the other one.
+    // The attribute of the store that refers to the list, in the place of the list.
     let reference = store.get_xattr(&stored(&store, b"a"), KEY).unwrap().unwrap();
     put_list(&reference[1..]);
     refused("its own reference");
@@ -611,8 +614,7 @@ fn a_list_that_is_not_the_one_that_was_set_is_refused() {
     refused("missing");
 }
 
-/// Returns the stored name of a file by the author of its contents: there are two files, and the
-/// reference distinguishes them.
+/// Returns the path of a file in the store.
 fn stored(store: &Arc<dyn Dir>, path: &[u8]) -> Vec<u8> {
     let vault = open(store.clone()).unwrap();
     let stored = vault.cipher_path(path).unwrap();
@@ -730,13 +732,13 @@ fn a_store_that_fails_leaves_the_old_list_or_the_new_one() {
                 allowed = vec![found];
             }
             vault.forget(node, 1);
-            // The failure may also happen here.
+            // The fault may also hit the close.
             let _ = vault.close();
             drop(vault);
             let vault = open(store.root()).unwrap();
             assert_eq!(attribute(&vault, b"file", b"user.value").unwrap(), allowed[0], "call {n}");
             if plan.failed() == 0 {
-                assert!(n > 8 && failed == 0, "the session changes the store: {n}");
+                assert!(n > 8 && failed == 0, "a failure without a fault, or too few changes: {n}");
                 break;
             }
         }
@@ -755,7 +757,7 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let is_done = || done.load(std::sync::atomic::Ordering::Acquire);
     std::thread::scope(|scope| {
-        // Also in a panic; otherwise the scope would wait for the readers for ever.
+        // On a panic too; otherwise the scope would wait for the readers for ever.
         scopeguard::defer! { done.store(true, std::sync::atomic::Ordering::Release) }
         let reader = scope.spawn(|| {
             while !is_done() {
@@ -771,7 +773,7 @@ fn a_list_that_is_replaced_while_it_is_read_is_read_anew() {
                 assert_eq!(vault.check(b"file", &mut |_| {}).unwrap().faults, []);
             }
         });
-        // The readers fail by themselves; then nobody waits for them.
+        // A reader that has ended has failed, and the scope reports its panic.
         for i in (0..400).take_while(|_| !reader.is_finished() && !checker.is_finished()) {
             vault.set_xattr(node, b"user.long", &pattern(i, LONG), SetXattr::Any).unwrap();
         }
@@ -812,7 +814,7 @@ fn a_missing_attribute_list_is_dropped_only_on_request() {
     let late = [(&b"file"[..], 1), (b"", 2)].into_iter().filter(|(path, n)| {
         attribute(&vault, path, b"user.long").is_ok_and(|v| v == pattern(*n, LONG))
     });
-    assert_eq!(late.count(), 1, "it was only late");
+    assert_eq!(late.count(), 1, "one of the two lists was only late");
     store.unlink(&first).unwrap();
     found.faults.iter_mut().for_each(CheckFault::give_up_list);
     let done = vault.repair(&found.faults, b"repair-test", &mut |_| true).unwrap();

@@ -15,7 +15,7 @@ use crate::support::vaults::{self, CALLER, READ, READ_WRITE};
 /// directories.
 const FILES: usize = 5;
 
-/// A vault that was just opened, with the directory `d`, whose store counts.
+/// A vault that was just opened, with the directory `d`, on a store that counts its calls.
 struct Counted {
     vault: Vault,
     plan: Arc<FaultPlan>,
@@ -32,7 +32,8 @@ impl Counted {
         Counted { vault, plan, dir }
     }
 
-    /// Returns the calls of `act` for one file, by kind. They are the same for each file.
+    /// Returns the calls of `act` for one file, by kind. They are the same for each file but the
+    /// first.
     fn calls(&self, act: impl Fn(&Vault, NodeId, &[u8])) -> Vec<(Call, u64)> {
         let mut seen: Vec<Vec<(Call, u64)>> = Vec::new();
         for n in 0..FILES {
@@ -64,8 +65,8 @@ fn filled(files: usize) -> MemStore {
 }
 
 /// Another program may have replaced a file in the store, so a commit looks for it before and
-/// afterwards. The first commit of a new file, which is empty, did so too: there was nothing to lose,
-/// and saving a file took four more calls than before that was introduced.
+/// afterwards. The first commit of a new, empty file did so too, although there was nothing to
+/// lose. So saving a file took four more calls.
 #[test]
 fn each_operation_makes_a_known_number_of_calls() {
     let counted = Counted::open(&filled(FILES));

@@ -24,7 +24,7 @@ fn both() -> (MemStore, Vault, Vault) {
     (store, ann, bob)
 }
 
-/// Retries while another daemon has it open.
+/// Retries `act` while another daemon has the file open for writing.
 fn when_free<T>(mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     loop {
         match act() {
@@ -42,7 +42,6 @@ fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
     at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle))
 }
 
-/// An exclusive opener of a vault and shared openers keep each other out.
 #[test]
 fn exclusive_and_shared_openers_exclude_each_other() {
     let (store, ann, bob) = with_bob();
@@ -50,7 +49,7 @@ fn exclusive_and_shared_openers_exclude_each_other() {
     let second = together(&store, &bob).unwrap();
     assert!(matches!(open_as(&store, &ann), Err(Error::InUse { .. })));
     first.close().unwrap();
-    assert!(matches!(open_as(&store, &ann), Err(Error::InUse { .. })), "one is left");
+    assert!(matches!(open_as(&store, &ann), Err(Error::InUse { .. })), "one shared opener is left");
     second.close().unwrap();
     let alone = open_as(&store, &ann).unwrap();
     assert!(matches!(together(&store, &bob), Err(Error::InUse { .. })));
@@ -61,8 +60,8 @@ fn exclusive_and_shared_openers_exclude_each_other() {
 #[test]
 fn one_person_opens_a_vault_twice_while_creates_are_noted() {
     // The second daemon of one person waited ten seconds for the creation records of the first one,
-    // and then gave up. So the person could not mount on a second machine once the first had rested
-    // for two minutes.
+    // and then gave up. So the person could not mount on a second machine once the first had been
+    // idle for two minutes.
     let (store, ann, _) = with_bob();
     let first = together(&store, &ann).unwrap();
     let (noted, is_noted) = std::sync::mpsc::channel();
@@ -71,7 +70,7 @@ fn one_person_opens_a_vault_twice_while_creates_are_noted() {
         Call::CreateFile if event.name.is_some_and(|name| name.starts_with(b"+created-")) => {
             begun.store(true, Ordering::Relaxed)
         }
-        // It is locked at this moment.
+        // The journal of creation records is locked at this moment.
         Call::SyncDir if begun.load(Ordering::Relaxed) => drop(noted.send(())),
         _ => {}
     }));
@@ -79,7 +78,10 @@ fn one_person_opens_a_vault_twice_while_creates_are_noted() {
     is_noted.recv_timeout(Duration::from_secs(60)).unwrap();
     let second = together(&store, &ann).unwrap();
     assert_eq!(get(&second, b"made").unwrap(), b"");
-    assert!(names(&store, b"+created-"), "it is the first one's, and in use");
+    assert!(
+        names(&store, b"+created-"),
+        "the first daemon still uses its journal of creation records"
+    );
     first.release(handle).unwrap();
     first.close().unwrap();
     second.close().unwrap();
@@ -98,8 +100,8 @@ fn what_one_writes_the_other_sees_at_once() {
     put(&bob, b"by bob", &pattern(1, 70_000)).unwrap();
     assert_eq!(get(&bob, b"by ann").unwrap(), b"one");
     assert_eq!(get(&ann, b"by bob").unwrap(), pattern(1, 70_000));
-    // Bob's handle was opened before: he sees what Ann commits, also when the file changes its
-    // form.
+    // A handle that Bob opened before shows what Ann commits, also when the file changes between
+    // the small form and the large one.
     let handle = open(&bob, b"by ann", READ).unwrap();
     let mut buf = vec![0; 100_000];
     for (round, len) in [5, 4096, 50_000, 100_000, 20_000, 3, 0].into_iter().enumerate() {
@@ -152,7 +154,7 @@ fn a_file_is_written_by_one_of_them_at_a_time() {
     let mut after_hers = pattern(1, 40_000);
     after_hers[10_000..10_005].copy_from_slice(b"dirty");
     assert_eq!(get(&bob, b"file").unwrap(), after_hers);
-    // She continues to read after she stops writing, and Bob may write.
+    // Ann keeps the file open for reading when she stops writing, and Bob may write.
     let reading = open(&ann, b"file", READ).unwrap();
     ann.release(hers).unwrap();
     write_at(&bob, b"file", 20_000, b"his").unwrap();
@@ -209,7 +211,7 @@ fn a_reader_beside_a_commit_never_sees_a_mixture() {
             // Also in a panic; otherwise the reader would run for ever.
             scopeguard::defer! { done.store(true, Ordering::Release) }
             for round in 1..=60u8 {
-                // Overwritten in place, with the journal first, and now and then written anew.
+                // Most rounds overwrite in place, with the journal first; some truncate the file.
                 let flags = OpenFlags { truncate: round % 20 == 0, ..READ_WRITE };
                 let handle = open(&ann, b"file", flags).unwrap();
                 ann.write(handle, 0, &[round; LEN], false).unwrap();
@@ -220,13 +222,10 @@ fn a_reader_beside_a_commit_never_sees_a_mixture() {
         let (mut buf, mut last) = (vec![0; LEN], 0);
         while !done.load(Ordering::Acquire) {
             let read = bob.read(handle, 0, &mut buf).unwrap();
-            assert!(
-                read == LEN || read == 0,
-                "a whole state, or the one after it was emptied: {read}"
-            );
+            assert!(read == LEN || read == 0, "neither a whole state nor the empty file: {read}");
             if read > 0 {
                 assert!(buf.iter().all(|b| *b == buf[0]), "a mixture");
-                assert!(buf[0] >= last, "never back");
+                assert!(buf[0] >= last, "an older state than before");
                 last = buf[0];
             }
         }
@@ -237,7 +236,7 @@ fn a_reader_beside_a_commit_never_sees_a_mixture() {
 
 #[test]
 fn a_reader_slower_than_a_committer_waits_for_a_pause() {
-    // Each of the reader's attempts met a commit. The second one was reported as damage if the
+    // Each of the reader's attempts met a commit. The second failure was reported as damage if the
     // writer had just closed the file.
     let (store, ann_id, bob_id) = with_bob();
     let ann = together(&store, &ann_id).unwrap();
@@ -260,7 +259,7 @@ fn a_reader_slower_than_a_committer_waits_for_a_pause() {
         threads.spawn(|| {
             for round in (1..=100u8).take_while(|_| !done.load(Ordering::Acquire)) {
                 write_at(&ann, b"file", 0, &[round; LEN]).unwrap();
-                std::thread::sleep(Duration::from_millis(3)); // nobody has it open for writing, most of the time
+                std::thread::sleep(Duration::from_millis(3)); // most of the time no writer has the file open
             }
         });
         while buf[0] < 100 {
@@ -291,13 +290,13 @@ fn a_writer_overtaken_without_locks_gets_an_error() {
     let file = store.root().open_file(&stored, Access::ReadWrite).unwrap();
     file.write_at(&old, 0).unwrap();
     assert_eq!(errno(ann.fsync(handle, false)), libc::ESTALE);
-    assert_eq!(errno(ann.write(handle, 0, b"more", false)), libc::ESTALE, "it is told again");
+    assert_eq!(errno(ann.write(handle, 0, b"more", false)), libc::ESTALE, "the error is repeated");
     let _ = ann.release(handle);
     assert_eq!(raw(&store), old);
     assert_eq!(
         get(&ann, b"file").unwrap(),
         pattern(1, 60_000),
-        "and what is there can be read and written"
+        "the version that was delivered is read"
     );
     write_at(&ann, b"file", 0, b"x").unwrap();
     assert_eq!(get(&bob, b"file").unwrap()[0], b'x');
@@ -305,14 +304,14 @@ fn a_writer_overtaken_without_locks_gets_an_error() {
 
 #[test]
 fn a_directory_another_opener_renamed_is_looked_up_again() {
-    // It was reported as moved by somebody without the key, an input/output error. If it is
-    // reported as stale, the kernel looks the name up again.
+    // The directory was reported as moved by somebody without the key, with EIO. On ESTALE the
+    // kernel looks the name up again.
     let (_store, ann, bob) = both();
     for (dir, file) in [(&b"x"[..], &b"x/f"[..]), (b"b", b"b/f")] {
         mkdir(&ann, dir).unwrap();
         put(&ann, file, file).unwrap();
     }
-    // She has used it and has it open, but no longer knows its id.
+    // Ann's kernel still holds the directory and the file in it.
     let node = ann.resolve(b"x").unwrap().node;
     let within = ann.lookup(node, b"f").unwrap().node;
     rename(&ann, b"x", b"a", RenameMode::NoReplace).unwrap();
@@ -329,8 +328,8 @@ fn a_directory_another_opener_renamed_is_looked_up_again() {
     assert_eq!(get(&bob, b"a/g").unwrap(), b"b/f");
 }
 
-/// The sealed name was removed with its entry, even if another daemon had just created an entry of
-/// that name and had seen the sealed one. It stays now, whichever daemon removes the entry.
+/// The file with a long name in `+long` was removed with the entry, even if another daemon had just
+/// created an entry of that name and relied on the file. Now the file stays.
 #[test]
 fn a_long_name_removed_and_made_by_another_is_not_lost() {
     let long = [b'l'; 200];
@@ -391,7 +390,7 @@ fn what_both_do_to_names_leaves_one_tree_and_no_fault() {
     let hers = tree(&ann).unwrap();
     assert_eq!(hers, tree(&bob).unwrap());
     let files = hers.values().filter(|item| matches!(item, vaults::Item::File { .. })).count();
-    assert_eq!(files, made, "no file goes but by its removal, of which there was none");
+    assert_eq!(files, made, "a file is missing although no file was removed");
     assert_eq!(faults(&ann), [""; 0]);
     ann.close().unwrap();
     bob.close().unwrap();
@@ -455,7 +454,7 @@ fn damage_is_reported_at_once_to_a_writer() {
     vault.close().unwrap();
 }
 
-/// A share whose locks behave differently from a local filesystem's, opened by Ann and by Bob.
+/// Opens the share for each of `who`, on a store whose locks behave as `how`.
 fn with_locks<const N: usize>(store: &MemStore, who: [&Identity; N], how: Locks) -> [Vault; N] {
     who.map(|who| {
         let plan = FaultPlan::new();
@@ -484,7 +483,7 @@ fn the_locks_of_nfs_are_enough() {
     assert_eq!(get(&bob, b"moved/in").unwrap(), b"it");
     ann.close().unwrap();
     bob.close().unwrap();
-    // Its bytes are constant and it is not removed, so a sync tool has nothing to do with it.
+    // Their bytes are constant and they are not removed, so a sync tool has nothing to do.
     for lock in [&b"+lock"[..], b"+lease"] {
         assert_eq!(raw::read(&*store.root(), lock), b"kithfs lock\n");
     }
@@ -531,7 +530,7 @@ fn overlapping_commits_without_locks_are_errors() {
         vault.close().unwrap();
     }
     let (hers, his) = ([1u8; 4096], [2u8; 4096]);
-    let (mut told, mut moment) = ((0, 0), 0);
+    let (mut failed, mut moment) = ((0, 0), 0);
     loop {
         let store = start.snapshot();
         let [ann, bob] = with_locks(&store, [&ann_id, &bob_id], Locks::Everybody);
@@ -559,7 +558,7 @@ fn overlapping_commits_without_locks_are_errors() {
         let _ = (ann.close(), bob.close());
         let Some(outcome_of_bob) = outcome_of_bob else { break };
         let ok = [outcome_of_ann == 0, outcome_of_bob == 0];
-        told = (told.0 + u32::from(!ok[0]), told.1 + u32::from(!ok[1]));
+        failed = (failed.0 + u32::from(!ok[0]), failed.1 + u32::from(!ok[1]));
         assert!(
             [0, libc::ESTALE, libc::EIO, libc::EBUSY].contains(&outcome_of_ann),
             "at {moment}: {outcome_of_ann}"
@@ -590,13 +589,13 @@ fn overlapping_commits_without_locks_are_errors() {
         }
         moment += 1;
     }
-    assert!(moment > 5 && told.0 > 2, "{moment} moments, of which {told:?} were told");
+    assert!(moment > 5 && failed.0 > 2, "{moment} moments, failed commits: {failed:?}");
 }
 
 #[test]
 fn taking_over_from_a_dead_committer_survives_a_power_cut() {
-    // A record contained only the bytes of an index block by which it differed from the block that
-    // Bob had read. The file held, in part or whole, the block that Ann had written before her
+    // Bob's record contained only the bytes by which an index block differed from the block that he
+    // had read. The file held, in part or whole, the block that Ann had written before her
     // daemon died. So a replay restored neither his block nor hers, and nothing could be read.
     // Later, what he had half overwritten was lost if she was the first to replay: both records began
     // with the same header.
@@ -628,7 +627,7 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
         bob.read(b, 0, &mut [0; CHUNK]).unwrap();
         bob.read(b, 3 * CHUNK as u64, &mut [0; CHUNK]).unwrap();
         let a = open(&ann, b"file", READ_WRITE).unwrap();
-        // Where a chunk of holes was: it has no old bytes to lose.
+        // This chunk is a hole: it has no old bytes to lose.
         ann.write(a, CHUNK as u64, &hers, false).unwrap();
         plan.reset();
         plan.add(Fault {
@@ -645,7 +644,8 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
         let b = open(&bob, b"file", READ_WRITE).unwrap();
         let wrote = errno(bob.write(b, 0, &his, false));
         if wrote == libc::EIO {
-            // A block that she has half written, which depends on random bytes: her replay completes it.
+            // Ann has half written a block (which depends on random bytes), and her replay
+            // completes it.
             bob.close().unwrap();
             let bytes = get(&together(&store, &ann_id).unwrap(), b"file").unwrap();
             assert!(bytes[CHUNK..][..4096] == hers && bytes[..CHUNK] == pattern(0, CHUNK));
@@ -668,7 +668,7 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
                 };
                 let cut = cut.crash(&mut { choice });
                 let what = format!("call {calls}, moment {moment}, way {seed}");
-                // Until both have replayed their journals, nothing is promised to anybody.
+                // Nothing is promised before both have replayed their journals.
                 let (first, second) =
                     if moment % 2 == 0 { (&bob_id, &ann_id) } else { (&ann_id, &bob_id) };
                 together(&cut, first).unwrap().close().unwrap();
@@ -695,7 +695,7 @@ fn taking_over_from_a_dead_committer_survives_a_power_cut() {
 /// Ann's daemon died at some moment of a commit, with one chunk half written. Bob changed another
 /// chunk and committed that, or renamed the file. Her record did not apply any more, or was not
 /// looked for under the new name, so nobody could read her chunk ever again, although all of it had
-/// been synced before. Now he gets an error instead, where there is such a chunk.
+/// been synced before. Now his change fails if there is such a chunk.
 #[test]
 fn a_half_written_chunk_can_still_be_completed() {
     const CHUNK: usize = 1 << 14;
@@ -808,7 +808,8 @@ fn a_write_beside_an_idle_daemon_reads_a_part_of_the_file() {
     bob.release(handle).unwrap();
 }
 
-/// The owner of a journal may stay away for long. Others read a file once, not for each open.
+/// The owner of a journal may stay away for long. Others read a file once because of it, not for
+/// each open.
 #[test]
 fn a_file_is_read_once_for_what_a_dead_daemon_left() {
     let (start, ann_id, bob_id) = with_bob();
@@ -876,16 +877,16 @@ fn removing_the_lock_file_admits_no_second_writer() {
     let ann = Vault::open(root, &ann_id, trusting(false, LockMode::Shared)).unwrap();
     let [bob] = with_locks(&store, [&bob_id], Locks::ByAccess);
     put(&ann, b"file", b"hers").unwrap();
-    // No other opener arrives: the file is created again, and keeps others out again. It is there
-    // a moment before it is locked. (Calls for locks were counted here, until the lease made others.)
+    // No other opener arrives: the file is created again, and keeps others out again. It exists
+    // a moment before it is locked.
     store.root().unlink(b"+lock").unwrap();
     while !is_locked(&store, b"+lock") {
         std::thread::yield_now();
     }
     assert!(matches!(alone(&ann_id), Err(Error::InUse { .. })));
     bob.close().unwrap();
-    // Another opener that wants the vault alone is faster. The former holder writes nothing any
-    // more and reports that.
+    // Another opener that wants the vault alone is faster. The former holder's
+    // writes then fail.
     let other = loop {
         let _ = store.root().unlink(b"+lock");
         if let Ok(other) = alone(&bob_id) {
@@ -895,7 +896,7 @@ fn removing_the_lock_file_admits_no_second_writer() {
     let handle = open(&ann, b"file", READ_WRITE).unwrap();
     let refused = loop {
         match ann.write(handle, 0, b"late", false).and_then(|()| ann.fsync(handle, false)) {
-            Ok(()) => std::thread::yield_now(), // until it has looked
+            Ok(()) => std::thread::yield_now(), // until the daemon has looked for the lock file
             Err(error) => break error.errno(),
         }
     };
@@ -904,7 +905,7 @@ fn removing_the_lock_file_admits_no_second_writer() {
     let _ = (ann.release(handle), ann.close());
     assert!(
         matches!(alone(&ann_id), Err(Error::InUse { .. })),
-        "she has not taken away a lock that is not hers"
+        "Ann's close removed a lock that is not hers"
     );
     put(&other, b"file", b"his").unwrap();
     other.close().unwrap();
@@ -957,7 +958,10 @@ fn the_openers_of_a_vault_are_listed_without_a_secret() {
     ann.close().unwrap();
     assert!(described(&alone).locked_by.is_none());
     for store in [&store, &alone] {
-        assert!(raw::named(&*store.root(), b"+lock").is_empty(), "nothing names a process");
+        assert!(
+            raw::named(&*store.root(), b"+lock").is_empty(),
+            "a file of the store names a process"
+        );
     }
 }
 
@@ -989,14 +993,14 @@ fn share_folder(vault: &Vault) -> Result<(), Error> {
 
 #[test]
 fn a_folder_becomes_a_share_beside_another_opener() {
-    // It failed with EBUSY, whether or not another daemon had a file of the folder open.
+    // This failed with EBUSY, whether or not another daemon had a file of the folder open.
     let (_store, ann, bob) = both();
     mkdir(&ann, b"folder").unwrap();
     mkdir(&ann, b"folder/sub").unwrap();
     put(&ann, b"folder/sub/file", b"hers").unwrap();
     let handle = open(&bob, b"folder/sub/file", READ_WRITE).unwrap();
     bob.write(handle, 0, b"his!", false).unwrap();
-    assert_eq!(errno(share_folder(&ann)), libc::EBUSY, "he has it open for writing");
+    assert_eq!(errno(share_folder(&ann)), libc::EBUSY, "Bob has a file open for writing");
     bob.release(handle).unwrap();
     let reading = open(&bob, b"folder/sub/file", READ).unwrap();
     let sub = bob.resolve(b"folder/sub").unwrap().node;
@@ -1004,7 +1008,7 @@ fn a_folder_becomes_a_share_beside_another_opener() {
     share_folder(&ann).unwrap();
     assert_eq!(get(&ann, b"folder/sub/file").unwrap(), b"his!");
     assert_eq!(get(&bob, b"folder/sub/file").unwrap(), b"his!");
-    // What Bob's programs still have of the former folder takes nothing that would be lost.
+    // The former folder, which Bob's programs still hold, accepts nothing that would be lost.
     let mut read = [0; 4];
     assert_eq!(bob.read(reading, 0, &mut read).unwrap(), 4);
     assert_ne!(errno(bob.open_file(file, READ_WRITE)), 0);
@@ -1016,7 +1020,7 @@ fn a_folder_becomes_a_share_beside_another_opener() {
 }
 
 /// Bob opens a file for writing after Ann has looked for writers, and before the folder is removed.
-/// What he wrote went to a file that had no name any more.
+/// What he wrote went to a file without a name.
 #[test]
 fn a_file_opened_while_its_folder_becomes_a_share_is_refused() {
     let (store, ann, bob) = with_bob();
@@ -1041,7 +1045,7 @@ fn a_file_opened_while_its_folder_becomes_a_share_is_refused() {
             });
             let _ = opened.send(errno(result));
         });
-        // He waits for the lease, to open the file for writing.
+        // Until Bob's daemon waits for the lease, to open the file for writing.
         while !is_locked(&watched, b"+wanted") {
             std::thread::yield_now();
         }

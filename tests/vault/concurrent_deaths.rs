@@ -1,4 +1,4 @@
-//! What a daemon leaves that dies in a commit, beside others that have the share open for writing.
+//! Daemons that die in a commit, beside others that have the share open for writing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,8 +68,9 @@ pub(super) fn write_and_sync(
     vault.fsync(handle, false)
 }
 
-/// Runs `act` in a thread of its own at one moment of what changes the store, and lets it end before
-/// that goes on, unless it waits for the lease. Returns what receives the outcome, if the moment comes.
+/// Runs `act` in a thread of its own at event number `moment` of the store (from 0). The event
+/// waits until `act` has ended or a daemon waits for the lease. The receiver returns the error
+/// number of `act` (0: success), or fails if the event does not come.
 fn at_moment(
     store: &MemStore,
     moment: u64,
@@ -105,10 +106,10 @@ pub(super) fn has_name(root: &dyn Dir, prefix: &[u8]) -> bool {
     raw::names(root).iter().any(|name| name.starts_with(prefix))
 }
 
-/// A replay compared the header with its records and then wrote, and waited for nobody. What Bob
-/// committed in between was overwritten by what Ann's daemon had not completed, and his `fsync` had
-/// returned. He commits another part of that chunk at each moment of her replay: with a file that he
-/// has open already, and with one that he opens then.
+/// A replay compared the header with its records and then wrote, without waiting for other daemons.
+/// Ann's replay overwrote what Bob had committed in between, although his `fsync` had returned.
+/// Here he commits another part of that chunk at each moment of her replay: with a file that he has
+/// open already, and with one that he opens then.
 #[test]
 fn a_commit_during_a_replay_is_not_lost() {
     let (start, ann_id, bob_id) = with_file();
@@ -206,8 +207,8 @@ fn a_header_torn_by_others_matches_no_old_record() {
     assert!(torn > 0, "her record was never put aside");
 }
 
-/// The same with a file of which a power cut has left the name, and which the replay makes empty again:
-/// Bob truncates and writes it at each moment.
+/// The same for the replay of a creation record: a power cut has left a file without bytes, and the
+/// replay makes it an empty file. Bob truncates and writes the file at each moment.
 #[test]
 fn a_commit_beside_the_replay_of_a_creation_stays() {
     let (start, ann_id, bob_id) = with_bob();
@@ -242,7 +243,8 @@ fn a_commit_beside_the_replay_of_a_creation_stays() {
     assert!(made > 3, "{made} moments");
 }
 
-/// Leaves a record of Ann's dead daemon for a file that is whole. There are other files of these sizes.
+/// Creates a share in which Ann's dead daemon has left a record for an intact file, beside other
+/// files with these names and lengths.
 pub(super) fn with_left_record(sizes: &[(&[u8], usize)]) -> (MemStore, Identity, Identity) {
     let (start, ann, bob) = with_file();
     let vault = open_as(&start, &ann).unwrap();
@@ -253,9 +255,9 @@ pub(super) fn with_left_record(sizes: &[(&[u8], usize)]) -> (MemStore, Identity,
     (left_record(&start, &ann, &bob, &[1; 4096]), ann, bob)
 }
 
-/// Returns a copy of `start` in which Ann's daemon has left a record of `bytes` for a file that is whole
-/// and has other contents. The daemon dies at a write: the thread that looks after its lease makes other
-/// calls, too, so their number varies.
+/// Returns a copy of `start` in which Ann's daemon has left a record of `bytes` for a file that is
+/// intact and has other contents. The daemon dies at a write: the thread that looks after its lease
+/// makes other calls, too, so their number varies.
 pub(super) fn left_record(
     start: &MemStore,
     ann: &Identity,
@@ -278,23 +280,23 @@ pub(super) fn left_record(
     panic!("no record was left");
 }
 
-/// While a daemon read a large file because of what another one had left, nobody could change anything:
-/// it had the lease. After ten seconds the others got EBUSY.
+/// While a daemon read a large file because of what another one had left, it kept the lease, so no
+/// other daemon could change anything. After ten seconds their changes failed with EBUSY.
 #[test]
 fn others_work_while_a_large_file_is_read() {
     let (store, _ann, bob_id) = with_left_record(&[(b"large", 6 << 20)]);
     let (bob, plan) = planned(&store, &bob_id);
     let other = together(&store, &bob_id).unwrap();
     let handle = open(&bob, b"large", READ_WRITE).unwrap();
-    let (reads, counted) = (Arc::new(AtomicU64::new(0)), other.clone());
+    let (reads, writer) = (Arc::new(AtomicU64::new(0)), other.clone());
     let count = reads.clone();
     plan.before(Call::Read, move || {
         if count.fetch_add(1, Ordering::AcqRel) == 200 {
-            put(&counted, b"other", b"written meanwhile").unwrap();
+            put(&writer, b"other", b"written meanwhile").unwrap();
         }
     });
     write_and_sync(&bob, handle, 100, b"his").unwrap();
-    assert!(reads.load(Ordering::Acquire) > 384, "the whole file is read");
+    assert!(reads.load(Ordering::Acquire) > 384, "not the whole file was read");
     bob.release(handle).unwrap();
     let mut wanted = pattern(1, 6 << 20);
     wanted[100..103].copy_from_slice(b"his");
@@ -342,7 +344,7 @@ fn a_half_written_file_is_read_once() {
     assert!(refused > 0, "nothing was half written");
 }
 
-/// What is a hole in the store was read, too. A file of this size is read for hours.
+/// Holes of the store were read, too. For a file of this size that takes hours.
 #[test]
 fn holes_are_not_read_for_what_others_left() {
     let (store, _ann, bob_id) = with_left_record(&[]);
@@ -356,7 +358,7 @@ fn holes_are_not_read_for_what_others_left() {
     bob.release(handle).unwrap();
 }
 
-/// A new file is not checked: there are no bytes in it that another daemon could have written.
+/// A new file contains no bytes that another daemon could have half written.
 #[test]
 fn a_created_file_is_not_checked() {
     let (store, _ann, bob_id) = with_left_record(&[]);
@@ -369,8 +371,8 @@ fn a_created_file_is_not_checked() {
     bob.release(handle).unwrap();
 }
 
-/// A journal that Bob may not read counted once for all. So what its daemon left half written later was
-/// not noticed, and Bob's commit made it unreadable for good.
+/// A journal that Bob may not read was taken into account only once. So a chunk that its daemon
+/// half wrote later was not noticed, and Bob's commit made the chunk unreadable for good.
 #[test]
 fn a_journal_that_cannot_be_read_hides_no_death() {
     let (start, ann_id, bob_id) = with_file();
@@ -452,5 +454,5 @@ fn a_directory_that_cannot_be_listed_fails_no_mount() {
         assert!(vault.is_ok(), "directory {nth} of {last}");
         failed += failures;
     }
-    assert!(failed > 0, "none of {last} directories was listed");
+    assert!(failed > 0, "the listing of none of {last} directories failed");
 }

@@ -42,12 +42,12 @@ impl Model {
         pattern(self.random.next(), len)
     }
 
-    /// Returns whether another daemon has it open for writing, which excludes all others.
+    /// Returns whether a daemon other than `by` has the file open for writing, so that `by` cannot.
     fn is_kept(&self, by: usize, file: Option<&usize>) -> bool {
         self.held.iter().any(|held| held.writes && held.by != by && Some(&held.file) == file)
     }
 
-    /// Returns a daemon that has a file open for writing, and the file.
+    /// Returns a random handle that is open for writing, as `(daemon, handle, file)`.
     fn writer(&self) -> Option<(usize, u64, usize)> {
         let writers: Vec<_> = self
             .held
@@ -192,7 +192,6 @@ impl Drop for Model {
     }
 }
 
-/// What one of three openers commits, the others read, whatever they have open.
 #[test]
 fn commits_of_one_of_three_openers_are_read_by_all() {
     let seeds = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);

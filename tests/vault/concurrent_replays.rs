@@ -17,7 +17,7 @@ use crate::support::members::{open_as, together, trusting, with_bob};
 use crate::support::raw;
 use crate::support::vaults::{READ_WRITE, Seeded, at, get, mkdir, pattern, put, rename};
 
-/// Opens the share as `who`; from number `nth` of `calls` on the store fails.
+/// Opens the share as `who`, on a store that fails from number `nth` of `calls` on.
 fn failing_mount(
     store: &MemStore,
     who: &Identity,
@@ -30,14 +30,15 @@ fn failing_mount(
     (Vault::open(wrapped, who, trusting(false, LockMode::Shared)), plan)
 }
 
-/// The same for a mount that ends before the store is well again. Returns whether the store has failed.
+/// Does the same and ends the mount while the store still fails. Returns whether a call has failed.
 fn mount_ends_at(store: &MemStore, who: &Identity, calls: Calls, nth: u64) -> bool {
     let (vault, plan) = failing_mount(store, who, calls, nth);
     drop(vault);
     plan.failed() > 0
 }
 
-/// The same for a mount that goes on when the store is well again.
+/// Does the same for writes and then lets the store work again. Returns the vault, and whether a
+/// write has failed.
 fn mount_after(store: &MemStore, who: &Identity, nth: u64) -> (Result<Vault, Error>, bool) {
     let (vault, plan) = failing_mount(store, who, Calls::Of(Call::Write), nth);
     let has_failed = plan.failed() > 0;
@@ -45,8 +46,8 @@ fn mount_after(store: &MemStore, who: &Identity, nth: u64) -> (Result<Vault, Err
     (vault, has_failed)
 }
 
-/// Lets a daemon of `who` die at write number `nth`, while it makes the header anew before its first
-/// change. Returns false if it makes fewer writes for that.
+/// Lets a daemon of `who` die at write number `nth`, while it gives the file a new header before
+/// its first change. Returns false if that takes fewer writes.
 fn dies_in_a_header(store: &MemStore, who: &Identity, nth: u64) -> bool {
     let (vault, plan) = planned(store, who);
     let handle = open(&vault, b"file", READ_WRITE).unwrap();
@@ -56,12 +57,13 @@ fn dies_in_a_header(store: &MemStore, who: &Identity, nth: u64) -> bool {
     vault.write(handle, 8192, b"his", false).is_err()
 }
 
-/// Returns whether a part of the file is not there yet.
+/// Returns whether the file cannot be read, because a replay ended midway.
 fn is_midway(store: &MemStore, who: &Identity) -> bool {
     get(&together(&store.snapshot(), who).unwrap(), b"file").is_err()
 }
 
-/// Opens and closes the share as `first`, and reads the file after a mount of `owner`.
+/// Opens and closes the share as `first`, opens it as `owner`, and returns the contents of the
+/// file.
 fn read_after(store: &MemStore, first: &Identity, owner: &Identity, what: &str) -> Vec<u8> {
     let _ = together(store, first).unwrap().close();
     let vault = together(store, owner).unwrap();
@@ -70,9 +72,10 @@ fn read_after(store: &MemStore, first: &Identity, owner: &Identity, what: &str) 
     bytes
 }
 
-/// Ann's daemon left a record, and Bob's died when it made the header anew because of that. A mount of
-/// hers ended in the middle of her replay, under the old header. Then Bob's replay gave the file his
-/// header, which her record does not match, and the chunk that she had half written was lost.
+/// Ann's daemon left a record. Bob's daemon therefore gave the file a new header, and died in that.
+/// A mount of hers ended in the middle of her replay, under the old header. Then Bob's replay gave
+/// the file his header, which her record does not match, and the chunk that she had half written
+/// was lost.
 #[test]
 fn a_replay_that_ends_midway_is_completed_later() {
     let (left, ann, bob) = with_left_record(&[]);
@@ -99,10 +102,11 @@ fn a_replay_that_ends_midway_is_completed_later() {
     assert!(midway > 0);
 }
 
-/// Bob's daemon read a file because of Ann's record and found it whole. A replay of hers ended midway
-/// before he wrote, and the header was still the one that he had read. So he relied on it.
+/// Bob's daemon read a file because of Ann's record and found it whole. A replay of hers ended
+/// midway before he wrote, and the header was still the one that he had read. So his daemon wrote
+/// to the file.
 #[test]
-fn a_replay_midway_of_which_another_writes_is_completed() {
+fn a_replay_that_ends_beside_a_writer_is_completed() {
     const LARGE: usize = 5 << 20;
     let (start, ann, bob) = with_bob();
     let ann = Arc::new(ann);
@@ -116,11 +120,11 @@ fn a_replay_midway_of_which_another_writes_is_completed() {
         let (vault, plan) = planned(&store, &bob);
         let handle = open(&vault, b"file", READ_WRITE).unwrap();
         let (reads, failed) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
-        let (inside, told) = ((store.clone(), ann.clone()), failed.clone());
+        let (inside, ended) = ((store.clone(), ann.clone()), failed.clone());
         plan.before(Call::Read, move || {
             if reads.fetch_add(1, Ordering::AcqRel) == 200 {
-                let calls = Calls::Of(Call::Write); // how often she asks for the lease varies
-                told.store(mount_ends_at(&inside.0, &inside.1, calls, nth), Ordering::Release);
+                let calls = Calls::Of(Call::Write); // the number of calls for the lease varies
+                ended.store(mount_ends_at(&inside.0, &inside.1, calls, nth), Ordering::Release);
             }
         });
         let written = write_and_sync(&vault, handle, LARGE - 100, b"his");
@@ -147,7 +151,7 @@ fn a_replay_midway_of_which_another_writes_is_completed() {
 }
 
 /// The store had no space for Bob's new header, and none for the end of Ann's replay. When it had space
-/// again, he made that header once more, over what she had half written.
+/// again, his daemon wrote that header after all, over what hers had half written.
 #[test]
 fn a_header_refused_by_a_full_store_hides_no_replay() {
     let (left, ann, bob) = with_left_record(&[]);
@@ -187,8 +191,8 @@ fn a_header_refused_by_a_full_store_hides_no_replay() {
     assert!(refused > 0 && midway > 0, "{refused} {midway}");
 }
 
-/// A replay searches the vault for files that others have renamed. What it could not look at because the
-/// store failed counted as not there, and the records were put aside for good.
+/// A replay searches the vault for files that others have renamed. What it could not read because
+/// the store failed counted as missing, and the records were put aside for good.
 #[test]
 fn a_search_that_fails_puts_no_records_aside() {
     let (store, ann, bob) = with_left_record(&[]);
@@ -221,12 +225,12 @@ fn a_search_that_fails_puts_no_records_aside() {
 fn a_journal_that_was_just_replayed_fails_no_mount() {
     let (store, ann, _) = with_left_record(&[]);
     let ann = Arc::new(ann);
-    let had_records = Arc::new(AtomicU64::new(0));
+    let replayed = Arc::new(AtomicU64::new(0));
     for nth in 1..40 {
         let store = store.snapshot();
         let plan = FaultPlan::new();
         let (locks, inside, other) = (AtomicU64::new(0), store.clone(), ann.clone());
-        let count = had_records.clone();
+        let count = replayed.clone();
         plan.before(Call::Lock, move || {
             if locks.fetch_add(1, Ordering::AcqRel) + 1 == nth {
                 let names = raw::named(&*inside.root(), b"+journal-");
@@ -242,11 +246,12 @@ fn a_journal_that_was_just_replayed_fails_no_mount() {
         assert!(bytes[..4096] == [1; 4096], "lock {nth}");
         vault.close().unwrap();
     }
-    assert!(had_records.load(Ordering::Acquire) > 0);
+    assert!(replayed.load(Ordering::Acquire) > 0);
 }
 
-/// While Ann's replay flushed the header, her machine slept, and Bob's daemon took the lease over. It
-/// emptied the file and wrote it; then she wrote the rest of hers into that.
+/// While Ann's replay flushed the header, her machine slept, and Bob's daemon took the lease over.
+/// Bob's daemon emptied the file and wrote it; then hers wrote the rest of its record into the new
+/// contents.
 #[test]
 fn a_replay_whose_lease_is_lost_writes_no_more() {
     let (store, ann, bob) = with_left_record(&[]);
@@ -274,9 +279,9 @@ fn a_replay_whose_lease_is_lost_writes_no_more() {
     assert!(bytes == [2; LEN]);
 }
 
-/// The power is cut while a replay of Ann's writes, beside a daemon of Bob's that has died in the commit
-/// of a new header. His replay then comes first. What she had half written must not be on the disk
-/// under the former header.
+/// The power is cut during a replay of Ann's. A daemon of Bob's has died before, in the commit of a
+/// new header, and his replay comes first. What hers had half written must not be on the disk under
+/// the former header.
 #[test]
 fn a_power_cut_in_a_replay_is_completed_later() {
     let (left, ann, bob) = with_left_record(&[]);
@@ -312,8 +317,9 @@ fn a_power_cut_in_a_replay_is_completed_later() {
     assert!(midway > 0);
 }
 
-/// Bob's daemon had read a half-written file. Ann's next mount completed it without a new header, and
-/// her journal stayed the same, because another file of it could not be written. He got EIO on and on.
+/// Bob's daemon had read a half-written file. Ann's next mount completed it without a new header,
+/// and her journal stayed the same, because another file of it could not be written. His writes
+/// went on failing with EIO.
 #[test]
 fn a_file_that_was_completed_can_be_changed_again() {
     let (left, ann, bob) = with_left_record(&[]);
@@ -335,7 +341,7 @@ fn a_file_that_was_completed_can_be_changed_again() {
         let times: Vec<_> =
             journals.iter().map(|name| store.root().stat(name).unwrap().mtime).collect();
         drop(together(&store, &ann).unwrap());
-        // As if another file of them could not have been written.
+        // The journals return, as if another file in them could not have been written.
         for ((name, bytes), time) in kept.into_iter().zip(times) {
             if raw::named(&*store.root(), b"+journal-").contains(&name) {
                 continue;
@@ -351,8 +357,9 @@ fn a_file_that_was_completed_can_be_changed_again() {
     assert!(tried > 0);
 }
 
-/// A replay failed midway in a file that others had renamed. The journal knew it as broken at its former
-/// path alone. So it could be opened and changed, and the chunk that was half written was lost.
+/// A replay failed midway in a file that others had renamed. The journal knew it as broken at its
+/// former path alone. So the file could be opened and changed, and the chunk that was half written
+/// was lost.
 #[test]
 fn a_renamed_file_that_is_half_replayed_is_completed() {
     let (left, ann, bob) = with_left_record(&[]);
@@ -382,8 +389,8 @@ fn a_renamed_file_that_is_half_replayed_is_completed() {
     assert!(refused > 0);
 }
 
-/// The same, and another file has the former path. It could not be opened, and emptying it dropped the
-/// records of the first one.
+/// The same, and a new file has the former path. The new file could not be opened, and emptying it
+/// dropped the records of the first one.
 #[test]
 fn a_new_file_at_the_path_of_a_half_replayed_one_is_free() {
     let (left, ann, bob) = with_left_record(&[]);
@@ -454,7 +461,7 @@ fn files_that_are_renamed_and_cannot_be_written_are_completed() {
 
 /// A mount that has records to apply fails if another daemon keeps the lease and shows that it is alive.
 #[test]
-fn a_mount_with_records_waits_ten_seconds_for_the_lease() {
+fn a_mount_with_records_fails_if_the_lease_is_kept() {
     let (store, ann, _) = with_left_record(&[]);
     let lease = store.root().open_file(b"+lease", Access::ReadWrite).unwrap();
     let all = Span { first: 0, last: Span::END };

@@ -17,8 +17,8 @@ fn has_lease(store: &MemStore) -> bool {
     file.find_lock(Lock::Exclusive, whole).unwrap().is_some()
 }
 
-/// Returns the nodes of which a kernel drops pages, except for those that it drops before the lease
-/// is given up.
+/// Returns a receiver of the nodes whose pages the kernel is told to drop, except for those that it
+/// is told to drop before the lease is given up.
 fn dropped(vault: &Vault, store: &MemStore) -> Receiver<NodeId> {
     let (tell, told) = channel();
     let forgets_all = Mutex::new(false);
@@ -43,10 +43,10 @@ fn open(vault: &Vault, path: &[u8]) -> NodeId {
 }
 
 /// A descriptor showed the new bytes of a file that another mount had replaced, but only as many as
-/// the file had before, and sometimes the old bytes. The kernel had asked for the attributes before
-/// the read. While it did, the daemon told it to drop the pages of that file, as another daemon had
-/// committed to it, and then the kernel ignores the answer. The notification was of no use either:
-/// by the answer, the kernel drops the pages itself.
+/// the file had before, and sometimes the old bytes. The kernel asks for the attributes before the
+/// read. If the daemon, because of another daemon's commit, tells it to drop the file's pages at
+/// that moment, the kernel ignores the answer. The notification is not needed either: by the
+/// answer, the kernel drops the pages itself.
 #[test]
 fn a_kernel_that_has_asked_is_told_to_drop_nothing() {
     let (store, ann, bob) = with_bob();
@@ -63,7 +63,7 @@ fn a_kernel_that_has_asked_is_told_to_drop_nothing() {
         change(round);
         assert_eq!(ann.getattr(asked).unwrap().size, 5000 + round as u64);
         dropped.try_iter().for_each(drop); // between the two changes
-        // The kernel may have the pages of this one in a mapping.
+        // The kernel may have pages of the other file in a mapping.
         assert_eq!(dropped.recv(), Ok(other));
     }
     assert_eq!(dropped.try_iter().find(|node| *node == asked), None);

@@ -20,7 +20,8 @@ fn made() -> Vault {
     vault
 }
 
-/// Looks a path up as the kernel does, which drops its inodes from the last to the first.
+/// Looks a path up and forgets its nodes from the last to the first, as the kernel does. Returns
+/// the last node.
 fn seen(vault: &Vault, path: &[&[u8]]) -> NodeId {
     let mut nodes = vec![ROOT];
     for name in path {
@@ -30,7 +31,7 @@ fn seen(vault: &Vault, path: &[&[u8]]) -> NodeId {
     *nodes.last().unwrap()
 }
 
-/// Returns the error number of a lookup by number; 0, and drops the lookup, if it succeeds.
+/// Looks a node up by its number, and forgets it again. Returns the error number, or 0.
 fn again(vault: &Vault, node: NodeId) -> i32 {
     match vault.lookup_again(node) {
         Ok(attr) => {
@@ -51,7 +52,7 @@ fn a_node_is_found_again_by_its_number() {
     let path: [&[u8]; 3] = [b"dir", b"below", b"file"];
     let [dir, below, file] = [1, 2, 3].map(|depth| seen(&vault, &path[..depth]));
     assert_eq!([dir, below, file].map(|node| again(&vault, node)), [0; 3]);
-    assert_eq!(seen(&vault, &path), file, "it is the same node for a lookup by name");
+    assert_eq!(seen(&vault, &path), file, "a lookup by name finds the same node");
     let parent = |node| {
         let attr = vault.lookup_parent(node).unwrap();
         vault.forget(attr.node, 1);
@@ -94,13 +95,13 @@ fn a_limited_number_of_nodes_lingers() {
         vault.forget(vault.lookup(other, name.as_bytes()).unwrap().node, 1);
     }
     vault.forget(other, 1);
-    assert_eq!(again(&vault, first), libc::ESTALE, "it is not among the last");
+    assert_eq!(again(&vault, first), libc::ESTALE, "other nodes were forgotten later");
     assert!(vault.node_count() <= LIMIT + 2, "{}", vault.node_count());
     vault.close().unwrap();
 }
 
-/// A node keeps the directories above it, which were not counted: each client of an NFS server that
-/// used deep files again and again let the daemon keep all directories above them.
+/// A node keeps the directories above it, which were not counted. So a client of an NFS server that
+/// used deep files again and again made the daemon keep all directories above them.
 #[test]
 fn directories_that_only_lingering_nodes_keep_count() {
     let vault = made();
@@ -124,7 +125,7 @@ fn directories_that_only_lingering_nodes_keep_count() {
     vault.close().unwrap();
 }
 
-/// A node with many names took as much room as sixteen others.
+/// A node with many names counted as one, although each name takes memory.
 #[test]
 fn each_name_of_a_lingering_node_counts() {
     let vault = made();

@@ -38,7 +38,7 @@ struct Shared {
     handles: usize,
 }
 
-/// The counterpart of `Core` for an open file.
+/// The parts of the vault's `Core` that an open file needs.
 struct Core {
     files: Mutex<HashMap<u64, Shared>>,
     paths: RwLock<()>,
@@ -87,7 +87,7 @@ impl Core {
         let mut committed = false;
         loop {
             let mut files = self.files.lock().unwrap();
-            let shared = files.get_mut(&node).expect("whoever closes has it open");
+            let shared = files.get_mut(&node).expect("a handle is open until its release");
             if shared.handles == 1 {
                 let changed = match self.last_close {
                     LastClose::CommitsOnce => false,
@@ -190,7 +190,7 @@ fn no_order_of_threads_loses_a_change_or_waits_for_ever() {
 
 #[test]
 #[should_panic(expected = "a change was lost")]
-fn the_model_finds_the_change_that_a_close_of_before_lost() {
+fn the_model_finds_the_change_that_one_last_commit_loses() {
     // The last close committed, let another opener open, write and close, and removed the file from
     // the table with that change in it.
     shuttle::check_pct(|| everybody(LastClose::CommitsOnce), 20_000, 4);

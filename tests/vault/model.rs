@@ -276,7 +276,7 @@ impl Run {
         Self::pick(&self.model.of_kind(Kind::File), pick)
     }
 
-    /// A handle of the target and its inode, and whether the handle has to be closed.
+    /// Returns a handle of the target, its inode, and whether the caller has to close the handle.
     fn handle(&self, target: Target) -> Option<(u64, u64, bool)> {
         match target {
             Target::Handle(pick) if !self.handles.is_empty() => {
@@ -367,12 +367,12 @@ impl Run {
             self.vault.release(handle).unwrap();
         }
         assert_same(&vaults::tree(&self.vault).unwrap(), &self.model.tree());
-        assert_eq!(self.vault.node_count(), 1, "every node is let go of");
+        assert_eq!(self.vault.node_count(), 1, "only the root's node is left");
         self.vault.close().unwrap();
         self.vault = Self::open(&self.store, self.cache_bytes);
         assert_same(&vaults::tree(&self.vault).unwrap(), &self.model.tree());
         assert_eq!(vaults::faults(&self.vault), Vec::<String>::new());
-        assert_eq!(self.vault.node_count(), 1, "every node is let go of");
+        assert_eq!(self.vault.node_count(), 1, "only the root's node is left");
     }
 
     fn step(&mut self, op: Op) {
@@ -418,7 +418,7 @@ impl Run {
             }
             Op::Truncate { file, size } => {
                 let Some((handle, inode, close)) = self.handle(file) else { return };
-                // By any remaining name; a file without one cannot be named here.
+                // By any remaining name; a file without one is left alone.
                 let path =
                     self.model.names.iter().find(|(_, i)| **i == inode).map(|(p, _)| p.clone());
                 if let Some(path) = path {

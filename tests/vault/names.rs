@@ -21,7 +21,7 @@ use crate::support::vaults::{
     self, CALLER, READ_WRITE, Seeded, at, faults, get, mkdir, put, rename, write_at,
 };
 
-/// Epoch and tag of an entry, its plain name, and its suffix.
+/// What an entry was made of: the indices of its key and its directory, its plain name, its suffix.
 type Made = ((usize, usize), Vec<u8>, &'static str);
 
 const LONG: [u8; 190] = [b'l'; 190];
@@ -30,14 +30,14 @@ fn with(name: &[u8], suffix: &str) -> Vec<u8> {
     [name, suffix.as_bytes()].concat()
 }
 
-/// A vault with one member, in which a repair may restore names.
+/// Creates a vault without signatures, in which a repair may restore names.
 fn alone() -> MemStore {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 14);
     store
 }
 
-/// Names that a listing of the root shows, with the inodes of their entries.
+/// Returns the names that a listing of the root shows, with the inodes of their entries.
 fn listed(vault: &Vault) -> Vec<(Vec<u8>, u64)> {
     listed_in(vault, b"")
 }
@@ -67,7 +67,7 @@ fn set<const N: usize>(names: [&[u8]; N]) -> BTreeSet<Vec<u8>> {
     names.iter().map(|name| name.to_vec()).collect()
 }
 
-/// The inode to which a path leads.
+/// Returns the inode to which a path leads.
 fn inode(vault: &Vault, name: &[u8]) -> Option<u64> {
     match vault.resolve(name) {
         Ok(attr) => {
@@ -79,7 +79,7 @@ fn inode(vault: &Vault, name: &[u8]) -> Option<u64> {
     }
 }
 
-/// The stored name of an entry of the root, or the one that a new entry would get.
+/// Returns the stored path of an entry, or the one that a new entry would get.
 fn stored(vault: &Vault, name: &[u8]) -> Vec<u8> {
     vault.cipher_path(name).unwrap()
 }
@@ -106,18 +106,18 @@ fn here(name: &[u8]) -> Vec<u8> {
     [HERE, b"/", name].concat()
 }
 
-/// The directories whose entries are in [`HERE`]: itself, the one that it was before its rename,
-/// and an unrelated one.
+/// The directories whose tags the entries in [`HERE`] have: `HERE` itself, the one that it was
+/// before its rename, and an unrelated one.
 const TAGS: [&[u8]; 3] = [HERE, b"was", b"there"];
 
-/// Vaults with names under several folder keys, and the stored names in each directory under each
+/// A vault with names under several folder keys, and the stored names in each directory under each
 /// key.
 struct Epochs {
     store: MemStore,
     ann: Identity,
     /// For each key and each directory, the stored names by plain name.
     keys: Vec<[BTreeMap<Vec<u8>, Vec<u8>>; 3]>,
-    /// The current one of them.
+    /// The index of the current key.
     current: usize,
 }
 
@@ -158,8 +158,8 @@ impl Epochs {
         all
     }
 
-    /// Records the stored names of `plain` in each directory under the current key. The sealed long
-    /// names stay there; entries do not.
+    /// Records the stored names of `plain` in each directory under the current key. The files
+    /// with sealed long names stay in the store; the entries do not.
     fn note(
         store: &MemStore,
         ann: &Identity,
@@ -181,8 +181,8 @@ impl Epochs {
         })
     }
 
-    /// With the key of epoch 1, two keys of epoch 2 on the two sides of a fork, and, if the fork is
-    /// settled, the key of epoch 3.
+    /// Creates a vault with the key of epoch 1, two keys of epoch 2 on the two sides of a fork,
+    /// and, if the fork is settled, the key of epoch 3.
     fn new(is_settled: bool) -> Epochs {
         let (store, ann) = founded(vec![]);
         let vault = open_as(&store, &ann).unwrap();
@@ -224,7 +224,7 @@ impl Epochs {
         raw::beneath(&store.root(), &stored(&beside(store, &self.ann), HERE))
     }
 
-    /// All keys and directories.
+    /// Returns the indices of all keys and directories.
     fn all(&self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.keys.len()).flat_map(|key| (0..TAGS.len()).map(move |tag| (key, tag)))
     }
@@ -451,7 +451,7 @@ fn a_removed_name_is_free_and_its_conflict_copy_unchanged() {
             assert_eq!(
                 get(&vault, &real).unwrap(),
                 b"the copy's only bytes",
-                "as long as nothing has the name"
+                "the copy has the name as long as no other entry has it"
             );
             rename(&vault, &real, b"aside", RenameMode::NoReplace).unwrap();
             put(&vault, &real, b"really named so").unwrap();
@@ -655,7 +655,7 @@ fn an_entry_whose_names_are_all_taken_gets_a_mark() {
     assert_eq!(
         get(&vault, &LONG).unwrap(),
         b"of a lost name",
-        "its own header says what it was named"
+        "the header of the file contains its name"
     );
     assert_eq!(get(&vault, &entry).unwrap(), b"named like it");
 
@@ -729,7 +729,7 @@ fn long_names_of_two_epochs_without_room_stay_distinct() {
     let [old_long, old_x, old_one, old_d] =
         [&long[..], b"x", b"x (1)", b"d"].map(|name| stored(&vault, name));
     vault.close().unwrap();
-    // The sync tool's copies, some of them copies of copies, are moved too.
+    // A sync tool has made copies. All entries are put aside while those of epoch 2 are made.
     copy(&root, &old_d, &with(&old_d, " (1)"));
     copy(&root, &old_x, &with(&old_x, " (1)"));
     let aside: Vec<Vec<u8>> =
@@ -870,7 +870,7 @@ fn a_listing_of_ordinary_names_asks_the_store_for_nothing_more() {
     let now = stats();
     assert!(
         now <= COUNT + few,
-        "one for each, which tells whether a newer one has the name: {now}"
+        "more than one for each entry, to see whether a newer one has the name: {now}"
     );
 }
 
@@ -927,7 +927,7 @@ fn a_former_members_files_stay_valid_in_a_nameless_directory() {
     root_share(&beside(&store, &ann))
         .remove(&[key(&bob)], &mut |progress| unread = progress.unread)
         .unwrap();
-    assert_eq!(unread, 0, "all of it can be read");
+    assert_eq!(unread, 0, "some of it could not be read");
     raw::write(&*dir, &file, &hidden);
     let vault = open_as(&store, &ann).unwrap();
     assert_eq!(get(&vault, &with(&LONG, "/inside")).unwrap(), b"by Bob");

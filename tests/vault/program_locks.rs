@@ -17,7 +17,7 @@ fn open(vault: &Vault, path: &[u8]) -> Result<u64, Error> {
     at(vault, path, |node| Ok(vault.open_file(node, READ_WRITE)?.handle))
 }
 
-/// Locks for the owner 1, or unlocks.
+/// Locks for the owner 1, or unlocks (`None`). Returns whether the lock was granted.
 fn lock(vault: &Vault, handle: u64, lock: Option<Lock>, span: Span) -> bool {
     vault.lock(handle, &LockRequest { owner: 1, lock, span, whole: false }).unwrap()
 }
@@ -29,7 +29,8 @@ fn read(vault: &Vault, handle: u64, offset: u64, len: usize) -> Vec<u8> {
     buf
 }
 
-/// A file that Ann and Bob have open for writing, each in a vault of their own.
+/// Creates a file and opens it for writing in both vaults, which is possible once Ann has locked
+/// and unlocked it.
 fn opened(ann: &Vault, bob: &Vault, len: usize) -> (u64, u64) {
     put(ann, b"file", &vec![0; len]).unwrap();
     let hers = open(ann, b"file").unwrap();
@@ -45,8 +46,8 @@ fn on(store: &MemStore, who: &kithfs::roster::Identity, plan: &Arc<FaultPlan>) -
 
 #[test]
 fn the_locks_of_programs_work_with_those_of_nfs() {
-    // NFS makes a lock on a range out of flock(2). If the guard of a file were one, a program could
-    // not lock a file that it has open for writing.
+    // NFS makes a lock on a range out of flock(2). If the guard of a file were an flock(2), a
+    // program could not lock a file that it has open for writing.
     let (store, ann, bob) = with_bob();
     let plan = FaultPlan::new();
     plan.give_locks(Locks::ByAccess);
@@ -85,7 +86,8 @@ fn data_that_an_unlock_cannot_commit_is_kept() {
         hers_fails.add(Fault { calls, when: When::From(1), errno: libc::ENOSPC, short: false });
     }
     assert!(lock(&ann, hers, None, ALL), "a lock can always be given back");
-    // Her change waits for room, so Bob cannot change the file: his would be lost, or hers.
+    // Ann's change waits for room, so Bob cannot change the file: one of the two changes would be
+    // lost.
     assert!(lock(&bob, his, Some(Lock::Exclusive), ALL));
     assert_eq!(bob.write(his, 4, b"his", false).unwrap_err().errno(), libc::EBUSY);
     hers_fails.heal();
@@ -178,11 +180,11 @@ fn a_lock_names_the_pages_that_others_overwrote() {
     let newer = ann.pages_to_drop(hers).unwrap();
     write(&bob, his);
     ann.pages_dropped(hers, newer);
-    assert!(ann.pages_to_drop(hers).is_some(), "of what he wrote in between");
+    assert!(ann.pages_to_drop(hers).is_some(), "the pages of what Bob wrote in between");
     write(&ann, hers);
     assert!(
         ann.pages_to_drop(hers).is_some(),
-        "a commit on a state of which there may be older pages"
+        "her commit followed a state of which there may be older pages"
     );
     ann.release(hers).unwrap();
     bob.release(his).unwrap();

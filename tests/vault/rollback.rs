@@ -48,7 +48,8 @@ impl Client {
         vault.survey(&self.path(), options).unwrap()
     }
 
-    /// Returns the empty files that a check finds, compared with what this client has seen.
+    /// Returns the emptied files that a check finds, after a comparison with what this client has
+    /// seen.
     fn recalled(&self, store: &Arc<dyn Dir>) -> Vec<CheckFault> {
         let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
         let vault = Vault::open(store.clone(), &vaults::owner(), read_only).unwrap();
@@ -137,9 +138,9 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
     assert_eq!(client.told(&root), []);
 }
 
-/// The storage put an older version back, and a program wrote the file until its number was as high
-/// as the one that had been seen: the comparison had nothing to notice any more. An alarm that was
-/// listed already vanished in the same way.
+/// The storage put an older version back, and a program wrote to the file until its version was as
+/// high as the one that had been seen. The comparison then noticed nothing, and an alarm that was
+/// listed already vanished.
 #[test]
 fn an_older_version_that_is_written_on_stays_noticed() {
     for is_listed in [false, true] {
@@ -178,8 +179,8 @@ fn an_older_version_that_is_written_on_stays_noticed() {
     }
 }
 
-/// The same, with a file that was removed: written on, it was newer than the one that was known to
-/// be gone.
+/// The same with a file that had been removed: once it was written to, it was newer than the
+/// version that was known to be gone.
 #[test]
 fn a_removed_file_that_is_written_on_stays_noticed() {
     let (store, client) = fresh();
@@ -232,8 +233,8 @@ fn learn_without(vault: &Vault, root: &Arc<dyn Dir>, hidden: Hidden) {
     }
 }
 
-/// The host put an older version back, and took the directory away at the moment at which this
-/// machine recorded that it had written on it: the version that it had built on was forgotten.
+/// The host put an older version back, and hid the file while this machine recorded what it had
+/// written to it. So the machine forgot on which version its writes were built.
 #[test]
 fn an_older_version_hidden_while_it_is_recorded_is_noticed() {
     for hidden in [Hidden::Directory, Hidden::Header, Hidden::File] {
@@ -258,8 +259,9 @@ fn an_older_version_hidden_while_it_is_recorded_is_noticed() {
     }
 }
 
-/// The same with a file that this machine had put in the place of another one, in a synced vault:
-/// the former one came back, and nothing was noticed. It was enough to damage the header meanwhile.
+/// The same in a synced vault with a file that this machine had put in the place of another one:
+/// the host put the former one back, and nothing was noticed. Damaging the header meanwhile was
+/// enough.
 #[test]
 fn a_replacement_hidden_while_it_is_recorded_is_noticed() {
     for hidden in [Hidden::Directory, Hidden::Header, Hidden::File] {
@@ -279,9 +281,10 @@ fn a_replacement_hidden_while_it_is_recorded_is_noticed() {
     }
 }
 
-/// A file was saved twice, each time by a rename, before either was recorded. The host put the first
-/// one back, and it counted as a new file of another machine: no alarm. In the same way a temporary
-/// file of this machine made the host's removals in a synced vault notes.
+/// A file was saved twice, each time by a rename, before either was recorded. The host put the
+/// first one back, and it counted as a new file of another machine: no alarm. In the same way a
+/// temporary file of this machine, put back by the host, turned the host's removals in a synced
+/// vault into notes.
 #[test]
 fn a_file_made_and_gone_before_it_is_recorded_is_known() {
     let (store, client) = fresh();
@@ -414,7 +417,7 @@ fn a_mount_tells_of_an_alarm_that_is_due() {
     let before = bytes(&root, &letter);
     client.session(&root, |v| write_at(v, b"letter", 100, b"changed").unwrap());
     set(&root, &letter, &before);
-    // It was noticed a while ago.
+    // A survey noticed it 1,000 seconds ago.
     let now = SurveyOptions::default().now - 1000;
     assert_eq!(client.survey(&root, &SurveyOptions { now, ..SurveyOptions::default() }).len(), 1);
     let (tell, told) = std::sync::mpsc::channel();
@@ -503,13 +506,13 @@ fn exchanged_and_vanished_entries_are_noticed() {
     root.rmdir(&dir).unwrap();
     let gone = |path: &str| (path.to_owned(), NoticeKind::Gone { elsewhere: false });
     assert_eq!(client.told(&root), [gone("dir"), gone("third")]);
-    // Remembered, and not reported again.
+    // The findings are kept, and not reported again.
     let silence = SurveyOptions { silence: true, ..SurveyOptions::default() };
     assert!(client.survey(&root, &silence).iter().all(|n| n.silenced));
     assert!(client.survey(&root, &SurveyOptions::default()).iter().all(|n| n.silenced));
 }
 
-/// Rows of entries in a client's database.
+/// Returns the number of entries in a client's database.
 fn rows(client: &Client) -> u64 {
     use redb::ReadableDatabase;
     let db = redb::Database::open(client.path()).unwrap();
@@ -534,7 +537,7 @@ fn what_was_in_directories_that_are_gone_is_forgotten() {
     assert_eq!(client.told(&root), []);
     assert_eq!(rows(&client), before + 22);
     for round in 0..3 {
-        // Renamed by this client, by another one, and removed by this one.
+        // Renamed by this client, and back by another one.
         client.session(&root, |v| rename(v, b"tree", b"renamed", RenameMode::Replace).unwrap());
         assert_eq!(client.told(&root), [], "round {round}");
         assert_eq!(rows(&client), before + 22, "round {round}");
@@ -589,8 +592,8 @@ fn an_empty_directory_in_place_of_a_renamed_one_is_noticed() {
 
 #[test]
 fn deletions_are_an_alarm_only_without_other_news() {
-    // A host that only removes leaves nothing that the storage could not have done itself, so it is
-    // an alarm; with anything new beside it, it is not.
+    // A machine that only removes files cannot be told from a storage host that drops them, so that
+    // is an alarm; if the machine has also made something new, it is a note.
     let (store, client) = fresh();
     let root = store.root();
     let other = Client::new();
@@ -598,7 +601,7 @@ fn deletions_are_an_alarm_only_without_other_news() {
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: false })]);
     other.session(&root, |v| put(v, b"news", b"from elsewhere").unwrap());
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
-    // It became an alarm at the next mount, once the new entry had been learnt.
+    // This became an alarm at the next mount, once the new entry had been learnt.
     assert_eq!(client.told(&root), [("third".to_owned(), NoticeKind::Gone { elsewhere: true })]);
 }
 
@@ -810,7 +813,8 @@ fn a_crash_at_any_moment_is_no_alarm() {
         let vault = vaults::open(store.root()).unwrap();
         vault.remember(&client.path(), false).unwrap();
         let (taken, watched, path) = (cuts.clone(), store.clone(), client.path());
-        // The database first: another thread may sync the store and write the database in between.
+        // The database is copied first: another thread may sync the store and write the database in
+        // between.
         store.on_event(Box::new(move |_| {
             let mut taken = taken.lock();
             let database = std::fs::read(&path).unwrap();
@@ -877,7 +881,7 @@ fn slow(files: usize, time: Duration) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) 
 fn wait_for_opened(plan: &FaultPlan, before: u64, files: u64) {
     let end = Instant::now() + Duration::from_secs(60);
     while plan.count(Calls::Of(Call::OpenFile)) < before + files {
-        assert!(Instant::now() < end, "the comparison goes on");
+        assert!(Instant::now() < end, "the comparison does not go on");
         std::thread::yield_now();
     }
 }
@@ -918,8 +922,9 @@ fn a_vault_is_closed_in_the_midst_of_a_comparison() {
     assert_eq!(client.told(&store), []);
 }
 
-/// A vault with a directory of so many files that it is not listed for a change in it.
-fn large(files: usize) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
+/// Creates a vault with this many files in its root. A directory with more than 1,000 is not listed
+/// for a change in it.
+fn with_files(files: usize) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
     slow(files, Duration::ZERO)
 }
 
@@ -929,7 +934,7 @@ fn large(files: usize) -> (Arc<dyn Dir>, Arc<FaultPlan>, Client) {
 #[test]
 fn recording_a_change_reads_no_other_file() {
     let calls = |files: usize, synced: bool| {
-        let (store, plan, client) = large(files);
+        let (store, plan, client) = with_files(files);
         if synced {
             Vault::set_synced(&store).unwrap();
         }
@@ -950,12 +955,12 @@ fn recording_a_change_reads_no_other_file() {
     }
 }
 
-/// A synced vault was excepted from that rule: to record changes in a directory, all files in it were
-/// opened each time. Creating files in one directory took openings that grew with the square of them.
+/// In a synced vault all files of a directory were still opened each time that changes in it were
+/// recorded. Creating files in one directory took openings that grew with the square of them.
 #[test]
 fn recording_new_files_of_a_synced_vault_opens_few_others() {
     let (before, new, in_a_batch) = (1100, 1000, 20);
-    let (store, plan, client) = large(before);
+    let (store, plan, client) = with_files(before);
     Vault::set_synced(&store).unwrap();
     let vault = vaults::open(store.clone()).unwrap();
     vault.remember(&client.path(), false).unwrap();
@@ -978,7 +983,7 @@ fn recording_new_files_of_a_synced_vault_opens_few_others() {
 #[test]
 fn what_others_wrote_in_a_changed_directory_is_learnt() {
     for files in [100, 1100] {
-        let (store, _, client) = large(files);
+        let (store, _, client) = with_files(files);
         Vault::set_synced(&store).unwrap();
         let theirs = cipher(&store, b"file 5");
         let before = bytes(&store, &theirs);
@@ -1003,10 +1008,10 @@ fn what_others_wrote_in_a_changed_directory_is_learnt() {
     }
 }
 
-/// Returns the calls to the store with which a mount of a synced vault ends that has changed a
-/// directory, after the storage host has added so many conflict copies there.
+/// Returns how many calls to the store the end of a mount takes that has changed a directory
+/// (`act`) of a synced vault, to which the storage host has added `copies` conflict copies.
 fn calls_at_the_end(files: usize, copies: usize, act: impl FnOnce(&Vault)) -> u64 {
-    let (store, plan, client) = large(files);
+    let (store, plan, client) = with_files(files);
     Vault::set_synced(&store).unwrap();
     let stored = cipher(&store, b"file 5");
     let vault = vaults::open(store.clone()).unwrap();
@@ -1022,7 +1027,7 @@ fn calls_at_the_end(files: usize, copies: usize, act: impl FnOnce(&Vault)) -> u6
 }
 
 /// At its end, a mount of a synced vault opened all files of each directory in which it had changed
-/// something. The storage host had added ten million conflict copies to one: it took ten minutes.
+/// something. The storage host had added ten million conflict copies to one: that took ten minutes.
 #[test]
 fn the_end_of_a_mount_reads_no_large_directory() {
     let created = |vault: &Vault| put(vault, b"new", b"text").unwrap();
@@ -1042,11 +1047,11 @@ fn the_end_of_a_mount_reads_no_large_directory() {
 }
 
 /// A file that this machine removes is not gone if a conflict copy of it is in the directory, and the
-/// copy is no file that was put back.
+/// copy does not count as a file that was put back.
 #[test]
 fn a_copy_beside_a_removed_file_of_a_large_directory_is_seen() {
     for files in [100, 1100] {
-        let (store, _, client) = large(files);
+        let (store, _, client) = with_files(files);
         Vault::set_synced(&store).unwrap();
         client.session(&store, |vault| {
             let stored = cipher(&store, b"file 4");
@@ -1089,10 +1094,11 @@ fn recording_a_deep_tree_takes_equal_calls_for_each_level() {
     assert!(few.into_iter().zip(many).all(|(few, many)| many <= 2 * few), "{few:?} {many:?}");
 }
 
-/// Changes names and files of a directory with so many files in two sessions, and puts back what was
-/// there before, or removes what is there now. Returns what the client notices then.
+/// Changes names and files of a directory with this many files, in two steps that are recorded one
+/// by one. Then puts back what was there before, or removes what is there now. Returns what the
+/// client notices then.
 fn told_after_changes(files: usize, synced: bool) -> Vec<(String, NoticeKind)> {
-    let (store, _, client) = large(files);
+    let (store, _, client) = with_files(files);
     if synced {
         Vault::set_synced(&store).unwrap();
     }
@@ -1158,6 +1164,7 @@ fn alarms(told: Vec<(String, NoticeKind)>) -> Vec<(String, NoticeKind)> {
     told.into_iter().filter(|(_, kind)| kind.is_alarm()).collect()
 }
 
+/// Returns whether there is one notice, of an older version at this path.
 fn older(told: &[(String, NoticeKind)], at: &str) -> bool {
     matches!(told, [(path, NoticeKind::Older { was, now })] if path == at && was > now)
 }
@@ -1344,7 +1351,7 @@ fn old_versions_that_take_turns_are_told_within_an_hour() {
         client.session(&root, |v| write_at(v, b"letter", n, b"changed").unwrap());
         versions.push(bytes(&root, &letter));
     }
-    // In the store's past, as in a store that changes at every moment.
+    // Before the store's last change, as in a store that changes at every moment.
     let begin = SurveyOptions::default().now - 4 * 3600;
     for step in 0..9 {
         set(&root, &letter, &versions[[0, 1, 0, 1, 2, 0, 1, 2, 1][step]]);
@@ -1473,7 +1480,7 @@ fn a_file_that_was_seen_whole_is_not_emptied_by_a_crash() {
     // A session that is interrupted: its mark stays in the database.
     let vault = vaults::open(root.clone()).unwrap();
     vault.remember(&client.path(), false).unwrap();
-    assert_eq!(is_residue(&client), [false, false], "while it lives");
+    assert_eq!(is_residue(&client), [false, false], "while the session runs");
     let database = std::fs::read(client.path()).unwrap();
     vault.close().unwrap();
     std::fs::write(client.path(), database).unwrap();
@@ -1564,10 +1571,10 @@ fn what_was_made_before_an_exchange_is_remembered() {
     }
 }
 
-/// A file that was removed or renamed shortly before its directory was renamed. The records of the
-/// directory moved along and still had the file.
+/// A file was removed or renamed shortly before or after its directory was renamed. The records of
+/// the directory moved along and still had the file.
 #[test]
-fn what_was_removed_before_a_rename_is_not_missed() {
+fn what_was_removed_around_a_rename_is_not_missed() {
     for round in 0..4 {
         let (store, client) = fresh();
         let root = store.root();
@@ -1713,7 +1720,7 @@ fn what_a_hostile_host_does_at_random_is_told() {
             (1..names.len()).rev().for_each(|i| names.swap(i, random.below(i as u64 + 1) as usize))
         };
         shuffle(&mut names);
-        // This client removes some, and one more for its name.
+        // This client removes three of them.
         let removed: Vec<String> = names.drain(..3).collect();
         client.session(&root, |v| {
             for name in &removed {
@@ -1933,8 +1940,8 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     for step in 0..random.below(4) {
                         act_on_a_machine(v, &random, &format!("fresh {number} {round} {step}"));
                     }
-                    // On each machine one directory is renamed, once, while the other machine works
-                    // in it.
+                    // In every other round the second machine renames a directory in which the
+                    // first one may work.
                     if number == 1 && round % 2 == 1 {
                         let _ = rename(
                             v,
@@ -2006,14 +2013,14 @@ fn what_a_sync_tool_makes_of_honest_work_is_no_alarm() {
                     backwards.len() <= conflicts && others.is_empty(),
                     "seed {seed}, round {round}, {conflicts} conflicts: {told:?}"
                 );
-                // The user looks at files that came back under another name, and often at the rest.
-                let look = |path: &str, kind: &NoticeKind| match kind {
+                // The user accepts files that were put back, older versions, and half of the rest.
+                let accepts = |path: &str, kind: &NoticeKind| match kind {
                     NoticeKind::PutBack { .. } | NoticeKind::Older { .. } => {
                         Some(path.as_bytes().to_vec())
                     }
                     _ => (random.below(2) == 0).then(|| path.as_bytes().to_vec()),
                 };
-                let accept = told.iter().filter_map(|(path, kind)| look(path, kind)).collect();
+                let accept = told.iter().filter_map(|(path, kind)| accepts(path, kind)).collect();
                 machine.client.survey(
                     &machine.store.root(),
                     &SurveyOptions { accept, ..SurveyOptions::default() },
@@ -2105,8 +2112,8 @@ fn names_that_another_machine_exchanged_are_a_note() {
     assert_eq!(client.told(&root), exchanged(false), "only this machine has ever written");
 }
 
-/// What a machine has learnt while it was mounted tells of other machines too: in a directory in
-/// which it had written itself, theirs was taken for its own.
+/// What is learnt during a mount shows the work of other machines, too. In a directory in which
+/// this machine had written, files of another machine were taken for its own.
 #[test]
 fn what_is_new_beside_ones_own_work_tells_of_another_machine() {
     let (store, client) = fresh();
@@ -2125,8 +2132,8 @@ fn what_is_new_beside_ones_own_work_tells_of_another_machine() {
 }
 
 /// Two machines changed a file apart. This one's version had the higher number, and the server of
-/// the sync tool gave the name to the other: an alarm for a file that is beside it under the name of
-/// a conflict copy.
+/// the sync tool gave the name to the other one. That was an alarm, although this machine's version
+/// was beside it as a conflict copy.
 #[test]
 fn a_name_lost_in_a_conflict_is_a_note_in_a_synced_vault() {
     for marked in [false, true] {
@@ -2255,7 +2262,7 @@ fn an_older_version_renamed_elsewhere_is_a_note() {
 
 /// One machine renamed the version of a file that it had, while another one saved the file anew, by a
 /// rename over a later version. What then arrived under the other name was an alarm. It stays one if
-/// the later version was not replaced, or by a file that this client knew.
+/// the later version was replaced by a file that this client knew.
 #[test]
 fn an_older_version_of_a_replaced_file_is_a_note() {
     for (marked, saved) in [(false, true), (true, true), (true, false)] {
@@ -2338,12 +2345,12 @@ fn an_older_version_of_a_file_replaced_here_is_a_note() {
                     path == at && matches!(kind, NoticeKind::Conflict { was, now } if was > now)
                 })
         };
-        // It is a conflict copy of the name.
+        // The other machine's version is a conflict copy of the name.
         set(&root, &copy, &theirs);
         let told = client.told(&root);
         assert_eq!(is_note(&told, shown), marked && here, "{act}: {told:?}");
         root.unlink(&copy).unwrap();
-        // It has the name, and the file that was put there is nowhere, or elsewhere.
+        // It has the name, and the file that replaced it is nowhere, or in another directory.
         set(&root, &letter, &theirs);
         let is_alarm = |told| alarms(told).iter().any(|(path, _)| path == "letter");
         let told = client.told(&root);
@@ -2352,7 +2359,7 @@ fn an_older_version_of_a_file_replaced_here_is_a_note() {
         set(&dir, &copy, &ours);
         assert!(is_alarm(client.told(&root)), "{act}: the other one is elsewhere");
         dir.unlink(&copy).unwrap();
-        // It is a conflict copy of the name.
+        // The file that replaced it is a conflict copy of the name.
         set(&root, &copy, &ours);
         for _ in 0..2 {
             let told = client.told(&root);
@@ -2657,7 +2664,7 @@ fn a_torn_copy_at_the_first_comparison_is_a_note() {
     }
 }
 
-/// What the former directory has of a file.
+/// Which version of a file the former directory has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Newest,
@@ -2753,7 +2760,7 @@ fn both_versions_of_a_file_resealed_elsewhere_are_a_note() {
     }
 }
 
-/// Bytes on disk of a client's database.
+/// Returns how many bytes a client's database takes on disk.
 fn len(client: &Client) -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(client.path()).unwrap().blocks() * 512

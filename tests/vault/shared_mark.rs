@@ -11,7 +11,7 @@ use crate::support::members::{
 use crate::support::raw;
 use crate::support::vaults::{faults, get, mkdir, put};
 
-/// Opens as a mount without an option does.
+/// Opens the vault as a mount without options does.
 fn plainly(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
     Vault::open(store.root(), who, as_marked())
 }
@@ -25,7 +25,7 @@ fn refused(opened: Result<Vault, Error>) -> Contention {
     match opened {
         Err(Error::InUse { between, .. }) => between,
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it is open twice"),
+        Ok(_) => panic!("the vault is open twice"),
     }
 }
 
@@ -33,7 +33,7 @@ fn refused(opened: Result<Vault, Error>) -> Contention {
 fn a_marked_vault_is_shared_without_an_option() {
     let (store, ann) = founded(Vec::new());
     assert!(Vault::set_shared(&store.root(), true).unwrap());
-    assert!(!Vault::set_shared(&store.root(), true).unwrap(), "it is set once");
+    assert!(!Vault::set_shared(&store.root(), true).unwrap(), "the mark was set already");
     assert_eq!(raw::read(&*store.root(), b"+shared"), b"kithfs shared\n");
     assert!(Vault::describe(&store.root()).unwrap().shared);
     let (one, other) = (plainly(&store, &ann).unwrap(), plainly(&store, &ann).unwrap());
@@ -53,7 +53,7 @@ fn a_marked_vault_is_shared_without_an_option() {
     assert_eq!(refused(plainly(&store, &ann)), Contention::Unshared);
 }
 
-/// Members of a share had to know of an option, or of the mark: the second one was refused.
+/// The second member who opened a share was refused, unless there was an option or the mark.
 #[test]
 fn a_share_with_members_is_shared_without_a_mark() {
     let (store, ann, bob) = with_bob();
@@ -73,7 +73,7 @@ fn a_share_with_members_is_shared_without_a_mark() {
 
 /// A mount of a vault decides for the shares in it, and a member may be refused meanwhile.
 #[test]
-fn a_share_in_a_vault_that_one_has_alone_is_refused() {
+fn a_share_in_an_exclusively_open_vault_is_refused() {
     let (store, ann) = founded(Vec::new());
     let bob = person(2);
     let hers = plainly(&store, &ann).unwrap();
@@ -126,7 +126,7 @@ fn a_vault_is_not_both_synced_and_shared() {
     assert!(hers.is_synced() && !hers.is_shared());
     assert_eq!(refused(plainly(&store, &bob)), Contention::Unshared);
     drop(hers);
-    // And it can always be taken away again.
+    // The mark can always be removed again.
     assert!(Vault::set_shared(&store.root(), false).unwrap());
 }
 

@@ -1,5 +1,5 @@
 //! Sizes and names at the limits, sparse files, renamed directories, conflict copies of sync tools:
-//! through the library, on a real directory.
+//! through the library, most of them on a real directory.
 
 use std::fs;
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl OnDisk {
         at(&self.vault, path, |node| Ok(self.vault.getattr(node)?.size)).unwrap()
     }
 
-    /// The ciphertext of an entry.
+    /// Returns the path of an entry's ciphertext.
     fn cipher(&self, path: &[u8]) -> PathBuf {
         self.dir.path().join(std::ffi::OsStr::from_bytes(&self.vault.cipher_path(path).unwrap()))
     }
@@ -254,7 +254,7 @@ fn renamed_directories() {
     mkdir(v, b"full").unwrap();
     put(v, b"full/other", b"5").unwrap();
     rename(v, b"full", b"full 2", RenameMode::Exchange).unwrap();
-    // Over a directory that holds only control files: its own record, and a leftover sidecar.
+    // Over a directory that was renamed with contents and is empty again.
     mkdir(v, b"was renamed").unwrap();
     put(v, b"was renamed/x", b"").unwrap();
     rename(v, b"was renamed", b"bare", RenameMode::Replace).unwrap();
@@ -276,7 +276,7 @@ fn renamed_directories() {
     on.reopen();
     assert_eq!(tree(&on.vault).unwrap(), before);
     on.clean();
-    // Empty again: a directory with nothing but its record can be removed.
+    // A directory that was renamed can be removed once it is empty again.
     let v = &on.vault;
     at(v, b"bare/deep", |node| v.unlink(node, b"file")).unwrap();
     at(v, b"bare", |node| v.rmdir(node, b"deep")).unwrap();
@@ -359,9 +359,9 @@ fn conflict_copies_show_and_read() {
 }
 
 #[test]
-fn a_failure_is_told_when_the_file_is_closed() {
-    // close(2) returns the error of flush; an error that only release would have found was reported
-    // to nobody.
+fn a_flush_commits_so_that_close_can_report_a_failure() {
+    // close(2) returns the error of flush; an error that only release found was reported to
+    // nobody.
     let on = OnDisk::new(Suite::Aes256Gcm, 18);
     put(&on.vault, b"file", &pattern(1, 10_000)).unwrap();
     let handle = vaults::open_or_create(&on.vault, b"file", READ_WRITE).unwrap();
@@ -391,7 +391,7 @@ fn a_failure_is_told_when_the_file_is_closed() {
     on.vault.release(handle).unwrap();
 }
 
-/// Creates nested directories, and counts on the node of each.
+/// Creates nested directories. Returns their nodes, the root first; each has one lookup.
 fn make_deep(vault: &Vault, depth: usize) -> Vec<NodeId> {
     let mut nodes = vec![ROOT];
     for _ in 0..depth {
@@ -400,8 +400,8 @@ fn make_deep(vault: &Vault, depth: usize) -> Vec<NodeId> {
     nodes
 }
 
-/// Goes down a deep tree, and removes it from the bottom up, as `rm -r` does. Returns the number of
-/// calls to the store.
+/// Goes down a deep tree, and removes it from the bottom up, as `rm -r` does. Returns how many
+/// calls to the store that takes.
 fn calls_of_removal(depth: usize) -> u64 {
     let (store, plan) = (MemStore::new(), FaultPlan::new());
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -464,9 +464,9 @@ fn put_in(vault: &Vault, parent: NodeId) {
     vault.forget(attr.node, 1);
 }
 
-/// A file that stays open is flushed in the background, and is then changed only through the journal.
-/// No record could name this one, so a copy that took longer than some seconds failed with
-/// `ENAMETOOLONG`, and what was left of the file was a part.
+/// A file that stays open is flushed in the background, and is then changed only through the
+/// journal. No record has room for a path as long as this one, so a copy that took longer than some
+/// seconds failed with `ENAMETOOLONG`, and left only a part of the file.
 #[test]
 fn a_file_with_a_long_path_can_be_written_slowly() {
     let mut on = OnDisk::new(Suite::Aes256Gcm, 18);

@@ -14,7 +14,7 @@ use crate::support::vaults::{
     self, CALLER, READ_WRITE, at, get, mkdir, open_or_create, pattern, put, rename, split,
 };
 
-/// A vault on such a store, and the plan by which it fails.
+/// Creates a vault on such a store. Returns it with the store and the plan of its failures.
 fn vault() -> (Vault, MemStore, Arc<FaultPlan>) {
     let (store, plan) = (MemStore::new(), FaultPlan::new());
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -23,8 +23,8 @@ fn vault() -> (Vault, MemStore, Arc<FaultPlan>) {
     (vault, store, plan)
 }
 
-/// A directory that was renamed with contents, and then emptied: it holds the record of its id.
-fn recorded(vault: &Vault, path: &[u8]) {
+/// Creates a directory that was renamed with contents and then emptied.
+fn renamed_and_emptied(vault: &Vault, path: &[u8]) {
     mkdir(vault, b"first").unwrap();
     put(vault, b"first/file", b"x").unwrap();
     rename(vault, b"first", path, RenameMode::Replace).unwrap();
@@ -36,7 +36,7 @@ fn unlink(vault: &Vault, path: &[u8]) {
     at(vault, parent, |parent| vault.unlink(parent, name)).unwrap();
 }
 
-/// Stored names in the root that a crash or a failure left behind.
+/// Returns the temporary names in the root that an operation has left behind.
 fn left(store: &MemStore) -> Vec<String> {
     let entries = store.root().read(0, 1 << 16).unwrap();
     let names = entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned());
@@ -48,7 +48,7 @@ fn a_directory_replaces_an_emptied_one_without_an_exchange() {
     // On exFAT, NTFS, sshfs and NFS `mv -T` over an empty directory that had been renamed once
     // failed with EINVAL.
     let (vault, store, _) = vault();
-    recorded(&vault, b"target");
+    renamed_and_emptied(&vault, b"target");
     mkdir(&vault, b"source").unwrap();
     put(&vault, b"source/kept", b"kept").unwrap();
     rename(&vault, b"source", b"target", RenameMode::Replace).unwrap();
@@ -90,7 +90,7 @@ fn the_kernel_may_set_the_time_of_a_nameless_file() {
 fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
     for nth in 2..=3 {
         let (vault, _, plan) = vault();
-        recorded(&vault, b"target");
+        renamed_and_emptied(&vault, b"target");
         mkdir(&vault, b"source").unwrap();
         put(&vault, b"source/kept", b"kept").unwrap();
         let done = plan.count(Calls::Of(Call::Rename));
@@ -117,7 +117,7 @@ fn a_removed_directory_goes_once_its_files_are_closed() {
     // directory above it.
     let (vault, store, plan) = vault();
     mkdir(&vault, b"outer").unwrap();
-    recorded(&vault, b"outer/dir");
+    renamed_and_emptied(&vault, b"outer/dir");
     let outer = store
         .root()
         .read(0, 1 << 16)
@@ -247,7 +247,7 @@ fn a_refused_chown_keeps_the_file_and_clears_setuid() {
     assert_eq!(
         attr.perm & 0o6000,
         0,
-        "neither set-user-id nor set-group-id of somebody else's making"
+        "set-user-ID or set-group-ID is left on a file of another owner"
     );
     vault.write(opened.handle, 0, b"his", false).unwrap();
     vault.release(opened.handle).unwrap();
@@ -264,5 +264,5 @@ fn a_refused_chown_keeps_the_file_and_clears_setuid() {
         .into_iter()
         .filter(|entry| !entry.name.starts_with(b"+"))
         .count();
-    assert_eq!(there, 1, "what could not be given away does not stay");
+    assert_eq!(there, 1, "a file that could not be given away was left");
 }

@@ -43,8 +43,8 @@ fn bytes_of(store: &MemStore, stored: &[u8]) -> Vec<u8> {
 }
 
 impl Scene {
-    /// Calls `act` at the write or flush with the number `nth` from now on, of which the first has
-    /// the number 0. Returns how many there were.
+    /// Calls `act` at write or flush number `nth` from now on, counted from 0. Returns the counter
+    /// of these calls.
     fn at_change(&self, nth: usize, act: impl Fn() + Send + Sync + 'static) -> Arc<AtomicUsize> {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = calls.clone();
@@ -116,7 +116,7 @@ impl Scene {
         .map_err(|error| error.errno())
     }
 
-    /// Contents of the file under its name, and of all other files.
+    /// Returns the contents of the file under its name, and of all other files.
     fn files(&self) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
         files(&self.vault, &self.name)
     }
@@ -220,7 +220,8 @@ fn equal_contents_make_no_conflict_copy() {
     }
 }
 
-/// A plain file that is open and was just written stays when the sync tool tries to remove it.
+/// A sync tool does not remove a plain file that was just changed. Here it cannot see the change
+/// and removes the file, so the commit writes the file back.
 #[test]
 fn a_file_removed_while_dirty_is_written_back() {
     let long = [b'x'; 230];
@@ -518,7 +519,7 @@ fn a_file_replaced_during_its_commit_is_kept() {
             committed.unwrap();
             scene.commit(Commit::Fsync).unwrap();
             if calls.load(Ordering::SeqCst) <= nth {
-                assert!(nth > 1, "the commit makes calls");
+                assert!(nth > 1, "the commit makes too few calls");
                 scene.end();
                 break;
             }
@@ -554,7 +555,7 @@ fn a_file_replaced_during_its_creation_keeps_its_data() {
             root.rename(b".arriving.tmp", &*root, &stored, RenameMode::Replace).unwrap();
         });
         scene.handle = vaults::open_or_create(&scene.vault, b"f", READ_WRITE).unwrap();
-        assert!(calls.load(Ordering::SeqCst) > 0, "the creation writes");
+        assert!(calls.load(Ordering::SeqCst) > 0, "the creation writes nothing");
         scene.store.on_event(Box::new(|_| {}));
         if written {
             scene.vault.write(scene.handle, 0, b"ours", false).unwrap();
@@ -608,7 +609,7 @@ fn a_copy_removed_while_it_is_written_is_made_again() {
             assert!(kept, "removed: {removed}, call {nth}");
             scene.end();
             if calls.load(Ordering::SeqCst) <= nth {
-                assert!(nth > 2, "the commit makes calls");
+                assert!(nth > 2, "the commit makes too few calls");
                 break;
             }
         }

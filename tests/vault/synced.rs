@@ -23,12 +23,12 @@ use crate::support::vaults::{
 /// Size of a file that is written in place.
 const LARGE: usize = 300_000;
 
-/// A synced vault, and the state directory of a machine that has it open.
+/// Creates a synced vault, and the state directory of a machine.
 fn synced() -> (MemStore, MemStore) {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     assert!(Vault::set_synced(&store.root()).unwrap());
-    assert!(!Vault::set_synced(&store.root()).unwrap(), "it is set once");
+    assert!(!Vault::set_synced(&store.root()).unwrap(), "the mark was set already");
     (store, MemStore::new())
 }
 
@@ -94,7 +94,8 @@ fn a_machine_keeps_to_the_property_once_seen() {
     assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty());
 }
 
-/// Overwrites a file that is too large to be replaced, and syncs it on a machine. Returns the contents before and after.
+/// Creates a file that is too large to be replaced, and overwrites a part of it. Returns the
+/// contents before and after.
 fn overwritten(s: &mut Session) -> [Vec<u8>; 2] {
     let before = pattern(1, LARGE);
     s.create(b"file", &before);
@@ -249,7 +250,7 @@ fn records_that_fit_nothing_refuse_no_mount_and_are_shown() {
         if !durable || below(&*state.root(), b"+journal-").is_empty() {
             continue;
         }
-        assert_eq!(waiting[0].waiting, 1, "{what}: its copy is not where it was");
+        assert_eq!(waiting[0].waiting, 1, "{what}: the journal waits for its copy");
         here.root().unlink(&stored_file(&*here.root())).unwrap();
         let vault = open_on(&here, Some(&state)).unwrap();
         put(&vault, b"another", b"file").unwrap();
@@ -305,7 +306,7 @@ fn what_is_acknowledged_is_in_the_store_itself() {
     assert!(get(&elsewhere, b"file").unwrap() == after);
 }
 
-/// Reads that a copying tool begins before each call of the store: the handle, and what it had.
+/// The reads that a copying tool has begun: the handle, and the contents at that moment.
 type Begun = Arc<parking_lot::Mutex<Vec<(Arc<dyn File>, Vec<u8>)>>>;
 
 fn read_all(file: &dyn File) -> Vec<u8> {
@@ -314,9 +315,10 @@ fn read_all(file: &dyn File) -> Vec<u8> {
     bytes
 }
 
-/// Runs `act` on a synced vault with a file. Before each call of the store, and at the end, a tool
-/// opens the file and reads its first half, at least `least` bytes, and reads the rest for each read
-/// that it has begun. Returns the contents of all copies, as a vault shows them.
+/// Runs `act` on a synced vault with a file. Before each call of the store except opens and stats,
+/// and at the end, a tool opens the file and reads its first half, at least `least` bytes. It also
+/// completes each read that it has begun. Returns the contents of all copies, as a vault shows
+/// them, and the store.
 fn copied(
     before: &[u8],
     least: usize,
@@ -369,8 +371,8 @@ fn copied(
 }
 
 /// A sync tool copies a small file at every moment of its commits. Each copy is a version that the
-/// file had. In place, a copy had the header of one version and the contents of the other, and
-/// stayed unreadable if another machine renamed it.
+/// file had. When commits were made in place, a copy had the header of one version and the contents
+/// of the other, and stayed unreadable if another machine renamed it.
 #[test]
 fn a_copy_of_a_small_file_is_never_torn() {
     for len in [50, 3000, 4096, 4097, 30_000, 250_000] {
@@ -454,7 +456,7 @@ fn a_commit_that_replaces_a_file_keeps_its_attributes() {
     write_at(&vault, b"file", 0, b"again").unwrap();
     assert_eq!(store.root().stat(&stored).unwrap().ino, last.ino);
     assert_eq!(&get(&vault, b"name").unwrap()[..5], b"again");
-    // In a vault that is not synced, every file is.
+    // In a vault that is not synced, every file is written in place.
     let plain = MemStore::new();
     vaults::create(&plain.root(), Suite::Aes256Gcm, 12);
     let vault = open_on(&plain, None).unwrap();
@@ -464,7 +466,8 @@ fn a_commit_that_replaces_a_file_keeps_its_attributes() {
     assert_eq!(plain.root().stat(&stored_file(&*plain.root())).unwrap().ino, ino);
 }
 
-/// A sync tool puts another machine's version in place just before a commit does. Both are kept.
+/// A sync tool puts another machine's version in place just before a commit exchanges the files.
+/// Both versions are kept.
 #[test]
 fn a_version_that_arrives_during_the_exchange_is_kept() {
     let (store, state) = synced();
@@ -502,7 +505,7 @@ fn a_version_that_arrives_during_the_exchange_is_kept() {
 }
 
 /// Each call of a commit fails once, for several reasons. A commit that cannot replace the file is
-/// made in place; what is acknowledged is there, and nothing else is ever shown.
+/// made in place. Acknowledged contents are kept; only the old or the new contents are ever shown.
 #[test]
 fn a_replacement_fails_at_any_call_and_loses_nothing() {
     let (old, new) = (pattern(1, 10_000), [&b"new"[..], &pattern(1, 10_000)[3..]].concat());
@@ -573,14 +576,14 @@ fn a_file_that_a_commit_left_behind_is_residue() {
     let report = after.check(b"", &mut |_| {}).unwrap();
     assert!(report.faults.iter().all(|fault| fault.residue), "{:?}", report.faults);
     assert_eq!(report.faults.len(), 1);
-    // It does not keep its directory.
+    // The residue does not keep its directory from being removed.
     let node = after.resolve(b"dir").unwrap().node;
     after.unlink(node, b"file").unwrap();
     after.rmdir(ROOT, b"dir").unwrap();
     assert_eq!(vaults::faults(&after), [""; 0]);
 }
 
-/// Makes `to` equal to `from`, as a sync tool does that works in the directories that are there.
+/// Makes `to` equal to `from`, as a sync tool does that keeps existing directories.
 fn mirror(from: &dyn Dir, to: &dyn Dir) {
     let is_dir = |dir: &dyn Dir, name: &[u8]| {
         dir.stat(name).map(|stat| stat.kind == kithfs::store::Kind::Dir)
@@ -672,10 +675,11 @@ fn a_directory_becomes_a_share_and_a_plain_one_again() {
     });
 }
 
-/// A program has a file of a directory open that another machine has made a share, and the sync tool
-/// puts the share in the place of the directory, or has removed that and is about to deliver the
-/// share. What the program writes through its descriptor goes neither into the share, whose keys it
-/// would not have, nor beside it, where the members of the surrounding vault read it: it fails.
+/// A program has a file of a directory open that another machine has made a share, and the sync
+/// tool puts the share in the place of the directory, or has removed the directory and is about to
+/// deliver the share. What the program writes through its descriptor goes neither into the share,
+/// whose keys it would not have, nor beside it, where the members of the surrounding vault read it:
+/// it fails.
 #[test]
 fn a_descriptor_from_before_a_share_writes_nowhere_else() {
     for has_arrived in [true, false] {

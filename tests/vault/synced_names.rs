@@ -119,7 +119,7 @@ impl Machines {
         }
         self.stores.iter().for_each(|store| bring(&store.root(), &merged));
         self.before = image(&*self.stores[0].root());
-        assert!(self.before == image(&*self.stores[1].root()), "both copies are equal");
+        assert!(self.before == image(&*self.stores[1].root()), "the copies differ");
     }
 
     /// Returns the tree of both machines, which must be equal and without faults.
@@ -129,7 +129,7 @@ impl Machines {
             assert_eq!(faults(&vault), Vec::<String>::new());
             tree(&vault).unwrap()
         });
-        assert!(first == second, "both machines show the same");
+        assert!(first == second, "the machines show different trees");
         first
     }
 
@@ -298,8 +298,9 @@ fn every_stored_name_has_room_for_the_suffix_of_a_sync_tool() {
     assert_eq!(get(&vault, &[b'n'; 170]).unwrap(), b"");
 }
 
-/// An empty directory was renamed without evidence. Entries that another machine had created in it
-/// arrived in the renamed directory, and kept their marks. Now a synced vault makes evidence.
+/// An empty directory was renamed without evidence. Another machine had created entries in it
+/// before; they arrived in the renamed directory, and kept their marks. In a synced vault such a
+/// rename now has evidence.
 #[test]
 fn an_empty_renamed_directory_explains_late_entries() {
     for is_synced in [false, true] {

@@ -12,7 +12,7 @@ use super::store::{Item, Path, Record, Store};
 pub enum Control {
     /// The keys of an epoch (manifest and slot block).
     Epoch(Epoch),
-    /// The sealed name of a long name.
+    /// A sealed long name.
     Long(u64),
     /// Evidence, sealed under an epoch's keys.
     Moved { epoch: Epoch, from: Tag, to: Tag },

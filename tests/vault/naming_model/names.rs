@@ -44,7 +44,7 @@ impl Stored {
         format!("{equals}{:016x}{}", self.seal(), self.suffix)
     }
 
-    /// The mark of this entry. Few values, so that marks collide often.
+    /// Returns the mark of this entry, one of only eight, so that marks collide often.
     fn mark(&self) -> String {
         format!(" (moved {:02x})", hash(self.text()) % 8)
     }
@@ -114,7 +114,8 @@ pub trait Knowledge {
     fn epochs(&self) -> &[Epoch];
     /// Whether it has the sealed name of this long name.
     fn has_long(&self, seal: u64) -> bool;
-    /// Evidence: pairs of tags, from and to, under an epoch that it knows.
+    /// The tags that evidence under an epoch that it knows explains in a directory with the tag
+    /// `to`.
     fn evidence_to(&self, to: Tag) -> Vec<Tag>;
 }
 

@@ -11,7 +11,7 @@ use super::store::{Item, MACHINES, Path, Record};
 
 const STEPS_OF_A_TRACE: usize = 40;
 
-/// Suffixes of sync tools, and one that no rule knows.
+/// Suffixes of sync tools, one that no rule knows, and the form in which that one is shown.
 const SUFFIXES: [&str; 6] = [
     ".sync-conflict-#",
     " (conflicted copy #)",
