@@ -1,4 +1,4 @@
-//! Stories of delayed work: records that could not be written yet, changes that are not committed
+//! Delayed work: records that could not be written yet, changes that are not committed
 //! yet, and the limits on them.
 
 use std::sync::mpsc;
@@ -44,7 +44,8 @@ fn fail(plan: &FaultPlan, call: Call, nth: u64) {
     });
 }
 
-/// A vault with a file whose last record is durable and could not be applied.
+/// Opens a vault with a file whose last record is durable and could not be applied. Returns it with
+/// the contents that the file should have.
 fn with_broken_file(store: &MemStore, plan: &std::sync::Arc<FaultPlan>) -> (Vault, Vec<u8>) {
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
     synced(&vault, b"file", &pattern(1, 40_000));
@@ -52,7 +53,7 @@ fn with_broken_file(store: &MemStore, plan: &std::sync::Arc<FaultPlan>) -> (Vaul
     synced(&vault, b"file", b"the journal is there");
     let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
     vault.write(handle, 8192, &pattern(3, 4096), false).unwrap();
-    fail(plan, Call::Write, 2); // the first is the record's
+    fail(plan, Call::Write, 2); // the first is that of the record
     assert_eq!(vault.fsync(handle, false).unwrap_err().errno(), libc::EIO);
     let _ = vault.release(handle);
     plan.reset();
@@ -150,10 +151,9 @@ fn a_truncation_that_fails_at_any_call_leaves_the_records() {
 }
 
 #[test]
-fn a_file_that_somebody_works_on_is_committed_all_the_same() {
-    // The background skipped a file that was locked at that moment. A file that was written without
-    // a pause was never committed.
-    // to without a pause was never committed.
+fn a_file_written_without_a_pause_is_committed() {
+    // The background skipped a file that was locked at that moment. So a file that was written to
+    // without a pause was never committed.
     let store = store();
     let vault = vaults::open(store.root()).unwrap();
     synced(&vault, b"file", &pattern(1, 40_000));
@@ -209,7 +209,7 @@ fn dirty_data_of_many_files_stays_within_the_vaults_limit() {
             most = most.max(vault.uncommitted_bytes());
         }
     }
-    assert!(most > MAX / 2, "changes wait at all: {most}");
+    assert!(most > MAX / 2, "too few changes wait: {most}");
     assert!(most <= MAX + (1 << 20), "{most} bytes");
     handles.into_iter().for_each(|handle| vault.release(handle).unwrap());
     assert_eq!(vault.uncommitted_bytes(), 0);
@@ -217,8 +217,8 @@ fn dirty_data_of_many_files_stays_within_the_vaults_limit() {
     assert!(names.iter().all(|name| get(&vault, name).unwrap() == wanted));
 }
 
-/// Crashes a store so that names stay and bytes are lost, repeatedly in other ways, and returns the
-/// contents of `path` when the store has a file without bytes.
+/// Crashes a store in 60 ways. Returns the contents of `path` after each crash that has left the
+/// file's name without a byte.
 fn without_bytes(store: &MemStore, stored: &[u8], path: &[u8]) -> Vec<Result<Vec<u8>, i32>> {
     let mut found = Vec::new();
     for way in 0..60 {
@@ -285,8 +285,8 @@ fn an_unsynced_new_file_is_empty_after_a_power_cut() {
 
 #[test]
 fn a_synced_file_that_is_cut_off_is_never_shown_as_empty() {
-    // With the creation record still present: after a sync of its own, after another file took its
-    // name, after a flush of the store.
+    // The creation records still exist. The first file was synced, another file took the name of
+    // the second one, and the third one was removed and made anew.
     let store = store();
     let vault = vaults::open(store.root()).unwrap();
     for path in [&b"synced"[..], b"replaced", b"made anew", b"source"] {
@@ -340,7 +340,7 @@ fn a_file_of_no_bytes_waits_for_the_program_to_truncate_it() {
         assert_eq!(
             get(&vault, b"file").map_err(|e| e.errno()),
             Err(libc::EIO),
-            "nobody who only reads is told that it is empty"
+            "a reader is not shown an empty file"
         );
         let node = vault.resolve(b"file").unwrap().node;
         let opened = vault.open_file(node, READ_WRITE).unwrap();
@@ -438,7 +438,7 @@ fn a_file_is_not_taken_for_another_one_that_had_its_name() {
                 if random.below(3) > 0 { n - 1 } else { random.below(n as u64) as usize }
             });
             vaults::open(crashed.root()).unwrap().close().unwrap();
-            // The name may still be the first one's, or nobody's.
+            // The name may still belong to the first file, or to none.
             let lost = crashed.root().stat(&stored).is_ok_and(|stat| stat.ino != first.0);
             assert!(!lost || header_of(&crashed, &stored).1 != first.1, "way {way}");
         }
@@ -484,7 +484,7 @@ fn a_time_that_a_file_has_already_is_not_set_again() {
     assert_eq!(
         set(attr.mtime, SetTime::At(later)).unwrap_err().errno(),
         libc::EIO,
-        "a program set both"
+        "a program sets both times"
     );
     plan.reset();
     assert_eq!(set(later, SetTime::Omit).unwrap().mtime, later);
@@ -499,17 +499,17 @@ fn an_answer_that_was_overtaken_admits_no_open() {
     let options = OpenOptions { caller_caches: true, ..OpenOptions::default() };
     let vault = Vault::open(store.root(), &vaults::owner(), options).unwrap();
     put(&vault, b"file", b"bytes").unwrap();
-    let append = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     for resized in [false, true] {
         let (first, under_way) =
             (vault.lookup(ROOT, b"file").unwrap(), vault.lookup(ROOT, b"file").unwrap());
         assert_eq!(first.node, under_way.node);
-        let handle = vault.open_file(first.node, append).unwrap().handle;
+        let handle = vault.open_file(first.node, flags).unwrap().handle;
         let at = if resized { first.size } else { 0 };
         vault.write(handle, at, b"x", false).unwrap();
         vault.release(handle).unwrap();
         vault.forget(first.node, 1);
-        let opened = vault.open_file(under_way.node, append);
+        let opened = vault.open_file(under_way.node, flags);
         assert_eq!(
             opened.as_ref().err().map(|error| error.errno()),
             resized.then_some(libc::ESTALE)
@@ -545,7 +545,7 @@ fn a_late_time_of_a_lost_file_is_no_error() {
         assert_eq!(
             vault.setattr(attr.node, &both).unwrap_err().errno(),
             libc::ESTALE,
-            "a program asked for it"
+            "a program sets both times"
         );
         assert_eq!(times(), before);
     }
@@ -573,8 +573,8 @@ fn a_file_that_stays_open_is_made_durable_without_an_fsync() {
             let _ = sender.lock().unwrap().send(event.ino);
         }
     }));
-    // By the background alone. The first flush may be that of another file; a file's own has ended
-    // when the vault's next step is seen.
+    // Only the background flushes. A flush that is seen may be that of another file; it has ended
+    // once a write gets the file's lock.
     let whole = || {
         let crashed = store.crash(&mut |_| 0);
         get(&vaults::open(crashed.root()).unwrap(), b"file")
@@ -592,7 +592,7 @@ fn a_file_that_stays_open_is_made_durable_without_an_fsync() {
 }
 
 #[test]
-fn a_flush_in_the_background_that_fails_is_told() {
+fn a_failed_flush_in_the_background_is_reported() {
     // Both flushes that the background makes: the one concurrent with writers, and the one with the
     // file locked.
     for call in [Call::SyncData, Call::SyncAll] {
@@ -640,7 +640,11 @@ fn a_half_refused_commit_is_not_made_durable() {
     assert!(plan.failed() > 0);
     plan.reset();
     vault.flush_due(Duration::ZERO);
-    assert_eq!(plan.count(Calls::Of(Call::SyncAll)), 0, "what is there is no state of the file");
+    assert_eq!(
+        plan.count(Calls::Of(Call::SyncAll)),
+        0,
+        "what the store contains is no state of the file"
+    );
     vault.commit_due(Duration::ZERO);
     vault.flush_due(Duration::ZERO);
     assert_eq!(plan.count(Calls::Of(Call::SyncAll)), 1);

@@ -71,7 +71,7 @@ fn half_written<'a>(
     })
 }
 
-/// The stored name of the only file.
+/// Returns the stored name of the only file.
 pub fn stored_file(root: &dyn Dir) -> Vec<u8> {
     raw::names(root).into_iter().find(|name| name[0] != b'+').unwrap()
 }
@@ -207,14 +207,14 @@ fn nothing_is_lost(torn: &Torn, what: &str) {
     assert!(opened > 20 && failed > 100, "{what}: {opened} opened, {failed} failed");
 }
 
-/// Names and sizes.
+/// Returns names and sizes.
 pub fn shown(files: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(String, Option<usize>)> {
     let size = |bytes: &Option<Vec<u8>>| bytes.as_ref().map(Vec::len);
     files.iter().map(|(name, bytes)| (name.escape_ascii().to_string(), size(bytes))).collect()
 }
 
-/// A file whose directory could not be opened could be renamed before its records were written. They
-/// found no file then, and were put aside.
+/// A file whose directory could not be opened could be renamed before its records were written. The
+/// records found no file then, and were put aside.
 #[test]
 fn a_failing_call_in_a_replay_loses_nothing() {
     nothing_is_lost(&torn(b"dir/file", false), "at its path");
@@ -252,8 +252,8 @@ fn a_failing_call_loses_no_records_of_a_renamed_file() {
     nothing_is_lost(&torn, "renamed");
 }
 
-/// The journal is of another machine, which may be using it: it is not removed here. It was, if a file
-/// could not be written at first.
+/// A young journal of another machine, which may be using it, is not removed here. It was removed
+/// if a file could not be written at first.
 #[test]
 fn a_failing_call_removes_no_young_journal() {
     let torn = torn(b"file", false);
@@ -266,8 +266,8 @@ fn a_failing_call_removes_no_young_journal() {
     nothing_is_lost(&torn, "young");
 }
 
-/// The records of a file name two hard links. Those of a file that could not be written were kept as if
-/// they were of two files: the second was written, the first did not match any more.
+/// Two records of one file named different hard links. If the file could not be written, they were
+/// kept like records of two files: the second was written, and the first did not match any more.
 #[test]
 fn a_failing_call_keeps_the_order_of_records_of_two_links() {
     let wanted = [&pattern(2, 8192)[..], &pattern(1, LARGE)[8192..]].concat();

@@ -1,5 +1,5 @@
 //! Attacks on shares by members, former members and the storage host. Each test is named after the
-//! attacker's goal, and shows that it is not reached.
+//! outcome. A few show what the threat model says that the host can do.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ fn new_since(before: &[Vec<u8>], store: &MemStore, prefix: &[u8]) -> Vec<u8> {
     named(&*store.root(), prefix).into_iter().find(|n| !before.contains(n)).unwrap()
 }
 
-/// Removes a member, by a command of Ann's, while the host damages the slots of the new epoch.
-/// Returns their name and their intact contents.
+/// Removes a member by a command of Ann's, and damages the slot block of the new epoch. Returns the
+/// name and the intact contents of the block.
 fn removed_and_damaged(store: &MemStore, ann: &Identity, gone: &Identity) -> (Vec<u8>, Vec<u8>) {
     let before = names(&*store.root());
     root_share(&beside(store, ann)).remove(&[key(gone)], &mut quiet()).unwrap();
@@ -138,7 +138,7 @@ fn a_rival_manifests_inventory_validates_no_forgery() {
     let got = get(&honest, b"small");
     assert!(
         got.is_err(),
-        "Bob may not write at one of the heads, and yet: {:?}",
+        "Bob may not write at one of the heads, but his file was read: {:?}",
         got.map(String::from_utf8)
     );
 }
@@ -160,7 +160,7 @@ fn a_fork_of_which_one_head_does_not_open_is_a_fork() {
     let good = read(&*store.root(), &slots);
     write(&*store.root(), &slots, &vec![0; good.len()]);
     let honest = open_as(&store, &cem).unwrap();
-    assert!(honest.is_read_only(), "two heads are there");
+    assert!(honest.is_read_only(), "there are two heads");
     let written = put(&honest, b"secret", b"under the key of Bob, who was removed");
     assert!(written.is_err());
 }
@@ -271,7 +271,6 @@ fn sharing_a_conflict_copy_leaves_the_original_alone() {
     put(&vault, b"photos/one", b"1").unwrap();
     let stored = vault.cipher_path(b"photos").unwrap();
     vault.close().unwrap();
-    // A sync tool has made a conflict copy of the folder.
     store.root().mkdir(&[&stored[..], b" (conflicted copy)"].concat(), 0o755).unwrap();
     let vault = open_as(&store, &ann).unwrap();
     let node = vault.resolve(b"photos (conflicted copy)").unwrap().node;
@@ -312,7 +311,7 @@ fn a_folder_with_unreadable_entries_is_not_converted() {
     );
     assert!(inside.stat(&strange).is_ok() && inside.stat(b"+share").is_err());
     assert_eq!(get(&vault, b"projects/one").unwrap(), b"1");
-    // What was only moved here has a name, and is neither passed over nor removed.
+    // An entry that was only moved here has a name. It is neither passed over nor removed.
     inside.rename(&strange, &*inside, &elsewhere, StoreRename::NoReplace).unwrap();
     let moved = suffix::marked(b"elsewhere", &suffix::mark_of(&elsewhere));
     vault.create_share(b"projects", &options, &mut quiet()).unwrap();
@@ -344,7 +343,7 @@ fn hiding_a_nested_share_does_not_keep_a_removed_admin() {
     assert!(matches!(&told, Error::LeftWithin { left } if left.len() == 1), "{told}");
     assert!(
         root_share(&vault).info().unwrap().members.iter().all(|m| m.public.sign != key(&bob)),
-        "he is gone from the parent"
+        "Bob is gone from the parent"
     );
     vault.close().unwrap();
     root.rename(b"+hidden", &*root, &stored, StoreRename::NoReplace).unwrap();
@@ -356,8 +355,8 @@ fn hiding_a_nested_share_does_not_keep_a_removed_admin() {
 }
 
 #[test]
-fn a_member_removed_while_mounted_reads_on_as_logged() {
-    // A member who was removed under a mount keeps what was readable, as the log shows.
+fn a_member_removed_while_mounted_reads_on() {
+    // A member whose mount is open when they are removed still reads what was readable.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &bob).unwrap();
@@ -393,8 +392,8 @@ fn a_fork_with_an_unopenable_head_is_not_called_settled() {
 
 #[test]
 fn a_share_moved_by_the_host_is_not_entered_elsewhere() {
-    // The host moves a share that is open to the place of a private folder: files put there would
-    // be readable for its members.
+    // While the vault is open, the host moves a share to the place of a private folder: files put
+    // there would be readable for the share's members.
     let bob = person(2);
     let (store, ann) = founded(vec![]);
     let vault = Vault::open(store.root(), &ann, OpenOptions::default()).unwrap();
@@ -528,9 +527,9 @@ fn an_old_junction_put_back_opens_the_share() {
     put(&vault, b"projects/new", b"for the members of the share").unwrap();
     assert!(
         vault.who_can_read(b"projects").unwrap().iter().any(|m| m.public.sign == key(&bob)),
-        "who asks is told the truth"
+        "a request for the members returns the true list"
     );
-    assert!(get(&vault, b"projects/own").is_err(), "what was private does not become part of it");
+    assert!(get(&vault, b"projects/own").is_err(), "private files do not become part of the share");
 }
 
 #[test]
@@ -629,7 +628,7 @@ fn settling_revives_nothing_a_removed_admin_listed() {
     merge(&*apart.root(), &*store.root());
     root_share(&beside(&store, &ann)).settle(&anns.hash, &[]).unwrap();
     let honest = open_as(&store, &cem).unwrap();
-    assert!(!honest.is_read_only(), "it is settled");
+    assert!(!honest.is_read_only(), "the fork is settled");
     assert_eq!(get(&honest, b"small").unwrap_err().errno(), libc::EIO);
 }
 
@@ -654,7 +653,7 @@ fn settling_keeps_what_a_staying_admin_listed() {
 }
 
 #[test]
-fn an_unreadable_directory_does_not_keep_its_removed_writer() {
+fn an_unreadable_directory_prevents_no_removal() {
     // Bob removes all permissions from a directory of his, so that the list of his signed entries
     // cannot be completed.
     let outcome = std::thread::spawn(|| {
@@ -711,7 +710,7 @@ fn an_unreadable_directory_does_not_keep_its_removed_writer() {
             root_share(&vault).remove(&[key(&bob)], &mut |progress| unread = progress.unread);
         mode(0o755);
         removed.unwrap();
-        assert_eq!(unread, 1, "and it is told");
+        assert_eq!(unread, 1, "the unread directory is counted");
         drop(vault);
         let vault = Vault::open(store, &ann, OpenOptions::default()).unwrap();
         assert_eq!(get(&vault, b"open/file").unwrap(), b"by Bob");
@@ -748,7 +747,7 @@ fn rewrite(store: &MemStore, by: &Identity, change: impl Fn(&[u8]) -> Vec<u8>) {
     }
 }
 
-/// Seals a name for the root as a member can, whatever it contains.
+/// Seals a name for the root as a member can, valid or not.
 fn sealed_name(store: &MemStore, by: &Identity, name: &[u8]) -> Vec<u8> {
     let root = store.root();
     let forger = Forger::of(&root, by);
@@ -845,14 +844,15 @@ fn a_long_name_that_mismatches_its_hash_is_not_shown() {
             (get(&vault, &entry).unwrap(), get(&vault, b"short").unwrap()),
             (b"by Bob".to_vec(), b"another".to_vec())
         );
-        assert_eq!(vaults::faults(&vault).len(), 2, "the entry, and what is no name of it");
+        assert_eq!(vaults::faults(&vault).len(), 2, "the entry, and the file with a wrong name");
         vault.close().unwrap();
     }
 }
 
 #[test]
 fn an_inventory_with_a_wrong_root_keeps_nothing() {
-    // Both commitments are compared: a second implementation may prove entries by the root alone,
+    // Both the hash of the inventory's file and the root of its tree are compared: a second
+    // implementation may prove entries by the root alone,
     // and must see the same files.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
@@ -921,7 +921,7 @@ fn a_share_removed_with_its_junction_leaves_a_plain_folder() {
     let vault = open_as(&store, &ann).unwrap();
     assert!(
         put(&vault, b"private/two", b"for Ann alone").is_err(),
-        "the junction says that a share belongs there"
+        "the junction shows that a share belongs there"
     );
     vault.close().unwrap();
     root.unlink(&named(&*root, junction::PREFIX)[0]).unwrap();
@@ -929,7 +929,7 @@ fn a_share_removed_with_its_junction_leaves_a_plain_folder() {
     assert_eq!(
         vaults::entries(&vault, vault.resolve(b"private").unwrap().node).unwrap().len(),
         0,
-        "nothing of it is shown"
+        "nothing of the share is shown"
     );
     assert_eq!(vault.who_can_read(b"private").unwrap().len(), 2);
 }

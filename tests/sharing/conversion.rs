@@ -26,7 +26,7 @@ use crate::support::vaults::{
     self, Item, Seeded, at, faults, get, mkdir, pattern, put, rename, settle, split, tree,
 };
 
-/// Stored names in the root that a crash or a failure left behind.
+/// Returns the temporary names in the root that an operation has left behind.
 fn left(store: &MemStore) -> Vec<String> {
     let names = raw::names(&*store.root())
         .into_iter()
@@ -38,7 +38,7 @@ fn left(store: &MemStore) -> Vec<String> {
 
 const LONG: [u8; 250] = [b'l'; 250];
 
-/// A vault, made on a local disk, with a folder `path` that is to become a share.
+/// Creates a vault, as on a local disk, with a folder `path` that is to become a share.
 fn filled(path: &[u8]) -> MemStore {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
@@ -75,13 +75,13 @@ fn share(vault: &Vault, path: &[u8]) -> Result<ShareMade, Error> {
     vault.create_share(path, &with_bob(), &mut quiet())
 }
 
-/// The folder's name while it is set aside.
+/// Returns the folder's name while it is set aside.
 fn aside(path: &[u8]) -> Vec<u8> {
     let end = b".before-share";
     [&path[..path.len().min(255 - end.len())], end].concat()
 }
 
-/// The tree, with the folder that was set aside under its own name.
+/// Returns the tree, with the folder that was set aside under its own name.
 fn put_right(found: &BTreeMap<Vec<u8>, Item>, path: &[u8]) -> BTreeMap<Vec<u8>, Item> {
     let aside = aside(path);
     let right = |at: &Vec<u8>| match at.strip_prefix(&aside[..]) {
@@ -151,8 +151,12 @@ fn a_share_works_on_a_store_without_an_atomic_exchange() {
         let before = tree(&vault).unwrap();
         let made = share(&vault, path).unwrap();
         assert_eq!(made.former, None);
-        assert_eq!(tree(&vault).unwrap(), before, "it is as it was, and nothing stands beside it");
-        assert_eq!(share(&vault, path).unwrap(), made, "asked again it is what it is");
+        assert_eq!(
+            tree(&vault).unwrap(),
+            before,
+            "the tree is unchanged, and nothing is beside the folder"
+        );
+        assert_eq!(share(&vault, path).unwrap(), made, "a second call returns the same share");
         assert_eq!(faults(&vault), Vec::<String>::new());
         let handle = vault.share_at(path).unwrap();
         handle.add(&[member(&person(3), Role::Reader, "Cem")]).unwrap();
@@ -183,11 +187,11 @@ fn a_conversion_in_steps_survives_a_stop_at_any_point() {
     // may be interrupted too.
     for path in [&b"projects"[..], &LONG] {
         let whole = tree(&vaults::open(filled(path).root()).unwrap()).unwrap();
-        let (mut stood_aside, mut stood_beside) = (0, 0);
+        let (mut without_share, mut beside_share) = (0, 0);
         for (begun, start) in [
             ("", filled(path)),
-            ("again, ", standing_aside(path, false)),
-            ("at the end, ", standing_aside(path, true)),
+            ("again, ", with_folder_aside(path, false)),
+            ("at the end, ", with_folder_aside(path, true)),
         ] {
             for (n, (what, store)) in moments(&start, path).into_iter().enumerate() {
                 // The process is killed, which loses nothing; or the power fails, which loses some
@@ -221,8 +225,8 @@ fn a_conversion_in_steps_survives_a_stop_at_any_point() {
                         assert_eq!(put_right(&alone, path), whole, "{what}");
                     }
                     match (found.contains_key(path), found.contains_key(&aside(path))) {
-                        (false, aside) => stood_aside += usize::from(aside),
-                        (true, aside) => stood_beside += usize::from(aside),
+                        (false, aside) => without_share += usize::from(aside),
+                        (true, aside) => beside_share += usize::from(aside),
                     }
                     assert!(
                         found.contains_key(path) || found.contains_key(&aside(path)),
@@ -232,7 +236,7 @@ fn a_conversion_in_steps_survives_a_stop_at_any_point() {
                 }
             }
         }
-        assert!(stood_aside > 0 && stood_beside > 0, "{stood_aside} {stood_beside}");
+        assert!(without_share > 0 && beside_share > 0, "{without_share} {beside_share}");
     }
 }
 
@@ -246,15 +250,17 @@ fn each_step_is_durable_before_the_next_one() {
         .map(|(what, _)| what.split_once(' ').unwrap().1.to_owned())
         .collect();
     let aside = format!("before Rename of {}", String::from_utf8_lossy(&stored));
-    let at = calls.iter().position(|call| *call == aside).expect("the folder stands aside");
+    let at = calls.iter().position(|call| *call == aside).expect("the folder is set aside");
     let kind = |call: &String| call.split(' ').nth(1).unwrap().to_owned();
     assert_eq!(
         calls[at..][..6].iter().map(kind).collect::<Vec<_>>(),
         ["Rename", "SyncDir", "Rename", "SyncDir", "Rename", "SyncDir"]
     );
     assert!(calls[at + 2].contains("+moving-"), "{}", calls[at + 2]);
-    let recorded =
-        calls[..at].iter().rposition(|call| call.contains("Rename of +tmp-")).expect("its record");
+    let recorded = calls[..at]
+        .iter()
+        .rposition(|call| call.contains("Rename of +tmp-"))
+        .expect("the rename evidence");
     assert!(
         calls[recorded..at].iter().any(|call| call.contains("SyncDir")),
         "{:?}",
@@ -294,9 +300,10 @@ fn a_full_store_during_a_conversion_keeps_the_folder_whole() {
     assert!(refused > 10 && refused < 120, "{refused}");
 }
 
-/// A rename that fails while a share is made leaves the folder under its name.
+/// A change of the store that fails while a share is made leaves the folder, or the share, under
+/// the folder's name.
 #[test]
-fn a_failed_rename_in_a_conversion_keeps_the_folders_name() {
+fn a_failed_call_in_a_conversion_keeps_the_folders_name() {
     let start = filled(b"projects");
     let whole = tree(&vaults::open(start.root()).unwrap()).unwrap();
     let count = {
@@ -339,7 +346,7 @@ fn a_failed_rename_in_a_conversion_keeps_the_folders_name() {
 }
 
 /// Returns the first moment at which the folder is set aside, alone or beside the share.
-fn standing_aside(path: &[u8], beside_the_share: bool) -> MemStore {
+fn with_folder_aside(path: &[u8], beside_the_share: bool) -> MemStore {
     let moments = moments(&filled(path), path);
     let found = moments.into_iter().map(|(_, store)| store).find(|store| {
         let vault = vaults::open(store.snapshot().root()).unwrap();
@@ -350,8 +357,8 @@ fn standing_aside(path: &[u8], beside_the_share: bool) -> MemStore {
 
 #[test]
 fn a_leftover_folder_is_removed_only_if_its_share_is_whole() {
-    // Users see it there and may write to it; a sync tool may have delivered only a part of the
-    // share.
+    // Users see the folder that was set aside and may write to it; a sync tool may have delivered
+    // only a part of the share.
     type Change = fn(&Vault);
     let changes: [(&str, Change); 8] = [
         ("a file was added", |v| put(v, b"projects.before-share/new", b"new").unwrap()),
@@ -382,14 +389,14 @@ fn a_leftover_folder_is_removed_only_if_its_share_is_whole() {
         }),
     ];
     for (what, change) in changes {
-        let store = standing_aside(b"projects", true);
+        let store = with_folder_aside(b"projects", true);
         let vault = vaults::open(through_fuse(&store).0).unwrap();
         change(&vault);
         let before = tree(&vault).unwrap();
         let made = share(&vault, b"projects").unwrap();
         assert_eq!(made.former.as_deref(), Some(&b"projects.before-share"[..]), "{what}");
         assert_eq!(tree(&vault).unwrap(), before, "{what}: nothing was taken away");
-        // From now on it belongs to the user, and is never searched for again.
+        // From now on the former folder belongs to the user, and no call searches for it again.
         assert_eq!(
             share(&vault, b"projects").unwrap(),
             ShareMade { former: None, ..made },
@@ -412,8 +419,8 @@ fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
     assert_eq!(get(&vault, b"projects/moved/note").unwrap(), b"a note");
     vault.close().unwrap();
 
-    // A directory that the host has put in the place of the folder that was set aside.
-    let store = standing_aside(b"projects", true);
+    // A directory that somebody has put in the place of the folder that was set aside.
+    let store = with_folder_aside(b"projects", true);
     let vault = vaults::open(through_fuse(&store).0).unwrap();
     rename(&vault, b"projects.before-share", b"kept", RenameMode::Replace).unwrap();
     mkdir(&vault, b"projects.before-share").unwrap();
@@ -425,7 +432,7 @@ fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
 #[test]
 fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
     // A program finds its folder missing and creates it again before the share is continued.
-    let store = standing_aside(b"projects", false);
+    let store = with_folder_aside(b"projects", false);
     let vault = vaults::open(through_fuse(&store).0).unwrap();
     mkdir(&vault, b"projects").unwrap();
     put(&vault, b"projects/new", b"new").unwrap();
@@ -440,7 +447,7 @@ fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
     vault.close().unwrap();
     // Or the user restores its name, or gives it another one.
     for name in [&b"projects"[..], b"works"] {
-        let store = standing_aside(b"projects", false);
+        let store = with_folder_aside(b"projects", false);
         let vault = vaults::open(through_fuse(&store).0).unwrap();
         rename(&vault, b"projects.before-share", name, RenameMode::Replace).unwrap();
         share(&vault, name).unwrap();
@@ -451,9 +458,9 @@ fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
 
 #[test]
 fn attack_staged_entries_are_changed_during_a_conversion() {
-    // The storage host stops the machine there, removes a file from the new share, puts an older
-    // one into it, or puts the share into the folder's place: the share is compared with the
-    // folder, and the folder is removed only if the share contains all of it.
+    // The storage host stops the machine while the folder is set aside, removes a file from the new
+    // share, puts an older one into it, or puts the share into the folder's place: the share is
+    // compared with the folder, and the folder is removed only if the share contains all of it.
     type Attack = fn(&dyn Dir, &dyn Dir, &[u8]);
     let attacks: [(&str, Attack, bool); 3] = [
         ("a file is taken out", |_, staged, _| staged.unlink(&largest(staged)).unwrap(), true),
@@ -469,7 +476,7 @@ fn attack_staged_entries_are_changed_during_a_conversion() {
         ),
     ];
     for (what, attack, completed) in attacks {
-        let store = standing_aside(b"projects", false);
+        let store = with_folder_aside(b"projects", false);
         let root = store.root();
         let staging = raw::named(&*root, b"+moving-").pop().unwrap();
         let stored =
@@ -484,7 +491,7 @@ fn attack_staged_entries_are_changed_during_a_conversion() {
     }
 }
 
-/// The largest file of a directory of the store.
+/// Returns the largest file of a directory of the store.
 fn largest(dir: &dyn Dir) -> Vec<u8> {
     let files = raw::names(dir)
         .into_iter()
@@ -521,7 +528,7 @@ fn a_change_within_one_second_is_noticed_with_coarse_times() {
 }
 
 /// The conversion uses the node of the folder's directory after the folder has lost its name. If no
-/// program had it open it was forgotten by then, and the call failed with ESTALE.
+/// program had it open, the node was forgotten by then, and the call failed with ESTALE.
 #[test]
 fn a_folder_in_an_unused_directory_becomes_a_share() {
     for path in [&b"new/folder"[..], b"new/deep/er/folder"] {
@@ -565,7 +572,7 @@ fn a_folder_is_converted_while_a_file_in_it_is_open() {
     share(&vault, b"projects").unwrap();
     let mut buf = [0; 9000];
     assert_eq!(vault.read(reader, 0, &mut buf).unwrap(), 9000);
-    assert!(buf[..] == pattern(1, 9000)[..], "who has it open goes on with it");
+    assert!(buf[..] == pattern(1, 9000)[..], "the open file can still be read");
     vault.release(reader).unwrap();
     assert_eq!(get(&vault, b"projects/plan").unwrap(), pattern(1, 9000));
     vault.close().unwrap();
@@ -621,7 +628,7 @@ fn a_folder_is_found_while_its_conversion_has_moved_it() {
                         name
                     })
                     .collect();
-                // It may be shown twice, like anything that is renamed during a listing.
+                // The folder may be listed twice, like anything that is renamed during a listing.
                 assert!(
                     names.iter().any(|name| name == b"projects")
                         && !names.contains(&aside(b"projects")),

@@ -15,14 +15,15 @@ use crate::support::members::{
 use crate::support::raw;
 use crate::support::vaults::{entries, faults, get, mkdir, put};
 
-/// Number and length of the control files at the root whose names begin with `prefix`.
+/// Returns number and total length of the control files at the root whose names begin with
+/// `prefix`.
 fn control(store: &MemStore, prefix: &[u8]) -> (u64, u64) {
     let root = store.root();
     let names = raw::names(&*root).into_iter().filter(|name| name.starts_with(prefix));
     names.fold((0, 0), |(files, bytes), name| (files + 1, bytes + root.stat(&name).unwrap().size))
 }
 
-/// Readers that are not in any other list.
+/// Returns readers, one for each number.
 fn readers(numbers: std::ops::Range<u64>) -> Vec<Member> {
     numbers.map(|n| member(&person(n), Role::Reader, &format!("person {n}"))).collect()
 }
@@ -59,7 +60,7 @@ fn pruned_control_files_grow_linearly_with_members() {
         assert_eq!(control(&store, b"+slots-").0, n + 1);
         let (log, kept) = (share.log().unwrap(), prune(&vault));
         assert_eq!(kept.len() as u64, n);
-        // Not all control files: a slow test finds a journal of created files among them.
+        // Only these are counted: in a slow run there is a journal of creation records, too.
         let (manifests, blocks) = (control(&store, b"+manifest-"), control(&store, b"+slots-"));
         assert!(prune(&vault).is_empty() && faults(&vault).is_empty());
 
@@ -84,7 +85,8 @@ fn pruned_control_files_grow_linearly_with_members() {
     assert!(large.1 - medium.1 <= 2 * (medium.1 - small.1) + 64, "{small:?} {medium:?} {large:?}");
 }
 
-/// Of a long list of members a change keeps the blocks and adds one for the new members.
+/// A change of a long list of members keeps its blocks and adds one for the new members; once there
+/// are four, it writes one for all.
 #[test]
 fn blocks_that_a_later_list_keeps_are_not_pruned() {
     let (store, ann) = founded(readers(10..266));
@@ -134,7 +136,7 @@ fn blocks_of_late_manifests_and_of_both_heads_are_not_pruned() {
     assert!(members.iter().any(|member| member.public == person(30).public()));
 }
 
-/// Counts the calls that a command beside mounts makes.
+/// Opens the share as a command beside mounts does, on a store that counts its calls.
 fn counting(store: &MemStore, who: u64) -> (Vault, Arc<FaultPlan>) {
     let plan = FaultPlan::new();
     let root = FaultStore::wrap(store.root(), plan.clone());
@@ -144,7 +146,7 @@ fn counting(store: &MemStore, who: u64) -> (Vault, Arc<FaultPlan>) {
     (vault, plan)
 }
 
-/// Ann's share with two members and `n` files, and a tree of `n` directories.
+/// Creates Ann's share with Bob and Cem, and in it `n` directories with a file each.
 fn filled(n: usize) -> MemStore {
     let others =
         vec![member(&person(2), Role::Writer, "Bob"), member(&person(3), Role::Reader, "Cem")];
@@ -160,9 +162,9 @@ fn filled(n: usize) -> MemStore {
     store
 }
 
-/// `share remove` walked through the whole share for an inventory of what a reader had signed, who
-/// cannot have signed anything. For a writer it has to: the manifest that removes them commits to
-/// the inventory.
+/// `share remove` walked through the whole share for an inventory of what a reader had signed,
+/// although a reader cannot have signed anything. For a writer it has to: the manifest that removes
+/// them commits to the inventory.
 #[test]
 fn removing_a_reader_reads_no_file() {
     let calls = |files: usize, who: u64| {

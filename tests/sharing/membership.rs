@@ -46,7 +46,7 @@ fn a_removed_members_files_stay_but_back_dating_is_refused() {
         bytes
     };
 
-    // Ann has it mounted; the removal comes from a command beside the mount.
+    // Ann has the share mounted; the removal comes from a command beside the mount.
     let mounted = open_as(&store, &ann).unwrap();
     let command = beside(&store, &ann);
     root_share(&command).remove(&[key(&bob)], &mut quiet()).unwrap();
@@ -97,7 +97,7 @@ fn new_members_read_all_and_demoted_ones_cannot_write() {
     assert!(of_cem.refresh().unwrap());
     assert!(of_cem.is_read_only());
     assert_eq!(put(&of_cem, b"fourth", b"x").unwrap_err().errno(), libc::EROFS);
-    assert_eq!(get(&of_cem, b"third").unwrap(), b"by Cem", "what he wrote while he might stays");
+    assert_eq!(get(&of_cem, b"third").unwrap(), b"by Cem", "what Cem wrote as a writer stays");
     let who: Vec<String> =
         of_cem.who_can_read(b"first").unwrap().into_iter().map(|m| m.name).collect();
     assert_eq!(who.len(), 3);
@@ -141,7 +141,7 @@ fn a_fork_by_two_admins_is_read_only_until_settled() {
     let mut who: Vec<String> =
         forked.who_can_read(b"file").unwrap().into_iter().map(|member| member.name).collect();
     who.sort_unstable();
-    assert_eq!(who, ["Ann", "Bob", "Cem", "Dan"], "whoever has a key at one of the heads");
+    assert_eq!(who, ["Ann", "Bob", "Cem", "Dan"], "everyone who has a key at one of the heads");
     assert!(
         share.add(&[member(&cem, Role::Writer, "Cem")]).is_err(),
         "nothing is merged by machine"
@@ -158,7 +158,7 @@ fn a_fork_by_two_admins_is_read_only_until_settled() {
     put(&settled, b"file", b"after").unwrap();
     assert!(
         matches!(open_as(&store, &cem), Err(Error::NoAccess { .. })),
-        "who was added on the losing side has to be added again"
+        "a member who was added on the losing side has to be added again"
     );
 }
 
@@ -233,9 +233,9 @@ fn side_by_side(
 }
 
 #[test]
-fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
+fn a_change_excluded_by_another_is_not_reported_as_done() {
     // As above, on a store whose locks reach no other daemon. Success must not be reported for a
-    // change that does not count. Once it was: if this user had a record of the other change, for
+    // change that does not count. It once was: if this user had a record of the other change, for
     // example from a second command of their own, the fork was not noticed.
     for remembered in [false, true] {
         let (store, ann, _) = with_bob();
@@ -257,7 +257,7 @@ fn a_change_that_another_one_excludes_is_not_said_to_be_done() {
 /// As above, but the other change takes the right to change members from the first one's author,
 /// and is remembered.
 #[test]
-fn a_change_of_a_former_admin_is_not_said_to_be_done() {
+fn a_change_of_a_former_admin_is_not_reported_as_done() {
     let (store, ann, bob) = with_bob();
     let dan = person(4);
     root_share(&open_as(&store, &ann).unwrap())
@@ -354,7 +354,7 @@ fn an_obstacle_in_place_of_the_inventory_stops_no_removal() {
         (get(&vault, b"file").unwrap(), vault.who_can_read(b"").unwrap().len()),
         (b"by Bob".to_vec(), 1)
     );
-    assert_eq!(inventories(&store).len(), 2, "another one beside it");
+    assert_eq!(inventories(&store).len(), 2, "the inventory is beside the obstacle");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn obstacles_under_the_names_of_records_stop_no_removal() {
             .unwrap_or_else(|error| panic!("{kind:?}: {error}"));
         assert!(
             mounted.refresh().unwrap_or_else(|error| panic!("{kind:?}: {error}")),
-            "and every mount hears of it"
+            "the mount learns of the removal"
         );
         drop(mounted);
         let vault = open_as(&store, &ann).unwrap();

@@ -75,7 +75,7 @@ fn a_folder_becomes_a_share_and_its_members_open_it_alone() {
         .share;
     let last = last.unwrap();
     assert_eq!((last.files, last.files_total), (5, 5), "each name of a file counts");
-    assert_eq!(tree(&vault).unwrap(), before, "it is as it was");
+    assert_eq!(tree(&vault).unwrap(), before, "the tree is unchanged");
     let plan = vault.resolve(b"projects/plan").unwrap();
     assert_eq!(plan.nlink, 2, "hard links stay hard links");
     vault.forget(plan.node, 1);
@@ -89,7 +89,7 @@ fn a_folder_becomes_a_share_and_its_members_open_it_alone() {
     assert_eq!(
         share(&vault, b"projects", &with_bob(&bob)).unwrap(),
         id,
-        "asked again it is what it is"
+        "a second call returns the same share"
     );
     vault.close().unwrap();
 
@@ -113,7 +113,7 @@ fn a_folder_becomes_a_share_and_its_members_open_it_alone() {
 }
 
 #[test]
-fn across_the_boundary_rename_and_link_give_exdev() {
+fn renames_and_links_across_shares_fail_with_exdev() {
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     share(&vault, b"projects", &with_bob(&bob)).unwrap();
@@ -126,7 +126,7 @@ fn across_the_boundary_rename_and_link_give_exdev() {
     });
     assert_eq!(link.unwrap_err().errno(), libc::EXDEV);
 
-    // Its own place can change, and it can still be entered.
+    // The share itself can be renamed, and can still be entered.
     rename(&vault, b"projects", b"works", RenameMode::Replace).unwrap();
     assert_eq!(get(&vault, b"works/moved/note").unwrap(), b"a note");
     mkdir(&vault, b"dir").unwrap();
@@ -180,8 +180,8 @@ fn empty_shares_are_removable_and_shares_can_be_nested() {
 
 #[test]
 fn a_share_planted_by_the_storage_host_is_not_entered() {
-    // Mallory makes a share with a slot for Ann and replaces a folder by it: he could read whatever
-    // Ann copies into it.
+    // Mallory makes a share with a slot for Ann and replaces a folder by it. They could read
+    // whatever Ann copies into it.
     let (store, mallory) = (filled(), person(6));
     let root = store.root();
     let vault = open(root.clone()).unwrap();
@@ -208,7 +208,7 @@ fn a_share_planted_by_the_storage_host_is_not_entered() {
     assert_eq!(
         within.errno(),
         libc::EACCES,
-        "to take the vault as it is says nothing of what was planted within"
+        "trust in the vault does not extend to a share that was planted in it"
     );
     vault.close().unwrap();
     let vault = Vault::open(planted, &vaults::owner(), trusting()).unwrap();
@@ -303,8 +303,8 @@ fn making_a_share_survives_a_stop_at_any_point_and_goes_on() {
         });
         let stopped = share(&vault, b"projects", &with_bob(&bob));
         drop(vault);
-        // In turns the process is killed, which loses nothing, or the power fails, which loses what
-        // was not durable.
+        // Two times of three the process is killed, which loses nothing; the third time the power
+        // fails, which loses what was not durable.
         let store = if step % 3 == 0 { store.crash(&mut |_| 0) } else { store.snapshot() };
         let vault = open(store.root()).unwrap();
         assert_eq!(tree(&vault).unwrap(), before, "stopped at {step} of {steps}: {stopped:?}");
@@ -380,7 +380,7 @@ fn a_seen_removal_from_a_nested_share_is_not_rolled_back() {
     assert_eq!(
         pins.heads.lock().keys().collect::<Vec<_>>(),
         [&id],
-        "of the vault itself there is nothing to remember"
+        "there is nothing to remember of the vault itself"
     );
 
     let newest = manifests().into_iter().find(|name| !first.contains(name)).unwrap();
@@ -389,7 +389,7 @@ fn a_seen_removal_from_a_nested_share_is_not_rolled_back() {
     assert_eq!(
         get(&open(store.root()).unwrap(), b"projects/plan").unwrap(),
         pattern(1, 30_000),
-        "who has not seen it cannot know"
+        "a machine that has not seen the removal cannot know of it"
     );
     folder.rename(b"+gone", &*folder, &newest, StoreRename::Replace).unwrap();
     assert_eq!(get(&remembering(), b"projects/plan").unwrap(), pattern(1, 30_000));
@@ -397,8 +397,8 @@ fn a_seen_removal_from_a_nested_share_is_not_rolled_back() {
 
 #[test]
 fn links_and_special_files_keep_attributes_in_a_new_share() {
-    // They are attributes of the store under another name than those of files; a copy that knew
-    // only those of files would lose them.
+    // The store has their attributes under another name than those of files; a copy that knew only
+    // the attributes of files would lose them.
     let (store, bob) = (filled(), person(2));
     let vault = open(store.root()).unwrap();
     at(&vault, b"projects", |dir| {
@@ -505,7 +505,7 @@ fn damage_in_a_share_is_reported_by_the_vault_around_it() {
             }
         }
     }
-    assert_eq!(get(&alone, b"moved/note").unwrap(), b"a note", "it is what it was");
+    assert_eq!(get(&alone, b"moved/note").unwrap(), b"a note", "the file is unchanged");
     let after = alone.check(b"", &mut |_| {}).unwrap();
     assert_eq!((after.faults.len(), after.kept.len()), (1, 2));
 }

@@ -156,7 +156,7 @@ fn stored_entries(dir: &Arc<dyn Dir>, path: &[u8], all: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// A copy of the store with the list of members as it was before the first change.
+/// Returns a copy of the store with the list of members as it was before the first change.
 fn rolled_back(store: &MemStore) -> MemStore {
     let copy = store.snapshot();
     for entry in copy.root().reopen().unwrap().read(0, 1 << 20).unwrap() {
@@ -284,8 +284,8 @@ fn a_rekey_stopped_anywhere_leaves_a_readable_share() {
             "stopped at {step} of {steps}: {stopped:?}"
         );
         drop(vault);
-        // In turns the process is killed, which loses nothing, or the power fails, which loses what
-        // was not durable.
+        // Two times of three the process is killed, which loses nothing; the third time the power
+        // fails, which loses what was not durable.
         let store = if step % 3 == 0 { store.crash(&mut |_| 0) } else { store.snapshot() };
         let vault = open_as(&store, &ann).unwrap();
         println!("stopped at {step} of {steps}: {stopped:?}");
@@ -321,11 +321,8 @@ fn a_new_epoch_during_a_rekey_is_not_skipped() {
             }
         })
         .unwrap();
-    assert!(
-        begun && !left.is_done(true),
-        "what was sealed before is of an older epoch by now: {left:?}"
-    );
-    // Nor one that begins during a count.
+    assert!(begun && !left.is_done(true), "what was sealed before the new epoch is left: {left:?}");
+    // An epoch that begins during a count is not missed either.
     let mut begun = false;
     let counted = vault
         .pending(b"", &mut |_| {
@@ -336,7 +333,7 @@ fn a_new_epoch_during_a_rekey_is_not_skipped() {
         .unwrap();
     assert_eq!(
         counted.bytes, counted.bytes_total,
-        "all of it is older than the newest: {counted:?}"
+        "everything is of an older epoch than the newest: {counted:?}"
     );
     assert!(vault.reseal(b"", true, &mut quiet()).unwrap().is_done(true));
     same(&tree(&vault).unwrap(), &before);
@@ -401,12 +398,12 @@ fn a_name_under_two_epochs_stays_a_conflict() {
     assert_eq!((left.is_done(true), left.conflicts), (true, 1), "{left:?}");
     assert_eq!(both(&vault), (b"of epoch 2".to_vec(), b"by Bob".to_vec()));
     rename(&vault, &older, b"small of Bob", RenameMode::NoReplace).unwrap();
-    assert_eq!(pending(&vault).conflicts, 0, "until somebody settles it");
+    assert_eq!(pending(&vault).conflicts, 0, "the rename settles the conflict");
 }
 
-/// A removed member puts entries of a former epoch back beside those that a pass has sealed anew. They
-/// have a mark. The next pass gave the current epoch's name to whichever it met first: a directory and
-/// an older version of a file took the names of the entries that belong there.
+/// A removed member puts entries of a former epoch back beside those that a pass has sealed anew.
+/// They have a mark. The next pass gave the current epoch's name to whichever entry it met first: a
+/// directory and an older version of a file took the names of the entries that belong there.
 #[test]
 fn an_entry_of_a_former_epoch_takes_no_name_in_a_pass() {
     let (store, ann, _) = with_bob();
@@ -650,7 +647,7 @@ fn a_hard_link_keeps_attributes_if_a_rekey_stops_midway() {
     let fail = |call, errno| {
         plan.add(Fault { calls: Calls::Of(call), when: When::From(1), errno, short: false })
     };
-    // Makes everything except changes of names fail in this pass.
+    // This pass can rename the links, but not create them again.
     fail(Call::Symlink, libc::EACCES);
     let left = vault.reseal(b"", false, &mut quiet()).unwrap();
     assert_eq!((left.names, left.headers), (0, 2));
@@ -662,7 +659,7 @@ fn a_hard_link_keeps_attributes_if_a_rekey_stops_midway() {
     fail(Call::Link, libc::EIO);
     assert_eq!(vault.reseal(b"", false, &mut quiet()).unwrap_err().errno(), libc::EIO);
     plan.heal();
-    assert_eq!(vault.resolve(b"one").unwrap().nlink, 1, "it was made anew");
+    assert_eq!(vault.resolve(b"one").unwrap().nlink, 1, "the first name is a new link");
     for changed in [&b"one"[..], b"two"] {
         at(&vault, changed, |node| {
             vault.set_xattr(node, b"trusted.other", b"value", SetXattr::Any)
@@ -690,10 +687,18 @@ fn a_new_epoch_changes_the_keys_of_a_listing() {
     let before = handles.map(|(vault, handle)| vault.names_read_with(handle).unwrap());
     assert_eq!(handles.map(|(vault, handle)| vault.names_read_with(handle).unwrap()), before);
     new_epoch(&vault);
-    assert_ne!(vault.names_read_with(handles[0].1).unwrap(), before[0], "who made the key");
+    assert_ne!(
+        vault.names_read_with(handles[0].1).unwrap(),
+        before[0],
+        "in the daemon that made the key"
+    );
     assert_eq!(reader.names_read_with(handles[1].1).unwrap(), before[1], "not there yet");
-    reader.pending(b"", &mut quiet()).unwrap(); // looks for what is new
-    assert_ne!(reader.names_read_with(handles[1].1).unwrap(), before[1], "who reads");
+    reader.pending(b"", &mut quiet()).unwrap(); // looks for new epochs
+    assert_ne!(
+        reader.names_read_with(handles[1].1).unwrap(),
+        before[1],
+        "in the daemon that received the key"
+    );
 }
 
 #[test]
@@ -723,7 +728,7 @@ fn directories_that_are_deeper_than_the_stack_are_sealed_anew() {
 /// The pass met a node that accepts no open any more and skipped the file: it reported less
 /// remaining work than there was.
 #[test]
-fn the_count_takes_in_a_file_that_changed_beneath_a_cache() {
+fn the_count_includes_a_file_changed_beneath_a_cache() {
     let (store, ann, _) = with_bob();
     let caching = || OpenOptions { caller_caches: true, ..trusting(false, LockMode::Exclusive) };
     let vault = Vault::open(store.root(), &ann, caching()).unwrap();

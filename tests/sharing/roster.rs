@@ -323,8 +323,8 @@ fn attack_slots_swapped() {
     let (a, b) = (slot(&bytes, 0), slot(&bytes, 1));
     bytes[slots::HEADER_LEN..][16..slots::SLOT_LEN].copy_from_slice(&b[16..]);
     bytes[slots::HEADER_LEN + slots::SLOT_LEN..][16..slots::SLOT_LEN].copy_from_slice(&a[16..]);
-    let header = slots::check(&store_block_of(&bytes)).unwrap();
-    store.blocks.insert(header.root(), store_block_of(&bytes));
+    let header = slots::check(&rebuilt(&bytes)).unwrap();
+    store.blocks.insert(header.root(), rebuilt(&bytes));
     let last = store.manifests.pop().unwrap();
     store.manifests.push(forge(&last, &ann, |m| m.blocks[0].root = header.root()));
     let refused = [&ann, &bob, &cem]
@@ -341,8 +341,8 @@ fn attack_slots_swapped() {
     }
 }
 
-/// Rebuilds the block from its own slots and list, so that its tree matches the change.
-fn store_block_of(bytes: &[u8]) -> Vec<u8> {
+/// Builds a block anew from the slots and the list of a changed one, so that its tree matches.
+fn rebuilt(bytes: &[u8]) -> Vec<u8> {
     let header = SlotHeader::decode(&bytes[..slots::HEADER_LEN]).unwrap();
     let slots: Vec<_> = bytes[slots::HEADER_LEN..].as_chunks::<{ slots::SLOT_LEN }>().0
         [..header.count as usize]
@@ -660,7 +660,7 @@ fn concurrent_changes_by_two_admins_fork_and_are_settled() {
         let standing = assemble(&both.descriptor, &both.manifests, pin.as_ref()).unwrap();
         assert_eq!(standing.heads.len(), 2);
     }
-    // A member who has seen one of them kept to it, and was not told of the other.
+    // A member who had seen one of them stayed with it, and did not notice the other.
     for side in [&anns, &bobs] {
         let head = side.roster().head();
         let seen = assemble(&both.descriptor, &both.manifests, Some(&head)).unwrap();
@@ -755,7 +755,8 @@ fn attack_a_former_admin_extends_the_other_branch() {
     for late in [&by_dan, &by_bob] {
         assert_eq!(heads(&[&removal, late], pin), [pin.hash]);
     }
-    // Ann is an admin still: what she has changed there without knowing of the settlement is a fork.
+    // Ann is still an admin: a change that she made there without knowing of the settlement is a
+    // fork.
     let mut late = anns.clone();
     late.remove(&ann, &cem, &random);
     assert_eq!(heads(&[&removal, &late], pin), sorted(vec![pin.hash, late.roster().head().hash]));

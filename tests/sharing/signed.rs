@@ -111,7 +111,7 @@ fn members_act_by_role_and_files_name_their_authors() {
         vault.close().unwrap();
 
         let vault = people.open(&people.cem);
-        assert!(vault.is_read_only(), "who may not write has no key that anybody believes");
+        assert!(vault.is_read_only(), "a reader cannot write");
         assert_eq!(get(&vault, b"answer").unwrap(), b"dear Ann");
         let mut large = pattern(1, 100_000);
         large[50_000..50_006].copy_from_slice(b"by Bob");
@@ -122,7 +122,7 @@ fn members_act_by_role_and_files_name_their_authors() {
             |path: &[u8]| at(&vault, path, |node| vault.author(node)).unwrap().unwrap().author;
         assert_eq!(author(b"letter"), people.ann.public().sign);
         assert_eq!(author(b"answer"), people.bob.public().sign);
-        assert_eq!(author(b"large"), people.bob.public().sign, "whoever changed it last");
+        assert_eq!(author(b"large"), people.bob.public().sign, "the last writer");
         assert_eq!(faults(&vault), Vec::<String>::new());
     }
 }
@@ -172,7 +172,7 @@ fn an_open_vault_notices_a_removal_and_uses_new_keys() {
     let old = people.keys(&people.bob);
     people.remove(&people.bob);
     assert!(vault.refresh().unwrap());
-    assert!(!vault.refresh().unwrap(), "once");
+    assert!(!vault.refresh().unwrap(), "nothing is new");
     vault.write(handle, 20_000, &[2; 20_000], false).unwrap();
     vault.release(handle).unwrap();
     put(&vault, b"after", b"new epoch").unwrap();
@@ -307,9 +307,9 @@ fn a_readers_writes_with_the_folder_key_are_refused() {
     assert_eq!(get(&people.open(cem), b"letter").unwrap(), b"dear Ann");
 }
 
-/// In a folder that a sync tool keeps, a reader's modified client adds a file, a conflict copy, and
-/// one of a segment in a file of several chunks. All have names that are shown, because names are not
-/// signed; none can be read, and the check names each.
+/// In a folder that a sync tool keeps, a reader's modified client adds a file and a conflict copy,
+/// and changes a segment of a file of several chunks. The new names are shown, because names are
+/// not signed. None of the three can be read, and the check reports each.
 #[test]
 fn what_a_reader_forges_in_a_synced_share_is_refused() {
     let people = People::new(Suite::Aes256Gcm);
@@ -331,7 +331,7 @@ fn what_a_reader_forges_in_a_synced_share_is_refused() {
     {
         root.create_file(name, 0o600).unwrap().write_at(&forged, 0).unwrap();
     }
-    // Cem can seal the segment again, but not sign the root above its table.
+    // Cem could even seal the segment again, but not sign the root above its table.
     let file = root.open_file(&large, Access::ReadWrite).unwrap();
     let at_byte = Layout::new(CHUNK_LOG2, true).unwrap().segment_offset(1, 0);
     file.write_at(&[0x5a; 64], at_byte).unwrap();
@@ -475,7 +475,7 @@ fn parts(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Vec<u8>) {
     (header, by.unwrap(), data.to_vec())
 }
 
-/// Returns header, table and segments of the file `name`, opened with the forger's keys.
+/// Returns header, authorship and first table of a large file, opened with the forger's keys.
 fn take_apart(forger: &Forger, bytes: &[u8]) -> (Header, Authorship, Table) {
     let layout = Layout::new(CHUNK_LOG2, true).unwrap();
     let cipher = RecordCipher::new(forger.suite, forger.keys.headers.expose());
@@ -545,8 +545,8 @@ fn a_second_ciphertext_with_one_tag_is_refused_and_unsigned() {
 
 #[test]
 fn a_planted_table_is_not_taken_into_a_signed_tree() {
-    // A reader seals a chunk with its table, and a header whose root is that table's hash, signed
-    // by the reader or not at all.
+    // A reader changes the table of a chunk, and seals a header whose root is that table's hash.
+    // The header names Bob or the reader as its signer, and the signature is the reader's.
     let people = People::new(Suite::Aes256Gcm);
     let vault = people.open(&people.bob);
     put(&vault, b"plans", &pattern(3, 12_000)).unwrap();

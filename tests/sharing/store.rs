@@ -1,6 +1,6 @@
 //! What the storage host of a share can do to its control files, on the paths that a mount uses:
-//! from the vault around the share, in the share opened alone, and under an open vault. Each test
-//! is named after the attack.
+//! from the vault around the share, in the share opened alone, and under an open vault. The tests
+//! of attacks are named after them.
 //!
 //! `roster` does the same with rosters alone, with more variants and with the help of admins.
 
@@ -83,7 +83,7 @@ impl Scene {
 }
 
 /// Asserts that nobody who has seen the newest members accepts the result of the attack. Returns
-/// the errors of Bob and Ann.
+/// the errors of Ann and Bob.
 fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     let scene = Scene::new();
     let folder = scene.folder(&scene.projects);
@@ -138,12 +138,12 @@ fn tells(errors: &[Error], what: &str) {
     }
 }
 
-/// The newest manifest, by its number.
+/// Returns the name of the manifest with the highest number.
 fn newest(folder: &dyn Dir) -> Vec<u8> {
     named(folder, b"+manifest-").pop().unwrap()
 }
 
-/// Returns the name of the slots that the newest manifest names.
+/// Returns the name of the slot block that the newest manifest names.
 fn current_slots(folder: &dyn Dir) -> Vec<u8> {
     let manifest = Manifest::decode(&read(folder, &newest(folder))).unwrap();
     slots::file_name(&manifest.blocks[0].root).into_bytes()
@@ -213,7 +213,7 @@ fn attack_the_chain_is_cut() {
 
 #[test]
 fn attack_a_folder_key_of_the_hosts_own() {
-    // Mallory makes slots for Ann and Bob with a key that she knows.
+    // The host, Mallory, makes slots for Ann and Bob with a key of its own.
     let errors = refused(|_, folder| {
         let own = MemStore::new();
         let others =
@@ -269,9 +269,9 @@ fn attack_control_files_of_another_share() {
 
 #[test]
 fn attack_the_old_folder_is_put_back_with_its_junction() {
-    // While a share was being made its junction said so, and the folder was one of the vault. The
-    // host, which kept both, restores them later: what Ann writes there would be for the members of
-    // the vault, not for those of the share.
+    // While a share was being made, its junction recorded that, and the folder still belonged to
+    // the vault. The host, which kept both, restores them later: what Ann writes there would be for
+    // the members of the vault, not for those of the share.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let memory = Arc::new(Memory::default());
@@ -286,10 +286,10 @@ fn attack_the_old_folder_is_put_back_with_its_junction() {
     drop(vault);
     // On a copy, to see the state just before the exchange of folder and share.
     {
-        let (handle, weak) = (watched.clone(), kept);
+        let handle = watched.clone();
         watched.on_event(Box::new(move |event| {
             if event.call == Call::Rename && event.name.as_deref() == Some(&folder[..]) {
-                *weak.lock() = Some(handle.snapshot());
+                *kept.lock() = Some(handle.snapshot());
             }
         }));
     }
@@ -321,7 +321,7 @@ fn attack_the_old_folder_is_put_back_with_its_junction() {
     assert!(error.to_string().contains("a share that is missing"), "{error}");
     assert!(get(&vault, b"secret/first").is_err());
     vault.close().unwrap();
-    // A person who has never opened the share cannot know.
+    // A machine that has never opened the share cannot notice this.
     let elsewhere = Arc::new(Memory::default());
     assert_eq!(
         get(&Vault::open(root, &ann, remembering(&elsewhere)).unwrap(), b"secret/first").unwrap(),

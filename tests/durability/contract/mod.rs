@@ -39,9 +39,9 @@ fn crash(session: impl Fn(&mut Session, &MemStore)) {
 /// The contents of a path; `None`: the path is missing.
 type State = Option<Vec<u8>>;
 
-/// Runs `act` on a store with room for fewer and fewer blocks. Whatever it returns, `path` has the
-/// contents `old` or `new`, in the mount, after a power cut and after another open; and when there
-/// is space it succeeds.
+/// Runs `act` on stores with 0 to 39 free blocks. Whatever it returns, `path` has the contents
+/// `old` or `new` after a power cut, or a beginning of `new`. Once there is space, `act` succeeds
+/// in the same mount, and another open shows `new`.
 fn fills_up(
     path: &[u8],
     old: State,
@@ -75,7 +75,7 @@ fn fills_up(
             // A name may exist before its contents if the file is new.
             let begun = old.is_none()
                 && found.as_ref().is_some_and(|f| new.as_ref().is_some_and(|n| n.starts_with(f)));
-            // A refused change is done as far as there was room for it.
+            // A refused change may be done as far as there was room for it.
             let fits = done.is_err()
                 && matches!((&found, &old, &new), (Some(f), Some(o), Some(n)) if f.len() >= o.len() && n.starts_with(f));
             assert!(
@@ -252,8 +252,7 @@ fn create_and_fsync() {
     crash(|s, _| {
         s.mkdir(b"dir");
         for (n, len) in [0, 100, 9000].into_iter().enumerate() {
-            // Without a fsync of the directory: the file's own makes its name durable, and those of
-            // the directories above.
+            // The file's fsync alone makes its name durable, and those of the directories above.
             let path = format!("dir/file {n}").into_bytes();
             s.may_break(&path);
             s.may(&path, Some(b""));
@@ -278,7 +277,7 @@ fn replace_by_rename() {
         s.create(b"file", &pattern(1, 9000));
         s.may_break(b"new");
         s.may(b"new", Some(b""));
-        // Without an fsync of the program.
+        // The program calls no fsync.
         let handle = s.open(b"new", READ_WRITE);
         s.write_on(handle, b"new", 0, &pattern(2, 7000));
         s.vault.release(handle).unwrap();

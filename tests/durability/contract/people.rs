@@ -128,8 +128,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Checks that every member can enter and read everything, and that others cannot. Returns the
-/// members.
+/// Checks that Ann can enter and read everything, and so can Bob, but only if he is a member.
+/// Returns the members.
 fn look(
     store: &MemStore,
     pins: &[Arc<Remembered>; 2],
@@ -156,7 +156,7 @@ fn look(
         Ok(vault) => {
             assert!(
                 found.iter().any(|(name, _)| name == "Bob"),
-                "{what}: Bob is no member and comes in"
+                "{what}: Bob is no member, but can enter"
             );
             all_is_there(&vault);
         }
@@ -173,7 +173,7 @@ fn two() -> [Arc<Remembered>; 2] {
     [Arc::default(), Arc::default()]
 }
 
-/// The row of the page: see `contract::change_of_members`.
+/// Tests the line of the contract of this name.
 pub fn change_of_members() {
     for Case { what, after, change } in cases() {
         let (store, ann, bob) = with_bob();
@@ -201,7 +201,7 @@ pub fn change_of_members() {
         let last = (format!("{what}, cut afterwards"), store.snapshot(), *pins[0].0.lock());
         drop(vault);
         let moments = std::mem::take(&mut *moments.lock());
-        assert!(moments.len() > 4, "{what}: a change makes calls");
+        assert!(moments.len() > 4, "{what}: a change makes too few calls");
         let (mut olds, mut news) = (0, 0);
         for (n, (what, store, remembered)) in moments.iter().chain([&last]).enumerate() {
             let cut = |way: usize, store: &MemStore| match way {
@@ -232,8 +232,8 @@ pub fn change_of_members() {
                     assert_eq!(members(&vault), after, "{what}, way {way}, made again");
                 }
             }
-            // Others who have it open see the change before the cut, and remember it. The cut must
-            // not revert it.
+            // Others who have the share open see the change before the cut, and remember it. The
+            // cut must not revert it.
             let mine = two();
             for (who, pins) in [(&ann, &mine[0]), (&bob, &mine[1])] {
                 let _ = open_as(store, who, pins, true);
@@ -251,7 +251,7 @@ pub fn change_of_members() {
     }
 }
 
-/// The row of the page for a full store.
+/// Tests the same line with a full store.
 pub fn change_of_members_in_a_full_store() {
     for Case { what, after, change } in cases() {
         let mut refused = 0;
@@ -328,12 +328,12 @@ fn change(store: &MemStore, new: &[u8]) -> Result<(), ReplaceError<IdentityError
     })
 }
 
-/// The row of the page: see `contract::change_of_a_passphrase`.
+/// Tests the line of the contract of this name.
 pub fn change_of_a_passphrase() {
     let (store, owner, new) = with_identity();
     let old = read(&*store.root(), b"+identity");
-    // Each opens with its own passphrase and not with the other one: so an intact file of either
-    // kind grants access.
+    // Each file opens with its own passphrase and not with the other one: so an intact file of
+    // either kind grants access.
     for (bytes, opens, not) in [(&old, "old", "new"), (&new, "new", "old")] {
         let file = IdentityFile::decode(bytes).unwrap();
         assert_eq!(file.unlock(&passphrase(opens)).unwrap().public(), owner.public());
@@ -347,7 +347,7 @@ pub fn change_of_a_passphrase() {
     change(&store, &new).unwrap();
     store.on_event(Box::new(|_| {}));
     let moments = std::mem::take(&mut *moments.lock());
-    assert!(moments.len() > 4, "a change makes calls");
+    assert!(moments.len() > 4, "a change makes too few calls");
     let mut seen = [0; 2];
     for (n, moment) in moments.iter().enumerate() {
         let random = |way| moment.crash(&mut chance((n * 100 + way) as u64));
@@ -377,7 +377,7 @@ pub fn change_of_a_passphrase() {
     }
 }
 
-/// The row of the page for a full store.
+/// Tests the same line with a full store.
 pub fn change_of_a_passphrase_in_a_full_store() {
     let (store, _, new) = with_identity();
     let old = read(&*store.root(), b"+identity");

@@ -54,14 +54,14 @@ impl Notes {
 }
 
 fn open_notes() -> Notes {
-    let path = std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where");
+    let path = std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test sets it");
     Notes(File::options().create(true).append(true).open(path).expect("open the notes"))
 }
 
-/// The file in which a load records that it ended because the disk was full.
+/// Opens the file in which a load records that it ended because the disk was full.
 fn notes_of_full() -> Notes {
     let path =
-        PathBuf::from(std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where"))
+        PathBuf::from(std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test sets it"))
             .with_extension("full");
     Notes(File::options().create(true).append(true).open(path).expect("open the notes"))
 }
@@ -73,6 +73,7 @@ pub fn all_have_begun(text: &str) -> bool {
         || ["append", "overwrite", "replace", "create"].into_iter().all(begun)
 }
 
+/// Gives the file a mode that keeps its owner out, if the test asks for that.
 fn keep_out(file: &File, mode: u32) -> io::Result<()> {
     if std::env::var_os("KITHFS_CRASH_MODES").is_some() {
         file.set_permissions(fs::Permissions::from_mode(mode))?;
@@ -149,7 +150,7 @@ fn sqlite(dir: &Path, notes: &Notes, mode: &str) -> io::Result<()> {
         .spawn()?;
     let (mut input, mut output) =
         (shell.stdin.take().expect("piped"), BufReader::new(shell.stdout.take().expect("piped")));
-    let told = (|| {
+    let ended = (|| {
         let mut line = String::new();
         writeln!(
             input,
@@ -177,10 +178,10 @@ fn sqlite(dir: &Path, notes: &Notes, mode: &str) -> io::Result<()> {
     drop(input);
     let _ = shell.kill();
     let _ = shell.wait();
-    told
+    ended
 }
 
-/// The loads of a round, in a process of their own; does nothing as a test of the suite.
+/// Runs the loads of a round, in a process of its own; does nothing as a test of the suite.
 #[test]
 fn works_while_the_mount_does() {
     let Some(dir) = std::env::var_os("KITHFS_CRASH_LOAD").map(PathBuf::from) else { return };
@@ -220,20 +221,20 @@ fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Compares, in a process of its own; does nothing as a test of the suite.
+/// Compares the files with the notes, in a process of its own; does nothing as a test of the suite.
 #[test]
 fn finds_what_was_acknowledged() {
     let Some(dir) = std::env::var_os("KITHFS_CRASH_VERIFY").map(PathBuf::from) else { return };
-    let notes = std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test says where");
+    let notes = std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test sets it");
     let text = fs::read_to_string(notes).expect("read the notes");
     // An incomplete line was not recorded.
     let lines = &text[..text.rfind('\n').map_or(0, |at| at + 1)];
-    let mut told: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    let mut acknowledged: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for line in lines.lines() {
         let (kind, number) = line.rsplit_once(' ').expect("kind and number");
-        told.entry(kind).or_default().push(number.parse().expect("a number"));
+        acknowledged.entry(kind).or_default().push(number.parse().expect("a number"));
     }
-    for (kind, numbers) in &told {
+    for (kind, numbers) in &acknowledged {
         let last = *numbers.last().expect("not empty");
         match *kind {
             "append" => verify_append(&read(&dir.join("append")), last),

@@ -36,6 +36,7 @@ struct Bed {
     dir: tempfile::TempDir,
     vault: PathBuf,
     user: Option<u32>,
+    /// The state of the generator of random moments.
     moments: u64,
 }
 
@@ -153,7 +154,8 @@ impl Bed {
     /// Asserts that the vault has only the damage that a crash may leave.
     fn check(&self, vault: &Path) {
         let mut command = self.command(KITHFS);
-        // The machine has seen the vault after the copy was made; a real power cut takes back both.
+        // The machine has seen the vault after the copy was made. A real power cut would take back
+        // what it remembers, too.
         command.env("XDG_STATE_HOME", self.dir.path().join("another state"));
         let output = command.arg("fsck").arg(vault).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -203,6 +205,7 @@ impl Drop for Daemon {
     }
 }
 
+/// Kills the daemon in each round, mounts again, and compares.
 fn killed(user: Option<u32>, extra: &[(&str, &str)]) {
     let rounds = number("KITHFS_CRASH_ROUNDS", ROUNDS);
     let mut bed = Bed::new(user);
@@ -393,16 +396,16 @@ fn a_snapshot_of_the_disk_holds_all_acknowledged_data() {
 
 /// Returns the state, as in /proc, of the process with which a daemon calls `syncfs`, while it
 /// exists.
-fn state_of_asker(daemon: u32) -> Option<String> {
+fn state_of_helper(daemon: u32) -> Option<String> {
     std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
         let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
         let mut fields = stat.rsplit(')').next()?.split_whitespace();
         let (state, parent) = (fields.next()?.to_owned(), fields.next()?);
-        let is_asker = || {
+        let is_helper = || {
             std::fs::read(process.path().join("cmdline"))
                 .is_ok_and(|line| line.starts_with(b"kithfs-syncfs\0"))
         };
-        (parent == daemon.to_string() && is_asker()).then_some(state)
+        (parent == daemon.to_string() && is_helper()).then_some(state)
     })
 }
 
@@ -429,19 +432,16 @@ fn a_daemon_killed_during_writeback_leaves_no_hung_mount() {
                 }
             }
         });
-        // In the middle of the call, if the kernel waits there at all. The first call is after ten
-        // seconds; it takes a few milliseconds and may not be seen.
+        // Kills in the middle of the call, if the kernel waits there at all. The first call is
+        // after ten seconds; it takes a few milliseconds and may not be seen.
         let (since, mut seen) = (Instant::now(), false);
         loop {
-            let state = state_of_asker(daemon.child.id());
+            let state = state_of_helper(daemon.child.id());
             seen |= state.is_some();
             if state.as_deref() == Some("D") || seen && since.elapsed() > Duration::from_secs(40) {
                 break;
             }
-            assert!(
-                since.elapsed() < Duration::from_secs(300),
-                "no process asks the kernel for what it has collected"
-            );
+            assert!(since.elapsed() < Duration::from_secs(300), "no process calls `syncfs`");
         }
         daemon.child.kill().unwrap();
         // This wait never ended.
@@ -452,7 +452,8 @@ fn a_daemon_killed_during_writeback_leaves_no_hung_mount() {
     expect_code(bed.command(KITHFS).arg("umount").arg(bed.point()), 0);
 }
 
-/// Records of a recording: the half second of writing, repeated.
+/// Length of a record, which is written to a recording each half second. All bytes of record `n`,
+/// from 0, are `n + 1`.
 const RECORD: usize = 512;
 
 /// Checks the records that were found of a recording, which must include all of its first `whole`
@@ -533,7 +534,7 @@ struct Copied {
 }
 
 impl Copied {
-    /// `None`, with a message, if that is not possible.
+    /// Creates both disks and the vault; returns `None`, with a message, if that is not possible.
     fn make(bed: &mut Bed) -> Option<Copied> {
         let work = bed.dir.path().to_owned();
         let made = Command::new("mkfs.xfs")
@@ -557,7 +558,8 @@ impl Copied {
     }
 }
 
-/// An ext4 of 64 MiB on a loop device; `None`, with a message, if that is not possible.
+/// Mounts an ext4 of 64 MiB on a loop device; returns `None`, with a message, if that is not
+/// possible.
 fn small_disk(work: &Path) -> Option<Disk> {
     let made = is_root()
         && Command::new("mkfs.ext4")
@@ -623,7 +625,8 @@ fn a_full_disk_damages_nothing_and_the_mount_recovers() {
     drop(disk);
 }
 
-/// A store that is mounted read-only is mounted for reading, and the program reports so.
+/// A vault on a filesystem that is mounted read-only is mounted for reading, and the program
+/// reports that.
 #[test]
 fn a_read_only_store_is_mounted_read_only_with_a_message() {
     if !can_mount() {
