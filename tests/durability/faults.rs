@@ -25,18 +25,17 @@ struct Story {
     states: Vec<Vec<u8>>,
     /// Whether there is a durable state: then one of these states must be found.
     durable: bool,
-    /// A change failed, perhaps in part: the bytes are not exactly the last state, nor any other
-    /// one.
+    /// A change failed, perhaps in part: the contents may be a mixture of states.
     blurred: bool,
-    /// It may be missing: an unlink was tried.
+    /// The file may be missing: an unlink was tried.
     unlinked: bool,
-    /// It was truncated to zero, or never durable: an error is allowed.
+    /// The file was truncated to zero, or never durable: an error is allowed.
     fragile: bool,
 }
 
 struct Session<'a> {
     vault: &'a Vault,
-    /// By the first letter of the names.
+    /// By the first letter of the file's name.
     stories: BTreeMap<u8, Story>,
     errors: usize,
 }
@@ -54,12 +53,13 @@ impl Session<'_> {
         })
     }
 
+    /// Counts an error; returns the result of a success.
     fn took<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         self.errors += usize::from(result.is_err());
         result.ok()
     }
 
-    /// Adds the states that a change may leave: the present one, changed.
+    /// Adds the state after `change` to those that the file may have.
     fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
         let story = self.story(path);
         let mut next = story.states.last().unwrap().clone();
@@ -97,8 +97,7 @@ impl Session<'_> {
         self.story(path).blurred |= !(flushed && closed);
     }
 
-    /// Creates a file that is never synced, and continues writing to it for as long as the
-    /// background leaves such a file without a flush.
+    /// Creates a file that is never synced, has the background flush it, and writes to it again.
     fn stay_open(&mut self, path: &[u8]) {
         let bytes = pattern(21, 40_000);
         self.change(path, |b| *b = bytes.clone());
@@ -121,7 +120,7 @@ impl Session<'_> {
         self.story(path).blurred |= !(whole && closed);
     }
 
-    /// Reads during failures are never wrong either.
+    /// Reads an open file. A read during failures returns no wrong bytes either.
     fn read(&mut self, path: &[u8], handle: u64) {
         let mut buf = vec![0xAB; 400_000];
         if let Some(read) = self.took(self.vault.read(handle, 0, &mut buf)) {
@@ -210,12 +209,12 @@ impl Session<'_> {
     }
 }
 
-/// Asserts that each byte is one of the states' at its offset.
+/// Asserts that each byte is that of some state at its offset.
 fn assert_known(found: &[u8], story: &Story, what: &str) {
     let longest = story.states.iter().map(Vec::len).max().unwrap_or(0);
     assert!(found.len() <= longest, "{what}: {} bytes, {longest} at the most", found.len());
     let wrong = (0..found.len()).find(|at| {
-        // A hole where a failed write would have ended.
+        // Beyond the end of a state, a failed write may leave a hole.
         !story.states.iter().any(|s| s.get(*at).copied().unwrap_or(0) == found[*at])
     });
     if let Some(at) = wrong {
@@ -281,7 +280,7 @@ fn session(fault: Option<Fault>, capacity: Option<u64>, what: &str) -> (u64, usi
     (calls, errors)
 }
 
-/// Fails every call once; larger strides keep it short.
+/// Runs the session with the fault at each call in turn, or at each `stride`-th one.
 fn each_call(kind: impl Fn(u64) -> Fault, stride: usize) {
     let (calls, errors) = session(None, None, "no fault");
     assert_eq!(errors, 0);
@@ -363,7 +362,7 @@ fn pending_changes_are_kept_while_no_file_can_be_opened() {
         assert_eq!(
             refused.is_err(),
             call == Call::CreateFile,
-            "of these the journal alone is needed"
+            "only the creation of the journal is needed"
         );
         plan.heal();
         vault.write(file, 8192, &pattern(3, 4096), false).unwrap();
@@ -454,7 +453,7 @@ fn removing_long_names_does_not_list_each_directory_again() {
     }
     let listings = plan.count(Calls::Of(Call::List));
     assert!(listings < 100, "{listings} for 400 files");
-    assert!(vaults::faults(&vault).is_empty(), "no sidecar is left");
+    assert!(vaults::faults(&vault).is_empty(), "a fault is left");
     vault.close().unwrap();
 }
 

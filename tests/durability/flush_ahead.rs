@@ -13,7 +13,7 @@ use kithfs::vault::Vault;
 
 use crate::support::vaults::{self, READ_WRITE, pattern, put};
 
-/// How long an event is awaited that must come.
+/// How long the tests wait for an event that must come.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn vault_on(plan: &Arc<FaultPlan>) -> Vault {
@@ -59,7 +59,7 @@ fn commits_continue_while_a_file_is_flushed_ahead() {
     while !ended.load(Ordering::Acquire) && since.elapsed() < DEADLINE {
         vault.write(file, 0, &pattern(2, 4096), false).unwrap();
         vault.fsync(file, false).unwrap();
-        // Until the next commit only this makes the call, here or in the background.
+        // Until the next commit only a flush ahead makes the call, here or in the background.
         armed.store(true, Ordering::Release);
         vault.flush_due(Duration::ZERO);
         armed.store(false, Ordering::Release);
@@ -85,7 +85,7 @@ fn a_long_journal_is_emptied_while_commits_continue() {
         vault.fsync(file, false).unwrap();
     }
     // Small commits all the while, so that the journal is not emptied because it is idle. They do
-    // not fill it by the end of the time.
+    // not fill it before the deadline.
     let since = Instant::now();
     while plan.count(Calls::Of(Call::SyncAll)) == before {
         assert!(since.elapsed() < DEADLINE, "the journal is not emptied");

@@ -113,7 +113,7 @@ fn a_file_that_a_full_store_refuses_to_shorten_keeps_its_bytes() {
             assert!(cut.is_err() == (size > 0 && was_durable), "{what}");
             assert_eq!(get(&vault, b"file").unwrap().len(), now.len(), "{what}");
             assert!(get(&vault, b"file").unwrap() == now, "{what}: while it is full");
-            // Perhaps accepted, perhaps refused; existing data stays until the next commit.
+            // The write may be accepted or refused; existing data stays until the next commit.
             let more = pattern(2, 9000);
             let written = vault.write(handle, 5000, &more, false).is_ok();
             if was_durable && size > 0 {
@@ -166,8 +166,8 @@ fn bytes_written_where_a_hole_was_refused_stay() {
 
 #[test]
 fn many_small_holes_are_committed_together() {
-    // Each was committed at once, with a flush of the store: to punch every other block of 100 MiB
-    // took minutes.
+    // Each hole was committed at once, with a flush of the store: to punch every other block of 100
+    // MiB took minutes.
     let store = store(12);
     vaults::open(store.root()).unwrap().close().unwrap();
     let plan = FaultPlan::new();
@@ -188,7 +188,7 @@ fn many_small_holes_are_committed_together() {
 }
 
 #[test]
-fn an_fsync_survives_a_failed_replay_of_another_file() {
+fn an_fsync_survives_an_unapplied_record_of_another_file() {
     // A record that could not be applied left its journal for the next replay, and another journal
     // was begun beside it. If a power cut tore a file with records in both, the wrong one was
     // applied first and an acknowledged fsync was lost. The first write is that of the record.
@@ -229,7 +229,7 @@ fn an_fsync_survives_a_failed_replay_of_another_file() {
             assert!(get(&again, b"bad").unwrap() == bad, "round {round}: its record was durable");
         }
         let _ = vault.release(handle);
-        // A new open repairs it first.
+        // A new open first repairs the file.
         assert!(get(&vault, b"bad").unwrap() == bad);
         overwrite(&vault, b"bad", 0, b"again").unwrap();
         vault.close().unwrap();
@@ -277,7 +277,7 @@ fn records_of_an_unflushable_file_are_carried_over() {
         errno: libc::EIO,
         short: true,
     });
-    // The rename of a file requests a checkpoint; it may be one of the two files itself.
+    // The rename of a file requests a checkpoint; that file may be one of the two.
     let _ = vaults::rename(&vault, &names[0], b"renamed", kithfs::vault::RenameMode::NoReplace);
     assert!(plan.failed() >= 3, "{}", plan.failed());
     for round in 0..40 {
@@ -321,7 +321,7 @@ fn a_file_is_not_opened_before_its_records_are_replayed() {
         let refused = at(&vault, b"file", |node| vault.open_file(node, flags).map(|_| ()));
         assert_eq!(refused.unwrap_err().errno(), libc::EIO);
     }
-    assert!(get(&vault, b"other").unwrap() == pattern(2, 100), "the others are not concerned");
+    assert!(get(&vault, b"other").unwrap() == pattern(2, 100), "other files can be read");
     assert_eq!(vault.close().unwrap_err().errno(), libc::EIO, "a journal was left");
     drop(vault);
     plan.heal();
@@ -404,9 +404,9 @@ fn a_read_only_open_shows_the_journal_and_changes_nothing() {
 
 #[test]
 fn the_last_close_commits_what_another_opener_has_left_to_it() {
-    // The last close committed. Before it removed the file from the table another program opened,
-    // wrote and closed it: as one of two it left the commit to the other, which had made it
-    // already, and the change was lost.
+    // The last close committed. Before it removed the file from the table, another program
+    // opened the file, wrote to it and closed it. As there was another handle, that close left the
+    // commit to the last one, which had made it already, and the change was lost.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     put(&vault, b"file", &[0; 100]).unwrap();
@@ -450,7 +450,7 @@ fn write_all(dir: &Arc<dyn Dir>, name: &[u8], bytes: &[u8]) {
 }
 
 /// Returns a store as a power cut left it, with a journal of two records for one file, and the
-/// contents of the file before and after them.
+/// contents of the file before, between and after them.
 fn crashed() -> (MemStore, [Vec<u8>; 3]) {
     let live = store(12);
     let vault = vaults::open(live.root()).unwrap();
@@ -528,12 +528,13 @@ fn a_foreign_or_stale_journal_does_nothing() {
     vault.close().unwrap();
     write_all(&other.root(), &name, &bytes);
     assert_one_of(&other, std::slice::from_ref(&now), "of another vault");
-    assert_eq!(journals(&other.root()), 1, "it is somebody's, and kept");
+    assert_eq!(journals(&other.root()), 1, "a journal of another vault is kept");
 }
 
-/// A journal had records of a file that could not be written, and of one that had another version. The
-/// first checkpoint kept the first ones and removed the journal, and the others with it. Later they were
-/// kept, too, but the other file could not be opened as long as the store failed.
+/// A journal had records of a file that could not be written, and of one that had another version.
+/// The first checkpoint kept the records of the first file, and removed the journal with those of
+/// the other. Later both were kept, but the other file could not be opened as long as the store
+/// failed.
 #[test]
 fn refused_records_are_kept_beside_those_of_a_broken_file() {
     let start = store(12);
@@ -559,7 +560,7 @@ fn refused_records_are_kept_beside_those_of_a_broken_file() {
         let failed = plan.failed();
         if let Ok(vault) = opened {
             broken += failed;
-            // It needs none of these records.
+            // The other file needs none of these records.
             assert!(get(&vault, b"other").unwrap() == pattern(2, 40_000), "{when:?}");
             let _ = vault.close();
         }
@@ -607,10 +608,10 @@ fn too_many_journals_that_match_no_file_are_refused() {
 
 #[test]
 fn a_young_journal_of_another_machine_is_replayed_and_left() {
-    // A sync tool delivered the journal of a mount that was alive on another machine. First it was
-    // replayed and removed here, the tool removed it there, and a crash there lost its records.
-    // Then the vault could not be opened for writing for two minutes, although the other machine
-    // may have nothing to do with it: all mounts were refused as long as another one was active.
+    // A sync tool delivered the journal of a mount that was alive on another machine. In a first
+    // version it was replayed and removed here, the tool removed it there, and a crash there lost
+    // its records. In a second one the vault could not be opened for writing for two minutes, so
+    // all mounts were refused as long as the one on the other machine was active.
     let (base, states) = crashed();
     let root = base.root();
     let name = journal_names(&root).remove(0);
@@ -631,23 +632,24 @@ fn a_young_journal_of_another_machine_is_replayed_and_left() {
     let changed = patched(states[2].clone(), 4096, b"changed here since");
     overwrite(&vault, b"file", 4096, b"changed here since").unwrap();
     vault.close().unwrap();
-    assert_one_of(&base, std::slice::from_ref(&changed), "it is newer than the journal");
+    assert_one_of(&base, std::slice::from_ref(&changed), "the file is newer than the journal");
     assert_eq!(journal_names(&root), [foreign]);
     // A vault that was copied here after a crash there: nothing in it is lost.
     touch(now - 600);
-    assert_one_of(&base, &[changed], "after it has rested");
+    assert_one_of(&base, &[changed], "once the journal is old");
     assert_eq!(journals(&root), 0);
     let (base, states) = crashed();
     let (root, name) = (base.root(), journal_names(&base.root()).remove(0));
     root.rename(&name, &*root, foreign, kithfs::vault::RenameMode::Replace).unwrap();
     root.set_times(foreign, SetTime::Omit, SetTime::At(Timestamp { secs: now - 600, nanos: 0 }))
         .unwrap();
-    assert_one_of(&base, &states[2..], "it has rested");
+    assert_one_of(&base, &states[2..], "the journal is old");
     assert_eq!(journals(&root), 0);
 }
 
-/// A file of Ann and Bob. Her journal has a record that was applied; Bob's has an append that was
-/// not: fresh bytes in the file, on which the record relies, and the former header.
+/// Returns a store with a file of Ann and Bob, and what the file should contain. Ann's journal has
+/// a record that was applied; Bob's has an append that was not: fresh bytes in the file, on which
+/// the record relies, and the former header.
 fn left_by_ann_and_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster::Identity, Vec<u8>)
 {
     let (store, ann, bob) = members::with_bob();
@@ -839,7 +841,7 @@ fn a_journal_is_replayed_while_another_process_reads_it() {
     let opening = std::thread::spawn(move || {
         vaults::open(wrapped).map(|vault| get(&vault, b"file").unwrap())
     });
-    // The vault's lock, then the journal's, which cannot be taken.
+    // Until the vault's lock was taken and the journal's was refused.
     while plan.count(Calls::Of(Call::Lock)) < 3 && !opening.is_finished() {
         std::thread::yield_now();
     }
@@ -856,8 +858,8 @@ fn open_synced(vault: &Vault, path: &[u8]) -> u64 {
 
 #[test]
 fn growing_and_punching_in_one_commit_frees_older_places() {
-    // It freed places that a record of the small form still writes. They were filled directly, and
-    // a replay wrote the old bytes over them.
+    // Such a commit freed places that a record of the small form still writes. They were filled
+    // directly, and a replay wrote the old bytes over them.
     let store = store(12);
     let vault = vaults::open(store.root()).unwrap();
     durable(&vault, b"file", &pattern(1, 4096));
@@ -979,7 +981,8 @@ fn new_contents_do_not_keep_an_old_mtime_during_writeback() {
         vault.write(handle, 4096, &pattern(2 + round as u64, 4096), false).unwrap();
         vault.commit_due(std::time::Duration::ZERO);
         assert!(in_store() >= begun, "round {round}");
-        // The kernel sends its time before this request: it has had no other one.
+        // The kernel would send a new time before this request. It has sent none, so `told` is
+        // current.
         vault.fsync(handle, false).unwrap();
         assert_eq!(in_store(), told, "round {round}");
         vault.write(handle, 8192, &pattern(4 + round as u64, 4096), false).unwrap();
@@ -1135,7 +1138,7 @@ fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
     plan.reset();
     assert!(
         vault.fsync(handle, false).is_err(),
-        "the only flush that the kernel fails was not this one"
+        "the kernel has reported the loss to an earlier flush"
     );
 }
 
@@ -1271,8 +1274,8 @@ fn a_removed_file_with_a_failed_flush_frees_its_space() {
 
 #[test]
 fn a_failed_attribute_flush_is_reported_to_a_later_fsync() {
-    // No program needed that flush, so none got the error. The kernel reports once: the next fsync
-    // of the file succeeded and was a lie.
+    // No program needed that flush, so none got the error. The kernel reports an error once, so the
+    // next fsync of the file succeeded although data was lost.
     let store = store(12);
     let plan = FaultPlan::new();
     let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
@@ -1362,8 +1365,8 @@ fn a_flush_of_a_nameless_file_blocks_no_rename() {
 #[test]
 fn a_record_refused_by_a_full_store_harms_no_refilled_place() {
     // A copy-on-write store may have accepted all of a record and refused the padding after it. The
-    // file continued, as without room, and filled fresh places on which that record relied. After a
-    // power cut the replay left a file that could not be read.
+    // file continued as if the record had had no room, and filled fresh places on which that record
+    // relied. After a power cut the replay left a file that could not be read.
     let mut refused = 0;
     for n in 1.. {
         let store = store(16);
@@ -1558,7 +1561,7 @@ fn a_checkpoint_reports_bytes_lost_during_a_commit() {
             errno: libc::EIO,
             short: false,
         });
-        // Records in the journal are checkpointed first.
+        // The rename first makes a checkpoint.
         let rename = move || vaults::rename(&vault, b"dir", b"elsewhere", RenameMode::NoReplace);
         *checkpoint.lock() = Some(std::thread::spawn(rename));
         while plan.failed() == 0 {
@@ -1595,7 +1598,7 @@ fn a_background_flush_reports_lost_bytes_to_an_fsync() {
         errno: libc::EIO,
         short: false,
     });
-    // Calls for the file before its loss is recorded.
+    // These are the calls for the file before its loss is recorded.
     plan.slow_down(Call::Stat, std::time::Duration::from_secs(1));
     let synced = std::thread::scope(|scope| {
         scope.spawn(|| vault.flush_due(std::time::Duration::ZERO));
@@ -1639,7 +1642,7 @@ fn a_checkpoint_keeps_records_a_concurrent_flush_lost() {
             errno: libc::EIO,
             short: false,
         });
-        // Calls for the file before its loss is recorded; nothing else is slow.
+        // These are the calls for the file before its loss is recorded; nothing else is slow.
         plan.slow_down(Call::Stat, std::time::Duration::from_secs(1));
         std::thread::scope(|scope| {
             scope.spawn(|| match by_commit {
@@ -1649,9 +1652,9 @@ fn a_checkpoint_keeps_records_a_concurrent_flush_lost() {
             while plan.failed() == 0 {
                 std::thread::yield_now();
             }
-            std::thread::sleep(std::time::Duration::from_millis(50)); // no call tells that it has come to be asked for
+            std::thread::sleep(std::time::Duration::from_millis(50)); // no event shows that the other thread waits
             plan.slow_down(Call::Stat, std::time::Duration::ZERO);
-            // The journal is emptied before.
+            // The truncation first empties the journal.
             let _ = vaults::open_or_create(
                 &vault,
                 b"other",
@@ -1689,7 +1692,7 @@ fn an_open_that_fails_throws_nothing_away() {
 #[test]
 fn a_file_beneath_a_renamed_directory_is_found_by_its_record() {
     // The record contained the new path, the power cut left the old one, and an acknowledged fsync was
-    // lost. It happened if one call of the rename failed; so each of them does.
+    // lost. That happened if one call of the rename failed; here each call fails in turn.
     let mut acknowledged = 0;
     for n in 1.. {
         let store = store(12);
@@ -1728,7 +1731,7 @@ fn a_file_beneath_a_renamed_directory_is_found_by_its_record() {
 
 #[test]
 fn a_removed_journal_of_a_broken_file_is_rewritten() {
-    // The carried records were only in memory then.
+    // Records that were carried on were only in memory once their journal was removed.
     for times in [1, 2] {
         let store = store(12);
         let plan = FaultPlan::new();
@@ -1751,7 +1754,7 @@ fn a_removed_journal_of_a_broken_file_is_rewritten() {
         refuse(3);
         assert!(vaults::rename(&vault, b"d", b"e", kithfs::vault::RenameMode::NoReplace).is_err());
         assert_eq!(journals(&store.root()), 1, "carried");
-        live_unlink(&store);
+        remove_journals(&store);
         refuse(times);
         if overwrite(&vault, b"other", 4096, &pattern(3, 4096)).is_err() {
             continue;
@@ -1764,7 +1767,7 @@ fn a_removed_journal_of_a_broken_file_is_rewritten() {
     }
 }
 
-fn live_unlink(store: &MemStore) {
+fn remove_journals(store: &MemStore) {
     for name in journal_names(&store.root()) {
         store.root().unlink(&name).unwrap();
     }
@@ -1875,7 +1878,8 @@ fn a_refused_record_harms_no_later_write() {
     assert!(failed >= 4, "{failed} calls have failed");
 }
 
-/// Returns whether the failing call has been made.
+/// Has a commit fail by `fault`, writes to the file later, and cuts the power at each moment of
+/// that. Returns whether the failing call was made.
 fn refused_and_written_to_later(fault: Fault) -> bool {
     let what = format!("{fault:?}");
     let store = store(14);
@@ -2022,8 +2026,8 @@ fn what_did_not_fit_leaves_no_damage_behind() {
 
 #[test]
 fn a_4_kib_fsync_in_a_large_file_writes_a_small_record() {
-    // Records contained whole tables and index blocks: 15 KiB for an overwrite of 4 in a file of 64
-    // MiB. Only some dozen bytes of each change.
+    // Records contained whole tables and index blocks: 15 KiB for an overwrite of 4 KiB in a file
+    // of 64 MiB. Only some dozen bytes of each block change.
     const SEGMENT: usize = 4096;
     for (chunk_log2, signed) in [(12, false), (18, false), (18, true)] {
         let store = MemStore::new();

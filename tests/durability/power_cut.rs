@@ -113,7 +113,7 @@ fn punched_and_filled_again() {
         s.overwrite(b"file", 8192, &pattern(2, 8192));
         s.punch(b"file", 4096, 20_000);
         s.fsync_path(b"file");
-        // More than fits a record: directly in place.
+        // More than fits into a record: it is written in place.
         s.overwrite(b"file", 4096, &pattern(3, 80_000));
         s.punch(b"file", 0, 100_000);
         s.overwrite(b"file", 8192, &pattern(4, 4096));
@@ -166,7 +166,7 @@ fn directories_renamed() {
 }
 
 #[test]
-fn a_directory_renamed_over_one_that_holds_a_record_alone() {
+fn a_directory_renamed_over_an_emptied_one() {
     // A power cut in the middle left the replaced empty directory under the old name, where it
     // could not be opened, and fsck reported it.
     both_chunk_sizes(|s, _| {

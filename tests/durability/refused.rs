@@ -31,7 +31,7 @@ fn a_background_commit_does_not_restore_discarded_data() {
     // that file was refused for lack of room. Then there was room again, and another program opened
     // the file, wrote to it and synced it. The background committed the refused changes over that.
     for attempt in 0.. {
-        assert!(attempt < 200, "the file was always the first");
+        assert!(attempt < 200, "the background always began with the file");
         let store = store(12);
         let vault = vaults::open(store.root()).unwrap();
         put(&vault, b"file", &pattern(1, 20_000)).unwrap();
@@ -69,7 +69,7 @@ fn a_background_commit_does_not_restore_discarded_data() {
             done.store(true, Ordering::Relaxed);
         }));
         vault.commit_due(Duration::ZERO);
-        let mut wanted = pattern(2, 20_000); // which had room
+        let mut wanted = pattern(2, 20_000); // these bytes had room
         wanted[..4].copy_from_slice(b"anew");
         if done.load(Ordering::Relaxed) {
             assert!(get(&vault, b"file").unwrap() == wanted);
@@ -78,7 +78,7 @@ fn a_background_commit_does_not_restore_discarded_data() {
     }
 }
 
-/// Opens a vault whose background does nothing to a file before the test does.
+/// Opens a vault, writes a file, and syncs or flushes it. Returns the vault and the open handle.
 fn vault_with(store: &MemStore, path: &[u8], bytes: &[u8], synced: bool) -> (Vault, u64) {
     let vault = vaults::open(store.root()).unwrap();
     vault.prepare().unwrap();
@@ -150,7 +150,7 @@ fn a_file_that_was_never_synced_survives_what_does_not_fit() {
                 let fits = kept.len() >= len && both.starts_with(&kept);
                 assert!(fits || kept == pattern(1, len), "{what}: {} bytes", kept.len());
             }
-            // Also by a daemon that is killed now.
+            // If the daemon is killed now, the next one reads the same.
             assert!(
                 get(&vaults::open(store.crash(&mut |n| n - 1).root()).unwrap(), b"log").unwrap()
                     == kept,
@@ -178,7 +178,7 @@ fn a_file_with_a_hole_at_its_table_shrinks_on_a_full_store() {
             vault.flush(handle).unwrap()
         }
         let space = vault.space().unwrap();
-        store.set_capacity(Some((space.blocks - space.free + 3) * space.block_size)); // for a journal that has nothing to give
+        store.set_capacity(Some((space.blocks - space.free + 3) * space.block_size)); // for a journal from which no room can be taken
         let cut = at(&vault, b"file", |node| vault.setattr(node, &size(4000)));
         let _ = vault.release(handle);
         let kept = get(&vault, b"file").unwrap_or_else(|e| panic!("synced: {synced}: {e}"));
@@ -215,7 +215,7 @@ fn leftovers_of_a_refused_write_go_when_the_vault_closes() {
             let mut path: &[u8] = b"folder/file";
             match then {
                 Then::CloseTheVault => vault.close().unwrap(),
-                _ => vault.release(handle).unwrap(), // the write was told that it does not fit
+                _ => vault.release(handle).unwrap(), // the write has reported that there is no room
             }
             match then {
                 Then::RenameFile => {

@@ -32,7 +32,7 @@ struct Run {
     what: String,
 }
 
-/// Returns whether it succeeded; an error other than lack of room fails the test.
+/// Returns whether a call succeeded; an error other than lack of room fails the test.
 fn done<T>(result: &Result<T, Error>, what: &str) -> bool {
     if let Err(e) = result {
         assert_eq!(e.errno(), libc::ENOSPC, "{what}: {e}");
@@ -108,7 +108,8 @@ impl Run {
         }
     }
 
-    /// The contents are `new` after a success, otherwise anything that `may` allows.
+    /// Adopts the contents after a call: `new` after a success, otherwise anything that `may`
+    /// allows; its arguments are the former contents, `new`, and the present contents.
     fn change(
         &mut self,
         name: &'static [u8],
