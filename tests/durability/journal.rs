@@ -1114,7 +1114,7 @@ fn a_flush_that_failed_with_enospc_is_not_simply_retried() {
 }
 
 #[test]
-fn a_checkpoint_that_learns_of_lost_bytes_tells_the_open_file() {
+fn a_checkpoint_reports_lost_bytes_to_the_open_file() {
     // The checkpoint got the error, and the next fsync of the file succeeded.
     let store = store(12);
     let plan = FaultPlan::new();

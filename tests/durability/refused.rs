@@ -191,7 +191,7 @@ fn a_file_with_a_hole_at_its_table_shrinks_on_a_full_store() {
 }
 
 #[test]
-fn leftovers_of_a_refused_write_go_when_the_vault_closes() {
+fn leftovers_of_a_refused_write_are_removed_at_the_close() {
     // Leftovers were removed only from files whose last close found no room, and which had not been
     // moved since. `fsck` reported all other files with leftovers as damaged.
     enum Then {

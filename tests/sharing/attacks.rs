@@ -321,8 +321,8 @@ fn a_folder_with_unreadable_entries_is_not_converted() {
 
 #[test]
 fn hiding_a_nested_share_does_not_keep_a_removed_admin() {
-    // The host hides a nested share while an admin is removed, and restores it later: Ann is told,
-    // and the same call continues with it.
+    // The host hides a nested share while an admin is removed, and restores it later. The removal
+    // reports that a share is missing, and the same call completes it later.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Admin, "Bob")]);
     let vault = open_as(&store, &ann).unwrap();
@@ -339,8 +339,8 @@ fn hiding_a_nested_share_does_not_keep_a_removed_admin() {
     let root = store.root();
     root.rename(&stored, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
     let vault = open_as(&store, &ann).unwrap();
-    let told = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
-    assert!(matches!(&told, Error::LeftWithin { left } if left.len() == 1), "{told}");
+    let error = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
+    assert!(matches!(&error, Error::LeftWithin { left } if left.len() == 1), "{error}");
     assert!(
         root_share(&vault).info().unwrap().members.iter().all(|m| m.public.sign != key(&bob)),
         "Bob is gone from the parent"
@@ -964,8 +964,8 @@ fn an_admin_is_removed_from_a_nested_share_marked_isolated() {
     let folder = vault.cipher_path(b"projects").unwrap();
     root.rename(&folder, &*root, b"+hidden", StoreRename::NoReplace).unwrap();
     let vault = open_as(&hidden, &ann).unwrap();
-    let told = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
-    assert!(matches!(&told, Error::LeftWithin { left } if left.len() == 1), "{told}");
+    let error = root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap_err();
+    assert!(matches!(&error, Error::LeftWithin { left } if left.len() == 1), "{error}");
 }
 
 /// Bob, a writer, seals a file with the highest version that there is. A commit of Ann's counted on

@@ -584,7 +584,7 @@ fn a_folder_is_converted_while_a_file_in_it_is_open() {
 #[test]
 fn a_folder_is_found_while_its_conversion_has_moved_it() {
     // Between the two renames the folder is not at the path that programs use. Programs that worked
-    // in it were told that it did not exist.
+    // in it got ENOENT.
     let store = filled(b"projects");
     let (root, plan) = through_fuse(&store);
     let vault = vaults::open(root).unwrap();

@@ -75,8 +75,8 @@ fn pruned_control_files_grow_linearly_with_members() {
         for (name, bytes) in kept {
             raw::write(&*store.root(), &name, &bytes);
         }
-        let told = root_share(&beside(&store, &ann)).log().unwrap();
-        assert!(told.iter().all(|entry| entry.changes.is_some()), "put back");
+        let restored = root_share(&beside(&store, &ann)).log().unwrap();
+        assert!(restored.iter().all(|entry| entry.changes.is_some()), "put back");
         assert_eq!(blocks.0, 1);
         (manifests.0, manifests.1 + blocks.1)
     };

@@ -427,8 +427,8 @@ fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
     // The descriptor is opened first, then the manifests one by one.
     let opens = Calls::Of(Call::OpenFile);
     plan.add(Fault { calls: opens, when: When::Nth(3), errno: libc::EACCES, short: false });
-    let told = vault.refresh().unwrap_err();
-    assert!(told.errno() == libc::EACCES && told.to_string().contains("+manifest-2-"), "{told}");
+    let error = vault.refresh().unwrap_err();
+    assert!(error.errno() == libc::EACCES && error.to_string().contains("+manifest-2-"), "{error}");
     assert_eq!(put(&vault, b"secret", b"not for Bob").unwrap_err().errno(), libc::EROFS);
     assert_eq!(get(&vault, b"file").unwrap(), b"before");
     plan.heal();

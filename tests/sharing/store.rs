@@ -132,7 +132,7 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
     [from_vault, alone]
 }
 
-fn tells(errors: &[Error], what: &str) {
+fn assert_all_contain(errors: &[Error], what: &str) {
     for error in errors {
         assert!(error.to_string().contains(what), "{what:?} is missing in {error}");
     }
@@ -151,7 +151,10 @@ fn current_slots(folder: &dyn Dir) -> Vec<u8> {
 
 #[test]
 fn attack_an_older_roster_is_put_back() {
-    tells(&refused(|_, folder| folder.unlink(&newest(folder)).unwrap()), "older than manifest 3");
+    assert_all_contain(
+        &refused(|_, folder| folder.unlink(&newest(folder)).unwrap()),
+        "older than manifest 3",
+    );
 }
 
 #[test]
@@ -165,7 +168,7 @@ fn attack_the_slots_of_two_members_are_exchanged() {
             first[from..SLOT_LEN].swap_with_slice(&mut second[from..SLOT_LEN]);
             write(folder, &name, &bytes);
         });
-        tells(&errors, "+slots");
+        assert_all_contain(&errors, "+slots");
     }
 }
 
@@ -180,7 +183,7 @@ fn attack_a_public_key_is_replaced_in_the_roster() {
         folder.unlink(&name).unwrap();
         write(folder, manifest.file_name().as_bytes(), &manifest.encode());
     });
-    tells(&errors, "older than manifest 3");
+    assert_all_contain(&errors, "older than manifest 3");
     // The founder's key, in the descriptor: it is another share.
     let errors = refused(|_, folder| {
         let mut descriptor = ShareDescriptor::decode(&read(folder, b"+share")).unwrap();
@@ -195,7 +198,7 @@ fn attack_a_public_key_is_replaced_in_the_roster() {
         *bytes.last_mut().unwrap() ^= 1;
         write(folder, &name, &bytes);
     });
-    tells(&errors, "+slots");
+    assert_all_contain(&errors, "+slots");
 }
 
 #[test]
@@ -204,11 +207,11 @@ fn attack_the_chain_is_cut() {
         let middle = named(folder, b"+manifest-2-").pop().unwrap();
         folder.unlink(&middle).unwrap();
     });
-    tells(&errors, "older than manifest 3");
+    assert_all_contain(&errors, "older than manifest 3");
     let errors = refused(|_, folder| {
         named(folder, b"+manifest-").iter().for_each(|name| folder.unlink(name).unwrap())
     });
-    tells(&errors, "manifest");
+    assert_all_contain(&errors, "manifest");
 }
 
 #[test]
@@ -229,7 +232,7 @@ fn attack_a_folder_key_of_the_hosts_own() {
         let planted = named(&*own.root(), b"+slots-").pop().unwrap();
         write(folder, &current_slots(folder), &read(&*own.root(), &planted));
     });
-    tells(&errors, "+slots");
+    assert_all_contain(&errors, "+slots");
 }
 
 #[test]
@@ -255,7 +258,7 @@ fn attack_control_files_of_another_share() {
     });
     assert!(errors.iter().all(|error| matches!(error, Error::Untrusted { .. })), "{errors:?}");
     // All except the descriptor: they do not belong to this share.
-    tells(
+    assert_all_contain(
         &refused(|scene, folder| move_all(scene, folder, &[b"+manifest-", b"+slots-"])),
         "manifest",
     );
@@ -264,7 +267,7 @@ fn attack_control_files_of_another_share() {
         let other = scene.folder(&scene.other);
         write(folder, &current_slots(folder), &read(&*other, &current_slots(&*other)));
     });
-    tells(&errors, "+slots");
+    assert_all_contain(&errors, "+slots");
 }
 
 #[test]

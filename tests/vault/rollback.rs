@@ -410,7 +410,7 @@ fn writing_on_after_a_conflict_is_no_alarm() {
 
 /// A mount passes the alarm on to its user, and only once.
 #[test]
-fn a_mount_tells_of_an_alarm_that_is_due() {
+fn a_mount_reports_an_alarm_that_is_due() {
     let (store, client) = fresh();
     let root = store.root();
     let letter = cipher(&root, b"letter");
@@ -852,7 +852,7 @@ fn a_crash_at_any_moment_is_no_alarm() {
 }
 
 #[test]
-fn the_database_tells_no_names() {
+fn the_database_contains_no_names() {
     let (store, client) = fresh();
     client.session(&store.root(), |v| put(v, b"a very telling name", b"x").unwrap());
     let database = std::fs::read(client.path()).unwrap();
@@ -1301,7 +1301,7 @@ fn a_removed_file_that_is_put_back_is_noticed() {
         }
         vaults::at(v, b"dir", |node| v.unlink(node, b"inside")).unwrap();
         vaults::at(v, b"", |node| v.rmdir(node, b"dir")).unwrap();
-        // Under the live mount, before anything about it was learnt.
+        // Under the live mount, before it was recorded.
         set(&root, &letter, &before);
     });
     let back = |path: &str, elsewhere| vec![(path.to_owned(), NoticeKind::PutBack { elsewhere })];
@@ -1340,7 +1340,7 @@ fn a_removed_file_that_another_machine_changed_is_no_alarm() {
 /// The time of the first sight was kept for each version. A store that kept changing, and showed two
 /// old versions in turn, or the newest one in between, postponed the report for ever.
 #[test]
-fn old_versions_that_take_turns_are_told_within_an_hour() {
+fn old_versions_that_take_turns_are_reported_in_an_hour() {
     let (dir, client) = (tempfile::tempdir().unwrap(), Client::new());
     let root = on_disk(dir.path());
     vaults::create(&root, Suite::Aes256Gcm, 12);
@@ -1679,7 +1679,7 @@ fn place(
 /// compared with a model of the expected reports. Once the store is restored, nothing is reported;
 /// and what is accepted is not reported again.
 #[test]
-fn what_a_hostile_host_does_at_random_is_told() {
+fn what_a_hostile_host_does_at_random_is_reported() {
     for seed in 0..60 {
         let random = Seeded::new(seed);
         let store = MemStore::new();
@@ -2822,11 +2822,11 @@ fn the_database_takes_100_bytes_for_each_file() {
     assert!(rest <= 100 * 200 + 50 * (removed + 20_000), "{rest} bytes when all are removed");
 }
 
-/// A full database records nothing more, tells how many entries it left out, and still notices what
-/// happens to those that it knows. What it left out is no news of another machine: that would make a
-/// note of the alarm.
+/// A full database records nothing more, reports how many entries it left out, and still notices
+/// what happens to those that it knows. What it left out is no news of another machine: that would
+/// make a note of the alarm.
 #[test]
-fn a_full_database_records_no_more_and_tells() {
+fn a_full_database_records_no_more_and_reports_that() {
     let (store, client) = fresh();
     let root = store.root();
     let known = rows(&client);

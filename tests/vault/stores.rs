@@ -94,7 +94,7 @@ fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
         mkdir(&vault, b"source").unwrap();
         put(&vault, b"source/kept", b"kept").unwrap();
         let done = plan.count(Calls::Of(Call::Rename));
-        // The record of the source's id is also put in its place by a rename; the next rename finds
+        // The evidence of the rename is also put in its place by a rename; the next rename finds
         // that the target is not empty.
         plan.add(Fault {
             calls: Calls::Of(Call::Rename),
@@ -111,7 +111,7 @@ fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
 }
 
 #[test]
-fn a_removed_directory_goes_once_its_files_are_closed() {
+fn a_removed_directory_is_deleted_once_its_files_are_closed() {
     // Through FUSE an open file that is removed keeps a hidden name, and therefore its directory.
     // The directory stayed in the vault for ever, and fsck reported it as a fault. So did the
     // directory above it.
@@ -209,7 +209,7 @@ fn a_link_that_is_too_long_for_the_store_has_its_target_aside() {
 }
 
 #[test]
-fn what_a_failed_call_has_made_instead_goes() {
+fn what_a_failed_call_has_made_instead_is_removed() {
     // exfat-fuse creates an empty file instead of a FIFO, and then fails. The file stayed, and fsck
     // reported it as a fault.
     let (vault, store, _) = vault();

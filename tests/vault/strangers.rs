@@ -531,7 +531,7 @@ fn a_file_replaced_during_its_commit_is_kept() {
     }
 }
 
-/// The first commit of a new file, which is empty, does not look whether another program has
+/// The first commit of a new file, which is empty, does not check whether another program has
 /// replaced or removed it meanwhile. What is written afterwards is kept by later commits.
 #[test]
 fn a_file_replaced_during_its_creation_keeps_its_data() {

@@ -94,8 +94,8 @@ fn a_machine_keeps_to_the_property_once_seen() {
     assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty());
 }
 
-/// Creates a file that is too large to be replaced, and overwrites a part of it. Returns the
-/// contents before and after.
+/// Creates a file that is too large to be replaced, overwrites a part of it, and syncs both.
+/// Returns the contents before and after.
 fn overwritten(s: &mut Session) -> [Vec<u8>; 2] {
     let before = pattern(1, LARGE);
     s.create(b"file", &before);
