@@ -160,7 +160,7 @@ fn a_file_written_without_a_pause_is_committed() {
     let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
     vault.write(handle, 0, &pattern(2, 4096), false).unwrap();
     // A write that appends has its fresh bytes written at once, and holds the file's lock
-    // meanwhile: until the background has given up, or has waited for a while.
+    // meanwhile. Here that lasts until the background has given up, or 200 ms.
     let (began, has_begun) = mpsc::channel();
     let (gave_up, has_given_up) = mpsc::channel::<()>();
     let first = parking_lot::Mutex::new(Some((began, has_given_up)));
@@ -609,7 +609,7 @@ fn a_failed_flush_in_the_background_is_reported() {
             "{call:?}: the error stays"
         );
         let _ = vault.release(handle);
-        // When it is opened again, lost data is written again.
+        // When the file is opened again, lost data is written again.
         let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
         vault.fsync(handle, false).unwrap();
         vault.release(handle).unwrap();

@@ -19,7 +19,7 @@ pub const FOREIGN: &[u8] = b"+journal-elsewhere-0123456789abcdef";
 /// Size of a file that is written in place.
 pub const LARGE: usize = 300_000;
 
-/// A vault in which a crash has left a file half written, and the contents that its record completes.
+/// A vault in which a crash has left a file half written, and the contents after its replay.
 pub struct Torn {
     pub store: MemStore,
     /// The state directory of the machine, if the vault is synced.
@@ -140,9 +140,9 @@ impl Then {
     }
 }
 
-/// Replays with each call failing once, from that call on, or at all calls of its kind. The store works
-/// again, programs use the vault, and it is opened once more: the contents that were acknowledged are
-/// there, and every file is readable.
+/// Replays with each call failing once, or with all calls of its kind failing from it on. Then the
+/// store works again, programs use the vault, and the vault is opened once more: the contents that
+/// were acknowledged are there, and every file is readable.
 fn nothing_is_lost(torn: &Torn, what: &str) {
     let calls = [
         Call::OpenDir,

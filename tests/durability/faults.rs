@@ -459,7 +459,8 @@ fn removing_long_names_does_not_list_each_directory_again() {
 
 #[test]
 fn a_directory_rename_that_gets_enospc_changes_nothing() {
-    // Such a rename exchanges the two directories and then moves the empty one away. When that move
+    // A rename over a directory that is empty only for programs exchanges the two directories, and
+    // then moves the empty one away. When that move
     // failed, the exchange was not undone. The mount did not know this, and the next daemon did not
     // find the files under the paths in their journal records.
     for n in 1.. {

@@ -70,8 +70,8 @@ enum Step {
         len: usize,
         sync: bool,
     },
-    /// Remove the file, create it again, and write to it for longer than the background leaves a
-    /// file without a flush.
+    /// Remove the file, create it again, have the background flush it, and write to it again
+    /// through a handle that stays open.
     StayOpen {
         file: usize,
         len: usize,
@@ -84,7 +84,7 @@ enum Step {
         offset: usize,
         len: usize,
     },
-    /// Extend by a hole, or also punch everything after `offset`.
+    /// Extend by a hole, or also punch everything from `zero` on.
     Extend {
         file: usize,
         size: usize,

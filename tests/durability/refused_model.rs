@@ -15,7 +15,7 @@ const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
 #[derive(Default)]
 struct Story {
     handles: Vec<u64>,
-    /// The contents that are read.
+    /// The contents that a read returns.
     view: Vec<u8>,
     /// States that a refused commit may leave: that of the last success, and all since.
     states: Vec<Vec<u8>>,

@@ -852,8 +852,7 @@ fn a_long_name_that_mismatches_its_hash_is_not_shown() {
 #[test]
 fn an_inventory_with_a_wrong_root_keeps_nothing() {
     // Both the hash of the inventory's file and the root of its tree are compared: a second
-    // implementation may prove entries by the root alone,
-    // and must see the same files.
+    // implementation may prove entries by the root alone, and must see the same files.
     let bob = person(2);
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let vault = open_as(&store, &bob).unwrap();

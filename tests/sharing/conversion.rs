@@ -409,7 +409,7 @@ fn a_leftover_folder_is_removed_only_if_its_share_is_whole() {
 
 #[test]
 fn a_folder_of_the_users_own_under_such_a_name_is_left_alone() {
-    // The name alone proves nothing, nor do equal contents.
+    // The name alone proves nothing.
     let start = filled(b"projects");
     let vault = vaults::open(through_fuse(&start).0).unwrap();
     mkdir(&vault, b"projects.before-share").unwrap();
@@ -459,7 +459,7 @@ fn a_recreated_folder_is_replaced_only_if_it_is_empty() {
 #[test]
 fn attack_staged_entries_are_changed_during_a_conversion() {
     // The storage host stops the machine while the folder is set aside, removes a file from the new
-    // share, puts an older one into it, or puts the share into the folder's place: the share is
+    // share, spoils one in it, or puts the share into the folder's place: the share is
     // compared with the folder, and the folder is removed only if the share contains all of it.
     type Attack = fn(&dyn Dir, &dyn Dir, &[u8]);
     let attacks: [(&str, Attack, bool); 3] = [

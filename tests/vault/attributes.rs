@@ -47,7 +47,7 @@ fn check(vault: &Vault) -> CheckReport {
     vault.check(b"", &mut |_| {}).unwrap()
 }
 
-/// How many control files nothing refers to.
+/// Returns how many control files nothing refers to.
 fn unused(vault: &Vault) -> u64 {
     check(vault).unused.expect("everything was looked at").files
 }
@@ -439,8 +439,8 @@ fn a_long_target_is_kept_if_its_link_may_exist() {
 
 #[test]
 fn many_changes_in_a_row_leave_a_handful_of_lists() {
-    // Story: each change of a long list wrote a file. If the old ones stay, a program that sets a
-    // thousand attributes fills the disk.
+    // Story: each change of a long list wrote a file. If the old ones stayed, a program that
+    // sets a thousand attributes would fill the disk.
     let (store, vault) = in_memory();
     put(&vault, b"file", b"contents").unwrap();
     vaults::mkdir(&vault, b"dir").unwrap();

@@ -955,8 +955,8 @@ fn a_file_without_its_long_name_keeps_the_name_in_its_header() {
 
 #[test]
 fn removing_a_copy_of_a_share_keeps_the_original_reachable() {
-    // A sync tool's copy of a nested share has the place of the original: when the copy was renamed
-    // or removed, the junction of both was removed.
+    // A sync tool's copy of a nested share has the junction of the original: when the copy was
+    // renamed or removed, that junction was removed.
     for is_renamed in [false, true] {
         let (store, ann) = founded(vec![]);
         let root = store.root();

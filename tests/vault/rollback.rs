@@ -1,5 +1,5 @@
 //! The rollback database: older states that the storage restores are noticed, and nothing that
-//! honest people and tools do is.
+//! honest people and tools do raises an alarm.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -2823,8 +2823,8 @@ fn the_database_takes_100_bytes_for_each_file() {
 }
 
 /// A full database records nothing more, reports how many entries it left out, and still notices
-/// what happens to those that it knows. What it left out is no news of another machine: that would
-/// make a note of the alarm.
+/// what happens to those that it knows. What it left out does not count as news of another
+/// machine, which would turn the alarm into a note.
 #[test]
 fn a_full_database_records_no_more_and_reports_that() {
     let (store, client) = fresh();

@@ -92,8 +92,8 @@ fn a_share_in_an_exclusively_open_vault_is_refused() {
     assert_eq!(get(&his, b"file").unwrap(), b"hers");
 }
 
-/// The storage host can add and remove the mark at any time. The lock decides all the same: there
-/// are writers that share the vault, or one that has it alone.
+/// The storage host can add and remove the mark at any time. The lock decides nevertheless:
+/// either writers share the vault, or one has it alone.
 #[test]
 fn a_mark_set_or_removed_beneath_an_opener_only_refuses() {
     let (store, ann) = founded(Vec::new());

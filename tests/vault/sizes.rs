@@ -298,8 +298,8 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 
 #[test]
 fn conflict_copies_show_and_read() {
-    // A conflict-copied directory was given an id of its own, under which none of its names could
-    // be read; and a long name was removed with the entry from which it was copied.
+    // A conflict copy of a directory was given an id of its own, under which none of its names
+    // could be read; and a long name was removed with the entry from which it was copied.
     let mut on = OnDisk::new(Suite::Aes256Gcm, 18);
     let long = vec![b'l'; 190];
     put(&on.vault, b"file", b"file's").unwrap();

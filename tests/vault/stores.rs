@@ -94,8 +94,7 @@ fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
         mkdir(&vault, b"source").unwrap();
         put(&vault, b"source/kept", b"kept").unwrap();
         let done = plan.count(Calls::Of(Call::Rename));
-        // The evidence of the rename is also put in its place by a rename; the next rename finds
-        // that the target is not empty.
+        // The evidence of the rename is also put in its place by a rename.
         plan.add(Fault {
             calls: Calls::Of(Call::Rename),
             when: When::Nth(done + 2 + nth),

@@ -181,7 +181,7 @@ fn changes_to_a_replaced_file_become_a_conflict_copy() {
     }
 }
 
-/// The copy has the grammar of a conflict suffix, is shown with it, and is an ordinary file.
+/// The copy is shown with a conflict suffix, and is an ordinary file.
 #[test]
 fn a_conflict_copy_is_shown_and_is_usable() {
     let scene = Scene::new(b"f", b"older", b"newer", false);

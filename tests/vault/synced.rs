@@ -68,7 +68,7 @@ fn journals_of_a_synced_vault_stay_on_the_machine() {
     vault.release(handle).unwrap();
     vault.close().unwrap();
     assert_eq!(below(&*state.root(), b"+journal-").len(), 0);
-    // A reader beside a writer, and one after a crash, need no journals of their own.
+    // A reader makes no journal.
     let reading = OpenOptions {
         read_only: true,
         local: Some(Local { state: state.root(), path: "/copy".into() }),
@@ -554,7 +554,7 @@ fn a_replacement_fails_at_any_call_and_loses_nothing() {
 }
 
 /// A power cut between the exchange and the removal of the old file leaves it beside the new one. A
-/// check counts it as residue, and a repair moves it to `lost+found`.
+/// check counts it as residue.
 #[test]
 fn a_file_that_a_commit_left_behind_is_residue() {
     let (store, state) = synced();

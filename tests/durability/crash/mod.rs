@@ -490,7 +490,7 @@ fn an_unsynced_recording_loses_only_its_last_seconds() {
     }
     let daemon = bed.mount(&bed.vault);
     // The copier is started before the recording: a new process inherits open descriptors for a
-    // moment, and closing the recording's one would flush it.
+    // moment, and closing that of the recording would flush it.
     let copier = disks.as_ref().map(|_| {
         let mut copier = Command::new("bash");
         copier
