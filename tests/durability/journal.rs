@@ -857,7 +857,7 @@ fn open_synced(vault: &Vault, path: &[u8]) -> u64 {
 }
 
 #[test]
-fn growing_and_punching_in_one_commit_frees_older_places() {
+fn growing_and_punching_in_one_commit_loses_nothing() {
     // Such a commit freed places that a record of the small form still writes. They were filled
     // directly, and a replay wrote the old bytes over them.
     let store = store(12);

@@ -2115,7 +2115,7 @@ fn names_that_another_machine_exchanged_are_a_note() {
 /// What is learnt during a mount shows the work of other machines, too. In a directory in which
 /// this machine had written, files of another machine were taken for its own.
 #[test]
-fn what_is_new_beside_ones_own_work_tells_of_another_machine() {
+fn what_is_new_beside_ones_own_work_shows_another_machine() {
     let (store, client) = fresh();
     let root = store.root();
     Vault::set_synced(&root).unwrap();
