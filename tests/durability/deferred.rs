@@ -174,13 +174,13 @@ fn a_file_written_without_a_pause_is_committed() {
     }));
     std::thread::scope(|scope| {
         scope.spawn(|| vault.write(handle, 40_000, &pattern(3, 300_000), false).unwrap());
-        has_begun.recv_timeout(Duration::from_secs(60)).expect("it is written");
+        has_begun.recv_timeout(Duration::from_secs(60)).expect("the write begins");
         vault.commit_due(Duration::ZERO);
         let _ = gave_up.send(());
     });
     store.on_event(Box::new(|_| {}));
     let died = get(&vaults::open(store.snapshot().root()).unwrap(), b"file").unwrap();
-    assert!(died[..4096] == pattern(2, 4096), "it was committed");
+    assert!(died[..4096] == pattern(2, 4096), "the background committed the file");
     vault.release(handle).unwrap();
 }
 
@@ -670,7 +670,7 @@ fn nobody_waits_for_a_flush_in_the_background() {
     }));
     std::thread::scope(|scope| {
         let flushing = scope.spawn(|| vault.flush_due(Duration::ZERO));
-        begins.recv_timeout(Duration::from_secs(60)).expect("it is flushed");
+        begins.recv_timeout(Duration::from_secs(60)).expect("the flush begins");
         vault.write(handle, 40_000, &pattern(2, 9000), false).unwrap();
         vault.commit_due(Duration::ZERO);
         assert!(!flushing.is_finished());

@@ -127,7 +127,7 @@ impl Session<'_> {
             assert_known(
                 &buf[..read],
                 self.story(path),
-                &format!("while it fails, {}", path.escape_ascii()),
+                &format!("while the store fails, {}", path.escape_ascii()),
             );
         }
     }

@@ -485,7 +485,7 @@ fn a_journal_that_was_tampered_with_is_refused_or_harmless() {
         assert_one_of(&store, &states, what);
         assert_one_of(&store, &states, &format!("{what}, opened again"));
     };
-    with(&bytes, "as it was");
+    with(&bytes, "unchanged");
     for at in (0..used).step_by(97).chain(4096..4096 + 64) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1 << (at % 8);
@@ -625,8 +625,8 @@ fn a_young_journal_of_another_machine_is_replayed_and_left() {
     // A clock there that was three minutes fast made it look as old as one that was three slow.
     for changed in [now - 5, now + 180] {
         touch(changed);
-        assert_one_of(&base, &states[2..], "while it is young");
-        assert_eq!(journal_names(&root), [foreign], "its owner may rely on it");
+        assert_one_of(&base, &states[2..], "while the journal is young");
+        assert_eq!(journal_names(&root), [foreign], "the journal's owner may rely on it");
     }
     let vault = vaults::open(base.root()).unwrap();
     let changed = patched(states[2].clone(), 4096, b"changed here since");
@@ -1797,7 +1797,7 @@ fn an_fsync_during_a_rename_is_found_under_either_name() {
     std::thread::scope(|scope| {
         let vault = &vault;
         let syncs = scope.spawn(move || {
-            started.recv_timeout(std::time::Duration::from_secs(60)).expect("it is renamed");
+            started.recv_timeout(std::time::Duration::from_secs(60)).expect("the rename begins");
             vault.fsync(handle, false).unwrap();
         });
         vaults::rename(vault, b"file", b"renamed", kithfs::vault::RenameMode::NoReplace).unwrap();

@@ -230,7 +230,7 @@ fn a_conversion_in_steps_survives_a_stop_at_any_point() {
                     }
                     assert!(
                         found.contains_key(path) || found.contains_key(&aside(path)),
-                        "{what}: it is nowhere"
+                        "{what}: the folder is nowhere"
                     );
                     goes_on(&store, path, &whole, &what);
                 }
@@ -466,7 +466,7 @@ fn attack_staged_entries_are_changed_during_a_conversion() {
         ("a file is taken out", |_, staged, _| staged.unlink(&largest(staged)).unwrap(), true),
         ("a file is spoilt", |_, staged, _| raw::write(staged, &largest(staged), b"spoilt"), true),
         (
-            "it is put in place without a file",
+            "the share is put in place without a file",
             |root, staged, stored| {
                 staged.unlink(&largest(staged)).unwrap();
                 let staging = raw::named(root, b"+moving-").pop().unwrap();

@@ -272,7 +272,7 @@ fn a_change_of_a_former_admin_is_not_reported_as_done() {
     assert!(matches!(done, Err(Error::Members { source: RosterError::Overtaken, .. })), "{done:?}");
     let info = root_share(&vault).info().unwrap();
     assert_eq!(info.heads.len(), 1);
-    assert!(info.members.iter().all(|m| m.public != dan.public()), "it does not count");
+    assert!(info.members.iter().all(|m| m.public != dan.public()), "the change does not count");
 }
 
 #[test]
@@ -496,7 +496,7 @@ fn removing_an_admin_also_removes_them_from_nested_shares() {
     assert_eq!(
         (members(b"open"), members(b"closed")),
         (2, 1),
-        "the parent's admins, unless it is isolated"
+        "the parent's admins, unless the share is isolated"
     );
     assert_eq!(vault.share_at(b"open").unwrap().info().unwrap().path, b"open");
     root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();

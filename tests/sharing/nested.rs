@@ -347,7 +347,7 @@ fn a_conversion_does_not_fill_another_share_of_the_owner() {
     let staging = &entries
         .iter()
         .find(|entry| entry.name.starts_with(b"+moving-"))
-        .expect("it was begun")
+        .expect("the conversion was begun")
         .name;
     root.rename(staging, &*root, &of_bob, StoreRename::Exchange).unwrap();
 

@@ -292,7 +292,7 @@ fn a_readers_writes_with_the_folder_key_are_refused() {
             overwrite(&*root, &name, forged);
             let vault = people.open(who);
             refused(get(&vault, b"letter"), why);
-            assert_eq!(faults(&vault).len(), 1, "and the check names it");
+            assert_eq!(faults(&vault).len(), 1, "the check reports the file");
             if !vault.is_read_only() {
                 refused(write_at(&vault, b"letter", 2, b"x").map(|()| Vec::new()), why);
                 assert_eq!(

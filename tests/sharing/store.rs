@@ -110,11 +110,11 @@ fn refused(attack: impl FnOnce(&Scene, &dyn Dir)) -> [Error; 2] {
 
     // Opens the share again, from the vault around it and alone.
     let vault = scene.vault();
-    let from_vault = get(&vault, b"projects/plan").expect_err("Ann does not take it");
+    let from_vault = get(&vault, b"projects/plan").expect_err("Ann refuses the share");
     assert!(put(&vault, b"projects/secret", b"Ann's own").is_err());
     assert!(vault.who_can_read(b"projects").is_err());
     vault.close().unwrap();
-    let alone = scene.alone().err().expect("Bob does not take it");
+    let alone = scene.alone().err().expect("Bob refuses the share");
 
     // With the original control files everything works again: nothing false was remembered.
     let before = beneath(&honest.root(), &scene.projects);

@@ -122,7 +122,7 @@ fn a_file_that_was_put_back_is_noticed_until_it_is_accepted() {
         matches!(&told[..], [(path, NoticeKind::Older { was, now })] if path == "letter" && was > now),
         "{told:?}"
     );
-    assert_eq!(client.told(&root), told, "it stays noticed");
+    assert_eq!(client.told(&root), told, "the finding stays");
     // Reading continues.
     let vault = vaults::open(root.clone()).unwrap();
     assert_eq!(vaults::get(&vault, b"letter").unwrap(), pattern(1, 5000));
@@ -1306,7 +1306,7 @@ fn a_removed_file_that_is_put_back_is_noticed() {
     });
     let back = |path: &str, elsewhere| vec![(path.to_owned(), NoticeKind::PutBack { elsewhere })];
     for _ in 0..2 {
-        assert_eq!(client.told(&root), back("letter", false), "it stays noticed");
+        assert_eq!(client.told(&root), back("letter", false), "the finding stays");
     }
     root.unlink(&letter).unwrap();
     assert_eq!(client.told(&root), []);
@@ -1845,9 +1845,13 @@ fn what_a_hostile_host_does_at_random_is_reported() {
             })
             .collect();
         assert_eq!(kinds, expected, "seed {seed}: {story:?}");
-        assert_eq!(client.told(&root), told, "seed {seed}: it stays noticed");
+        assert_eq!(client.told(&root), told, "seed {seed}: the findings stay");
         if random.below(2) == 0 {
-            assert_eq!(client.told(&honest.root()), [], "seed {seed}: {story:?}: all is as it was");
+            assert_eq!(
+                client.told(&honest.root()),
+                [],
+                "seed {seed}: {story:?}: the store is unchanged"
+            );
             assert_eq!(client.told(&root), told, "seed {seed}: {story:?}: once more");
         }
         accept_all(&client, &root);

@@ -111,7 +111,7 @@ fn a_sparse_file_of_a_tebibyte() {
         let stat = fs::metadata(on.cipher(b"sparse")).unwrap();
         assert!(
             std::os::unix::fs::MetadataExt::blocks(&stat) * 512 < 4 << 20,
-            "it takes little space"
+            "the file takes little space"
         );
 
         let handle =

@@ -446,7 +446,7 @@ fn a_commit_that_replaces_a_file_keeps_its_attributes() {
         put(&vault, format!("other {n}").as_bytes(), b"may get the old number").unwrap();
     }
     let last = store.root().stat(&stored).unwrap();
-    assert_ne!(first.ino, last.ino, "it was replaced");
+    assert_ne!(first.ino, last.ino, "the file was replaced");
     let note = at(&vault, b"file", |node| vault.get_xattr(node, b"user.note")).unwrap();
     assert_eq!(note, b"of a program");
     vault.release(handle).unwrap();

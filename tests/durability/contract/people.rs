@@ -217,7 +217,7 @@ pub fn change_of_members() {
                 let found = look(&after_cut, &mine, (&ann, &bob), &format!("{what}, way {way}"));
                 assert!(found == before || found == after, "{what}, way {way}: {found:?}");
                 if n == moments.len() {
-                    assert_eq!(found, after, "{what}, way {way}: it was acknowledged");
+                    assert_eq!(found, after, "{what}, way {way}: the change was acknowledged");
                 }
                 if found == after {
                     news += 1
@@ -372,7 +372,7 @@ pub fn change_of_a_passphrase() {
     for way in 0..40 {
         assert!(
             read(&*store.crash(&mut chance(way)).root(), b"+identity") == new,
-            "it was acknowledged"
+            "the change was acknowledged"
         );
     }
 }

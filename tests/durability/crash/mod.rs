@@ -613,13 +613,13 @@ fn a_full_disk_damages_nothing_and_the_mount_recovers() {
     }
     let _ = load.kill();
     let _ = load.wait();
-    bed.verify("full", &bed.acknowledged(), "while it is full");
+    bed.verify("full", &bed.acknowledged(), "while the disk is full");
     std::fs::remove_file(work.join("small/ballast")).unwrap();
     let mut load = bed.start("again", &[]);
     bed.wait_for_load(&mut load);
     let _ = load.kill();
     let _ = load.wait();
-    bed.verify("again", &bed.acknowledged(), "after there is space");
+    bed.verify("again", &bed.acknowledged(), "once the disk has space");
     daemon.unmount();
     bed.check(&bed.vault);
     drop(disk);

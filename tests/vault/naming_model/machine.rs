@@ -212,7 +212,7 @@ impl Machine {
         let stored = self.seal_new(history, Self::tag(directory), name);
         let mut path = directory.clone();
         path.push(stored);
-        assert!(self.store.get(&path).is_none(), "{name:?} was free, and its entry is there");
+        assert!(self.store.get(&path).is_none(), "{name:?} was free, but its entry exists");
         self.store.set(path, Some(item));
         self.come_back(directory, name);
     }
@@ -316,7 +316,7 @@ impl Machine {
         let mut to = into.clone();
         to.push(stored);
         if victim.is_none() {
-            assert!(self.store.get(&to).is_none(), "{name:?} was free, and its entry is there");
+            assert!(self.store.get(&to).is_none(), "{name:?} was free, but its entry exists");
         }
         self.put(history, seen, to);
         self.vacate(seen);
