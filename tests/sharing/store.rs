@@ -376,8 +376,8 @@ fn attack_valid_manifests_are_buried_among_many() {
         store.root().create_file(format!("+manifest-2-{n:032x}").as_bytes(), 0o600).unwrap();
     }
     merge(&*apart.root(), &*store.root());
-    let told = vault.refresh().unwrap_err();
-    assert!(told.to_string().contains("too many manifests"), "{told}");
+    let error = vault.refresh().unwrap_err();
+    assert!(error.to_string().contains("too many manifests"), "{error}");
     assert_eq!(put(&vault, b"secret", b"not for Bob").unwrap_err().errno(), libc::EROFS);
     assert!(open_as(&store, &bob).is_err() && open_as(&store, &ann).is_err());
     for name in named(&*store.root(), b"+manifest-2-0000000000000000000000000000") {
@@ -436,8 +436,8 @@ fn attack_a_state_another_process_has_seen_is_hidden() {
     {
         store.root().unlink(name).unwrap();
     }
-    let told = root_share(&mounted).info().unwrap_err();
-    assert!(told.to_string().contains("older than manifest 2"), "{told}");
+    let error = root_share(&mounted).info().unwrap_err();
+    assert!(error.to_string().contains("older than manifest 2"), "{error}");
 }
 
 #[test]
