@@ -1,7 +1,7 @@
 //! Power cuts under random workloads: at every call that changes the store, in several ways each,
 //! and again during the replay after the first cut.
 //!
-//! 100,000 cuts, or as many as `KITHFS_POWER_CUTS` sets; `KITHFS_POWER_CUT_SEED` changes the seed.
+//! 25,000 cuts, or as many as `KITHFS_POWER_CUTS` sets; `KITHFS_POWER_CUT_SEED` changes the seed.
 //! A failure is reduced to the shortest workload that still fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use crate::support::cuts::{Cut, Promises, Session, chance, record, verify, verify_quickly};
 use crate::support::vaults::{self, READ_WRITE, pattern};
 
-const DEFAULT_CUTS: u64 = 100_000;
+const DEFAULT_CUTS: u64 = 25_000;
 /// Power cuts that this test has verified.
 static CUTS: AtomicU64 = AtomicU64::new(0);
 /// Random ways in which each moment is cut, besides the harshest.
