@@ -233,7 +233,7 @@ impl Fault {
 /// How an error describes a vault with too many journals that match no file. A command line may
 /// name the command that helps.
 pub const TOO_MANY_JOURNALS: &str =
-    "has more than 1024 journals (+journal-*) that do not match its files";
+    "has too many journals (+journal-*) that do not match its files: more than 1024, or 128 MiB";
 
 /// Why stored data is not what it should be, beyond what the format of one object shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

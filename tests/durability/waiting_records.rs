@@ -7,7 +7,7 @@ use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, Dir, RenameMode, SetTime, Timestamp};
-use kithfs::vault::{Local, OpenOptions, SetAttr, Vault};
+use kithfs::vault::{Local, OpenOptions, SetAttr, TOO_MANY_JOURNALS, Vault};
 
 use crate::failing_replays::{FOREIGN, LARGE, files, shown, stored_file, torn};
 use crate::support::cuts::chance;
@@ -244,4 +244,34 @@ fn a_foreign_state_directory_refuses_no_vault() {
     let local = Local { state: FaultStore::wrap(state.root(), plan), path: "/copy".into() };
     let options = OpenOptions { local: Some(local), ..OpenOptions::default() };
     Vault::open(store.root(), &owner(), options).unwrap();
+}
+
+/// The storage host saved journals of different sessions, which all continue one version of a file. If it
+/// showed all of them and let no file be opened, the records of each were kept in memory.
+#[test]
+fn kept_records_take_bounded_memory() {
+    const LENGTH: usize = 30 << 20;
+    let start = MemStore::new();
+    vaults::create(&start.root(), Suite::Aes256Gcm, 12);
+    let vault = open_on(&start, None).unwrap();
+    put(&vault, b"file", &vec![0; LENGTH]).unwrap();
+    overwrite(&vault, b"file", 0, b"x");
+    vault.close().unwrap();
+    let base = start.snapshot();
+    for seed in 0..5 {
+        let session = start.snapshot();
+        let vault = open_on(&session, None).unwrap();
+        overwrite(&vault, b"file", 0, &pattern(seed, LENGTH));
+        let root = session.crash(&mut |_| 0).root();
+        let journal = raw::read(&*root, &raw::named(&*root, b"+journal-")[0]);
+        let name = format!("+journal-elsewhere-{seed:016x}");
+        raw::write(&*base.root(), name.as_bytes(), &journal);
+        let store = base.snapshot();
+        let plan = FaultPlan::new();
+        plan.forbid(&stored_file(&*store.root()));
+        let opened = vaults::open(FaultStore::wrap(store.root(), plan));
+        let error = opened.err().map(|error| error.to_string());
+        let is_refused = error.as_ref().is_some_and(|it| it.contains(TOO_MANY_JOURNALS));
+        assert_eq!(is_refused, seed == 4, "{} journals: {error:?}", seed + 1);
+    }
 }

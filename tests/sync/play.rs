@@ -468,6 +468,7 @@ impl Player {
                 self.at_risk.remove(&machine);
                 return self.mount(machine);
             }
+            Action::Compare => self.compare(machine),
             Action::Flush => self.flush(machine),
             Action::Rekey(eager) => {
                 let eager: &[&str] = if *eager { &["--eager"] } else { &[] };
@@ -874,20 +875,30 @@ impl Player {
     }
 
     fn judge_checks(&mut self, machine: usize) {
-        let checks = [("faults", &["fsck"][..]), ("alarms", &["rollback", "--settle", "0"])];
         // What a removed member has written since is a fault.
-        for (kind, args) in checks.into_iter().skip(usize::from(!self.late.is_empty())) {
-            let output = self.tested.hosts.machines[machine].kithfs(args);
-            if !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stdout).into_owned()
-                    + &String::from_utf8_lossy(&output.stderr);
-                if kind == "faults" && names_torn_only(&said, &self.tested.torn(machine)) {
-                    continue; // counted already
-                }
-                *self.outcome.counts.count(kind) += 1;
-                self.note(format!("machine {machine}: {}: {}", args.join(" "), said.trim()));
-            }
+        if self.late.is_empty() {
+            self.check(machine, "faults", &["fsck"]);
         }
+        self.compare(machine);
+    }
+
+    /// Compares the vault with the rollback database.
+    fn compare(&mut self, machine: usize) {
+        self.check(machine, "alarms", &["rollback", "--settle", "0"]);
+    }
+
+    fn check(&mut self, machine: usize, kind: &str, args: &[&str]) {
+        let output = self.tested.hosts.machines[machine].kithfs(args);
+        if output.status.success() {
+            return;
+        }
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        if kind == "faults" && names_torn_only(&said, &self.tested.torn(machine)) {
+            return; // counted already
+        }
+        *self.outcome.counts.count(kind) += 1;
+        self.note(format!("machine {machine}: {}: {}", args.join(" "), said.trim()));
     }
 }
 

@@ -605,6 +605,7 @@ scenarios! {
     /// machine edited the versions that it had. The tool gave these versions the names. They have
     /// lower numbers: an alarm, although all files are visible.
     an_older_version_of_a_replaced_file_comes_back "
+        1 compare
         0 append f 1 fsync
         0 append g 2 fsync
         0 append h 3 fsync
@@ -628,6 +629,7 @@ scenarios! {
     /// The same, but the first machine then renamed the files that it had put there, and the tool was
     /// faster than the rollback database, which had not recorded all that.
     an_older_version_comes_back_where_files_were_moved_on "
+        1 compare
         0 append f 1 fsync
         0 append g 2 fsync
         0 append h 3 fsync

@@ -30,6 +30,9 @@ pub enum Action {
     Kill,
     /// The vault is unmounted and mounted again.
     Remount,
+    /// The vault is compared with the rollback database: on a busy machine a mount may end before its
+    /// own comparison has.
+    Compare,
     /// The daemon is killed, and the machine is off until `Return`.
     Leave,
     Return,
@@ -264,6 +267,7 @@ impl Display for Step {
             }
             Action::Kill => write!(f, "kill"),
             Action::Remount => write!(f, "remount"),
+            Action::Compare => write!(f, "compare"),
             Action::Leave => write!(f, "leave"),
             Action::Return => write!(f, "return"),
             Action::Flush => write!(f, "flush"),
@@ -358,6 +362,7 @@ impl<'a> Words<'a> {
             "sync" => Action::Sync(self.how()),
             "kill" => Action::Kill,
             "remount" => Action::Remount,
+            "compare" => Action::Compare,
             "leave" => Action::Leave,
             "return" => Action::Return,
             "flush" => Action::Flush,

@@ -87,6 +87,9 @@ enum Owner {
 /// Maximum number of journals with records that match no file. With more, the vault is not opened: the
 /// storage host could copy one any number of times.
 const REFUSED_MAX: usize = 1024;
+/// Maximum length in bytes of the records that are kept in memory for files that could not be written or
+/// found: of four full journals. With more, the vault is not opened either.
+const KEPT_MAX: usize = 128 << 20;
 
 /// A journal with refused records.
 struct Refused {
@@ -448,7 +451,7 @@ impl Journal {
         if is_last && !failed.is_empty() {
             let (dir, name) = (dir.clone(), name.clone());
             let old = Old { file, dir, name, head, acknowledged: 0 };
-            self.keep(failed, (!is_used_elsewhere).then_some(old), &shown);
+            self.keep(failed, (!is_used_elsewhere).then_some(old), &shown)?;
         } else if !is_used_elsewhere && all.refused == 0 && self.overlaid.is_none() {
             dir.unlink(name)?;
             dir.sync()?;
@@ -458,7 +461,15 @@ impl Journal {
 
     /// Keeps records of files that could not be written or found. The first checkpoint carries them
     /// over, and removes their `journal`.
-    fn keep(&self, failed: Vec<Vec<JournalRecord<'static>>>, journal: Option<Old>, shown: &str) {
+    ///
+    /// # Errors
+    /// [`TOO_MANY_JOURNALS`] if more than [`KEPT_MAX`] bytes are kept.
+    fn keep(
+        &self,
+        failed: Vec<Vec<JournalRecord<'static>>>,
+        journal: Option<Old>,
+        shown: &str,
+    ) -> Inner<()> {
         tracing::error!(
             "journal {shown}: {} files could not be written or found; opening them fails until that succeeds",
             failed.len()
@@ -473,6 +484,11 @@ impl Journal {
         }
         if self.overlaid.is_none() {
             state.old.extend(journal);
+        }
+        let kept = state.broken.iter().flat_map(|broken| broken.records.iter().flatten());
+        match kept.map(JournalRecord::encoded_len).sum::<usize>() > KEPT_MAX {
+            true => Err(Fault::Corrupt(Corruption::Other(TOO_MANY_JOURNALS))),
+            false => Ok(()),
         }
     }
 
