@@ -78,13 +78,14 @@ fn exchanges(vault: &Path) -> bool {
     tried.is_ok()
 }
 
-/// Removes the file through the last client: NFS keeps a name of what its own client removes, and
-/// opens for reading once more until it has noticed.
+/// Removes the file through the last client: NFS keeps a name of what its own client removes. The
+/// client opens the file once more before it notices.
 fn reopens(vaults: &[PathBuf]) -> bool {
     let file = File::create(vaults[0].with_extension("nameless")).unwrap();
     fs::remove_file(vaults.last().unwrap().with_extension("nameless")).unwrap();
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(true).open(path).is_ok()
+    let is_open = || OpenOptions::new().read(true).write(true).open(&path).is_ok();
+    is_open() && is_open()
 }
 
 fn allocates(vault: &Path) -> bool {
