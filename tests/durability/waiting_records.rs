@@ -275,3 +275,116 @@ fn kept_records_take_bounded_memory() {
         assert_eq!(is_refused, seed == 4, "{} journals: {error:?}", seed + 1);
     }
 }
+
+/// Asserts that a vault has a file with this name and these contents.
+fn assert_has(vault: &Vault, name: &[u8], wanted: &[u8], case: &str) {
+    let files = files(vault);
+    let is_it = |(path, bytes): &(Vec<u8>, Option<Vec<u8>>)| {
+        path == name && bytes.as_deref().is_some_and(|bytes| bytes == wanted)
+    };
+    assert!(files.iter().any(is_it), "{case}: {:?}", shown(&files));
+}
+
+/// Another program renamed an open file in the store, between two records of it. After a power cut the
+/// replay took the paths for two files, and applied the second record alone to the renamed one: what
+/// was synced before the rename was gone, and the file could not be read.
+#[test]
+fn a_file_renamed_between_two_records_gets_both() {
+    let copy = [b"file", CONFLICT].concat();
+    for (is_synced, arrives) in [(false, false), (false, true), (true, false), (true, true)] {
+        let state = is_synced.then(MemStore::new);
+        let store = with_file(state.as_ref());
+        let elsewhere = store.crash(&mut |n| n - 1);
+        let theirs = open_on(&elsewhere, Some(&MemStore::new())).unwrap();
+        (0..4).for_each(|_| write_at(&theirs, b"file", 0, b"newer than ours").unwrap());
+        theirs.close().unwrap();
+        let vault = open_on(&store, state.as_ref()).unwrap();
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.write(handle, 8192, &pattern(2, 4096), false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        let root = store.root();
+        replaced_by_tool(&*root, &elsewhere);
+        if !arrives {
+            root.unlink(&vault.cipher_path(b"file").unwrap()).unwrap();
+            root.sync().unwrap();
+        }
+        vault.write(handle, 100_000, &pattern(3, 4096), false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        let wanted = patched(&[(8192, &pattern(2, 4096)), (100_000, &pattern(3, 4096))]);
+        for seed in 0..50 {
+            let mut chance = chance(seed);
+            let after = store.crash(&mut |n| chance(n));
+            let state = state.as_ref().map(|state| state.crash(&mut |_| 0));
+            let vault = open_on(&after, state.as_ref()).unwrap();
+            assert_has(&vault, &copy, &wanted, &format!("{is_synced} {arrives} {seed}"));
+        }
+    }
+}
+
+/// A sync tool made a conflict copy of a file with a record, and put the version before that record back
+/// at its path, where a program wrote to it. After a power cut the replay applied the copy's record to
+/// that version, and the program's record to nothing, or to the copy.
+#[test]
+fn a_former_version_gets_its_own_record() {
+    for is_synced in [false, true] {
+        let state = is_synced.then(MemStore::new);
+        let store = with_file(state.as_ref());
+        let elsewhere = store.crash(&mut |n| n - 1);
+        let vault = open_on(&store, state.as_ref()).unwrap();
+        overwrite(&vault, b"file", 8192, &pattern(2, 4096));
+        replaced_by_tool(&*store.root(), &elsewhere);
+        overwrite(&vault, b"file", 100_000, b"more");
+        for seed in 0..50 {
+            let mut chance = chance(seed);
+            let after = store.crash(&mut |n| if seed == 0 { 0 } else { chance(n) });
+            let state = state.as_ref().map(|state| state.crash(&mut |_| 0));
+            let vault = open_on(&after, state.as_ref()).unwrap();
+            let case = format!("synced {is_synced}, {seed}");
+            assert_has(&vault, b"file", &patched(&[(100_000, b"more")]), &case);
+            let copy = [b"file", CONFLICT].concat();
+            assert_has(&vault, &copy, &patched(&[(8192, &pattern(2, 4096))]), &case);
+        }
+    }
+}
+
+/// Flushes of a conflict copy and of the version at its path failed, and both had records of one path.
+/// The checkpoint took them for those of one file: it wrote only the last record of the copy again, or
+/// put records aside that it had written.
+#[test]
+fn a_failed_flush_rewrites_all_records_of_a_copy() {
+    for continues in [false, true] {
+        let store = with_file(None);
+        let elsewhere = store.crash(&mut |n| n - 1);
+        let theirs = open_on(&elsewhere, None).unwrap();
+        (0..4).for_each(|_| write_at(&theirs, b"file", 0, b"newer than ours").unwrap());
+        theirs.close().unwrap();
+        let plan = FaultPlan::new();
+        plan.lose_what_is_not_flushed();
+        let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.write(handle, 8192, &pattern(2, 4096), false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        replaced_by_tool(&*store.root(), &elsewhere);
+        overwrite(&vault, b"file", 100_000, b"more");
+        let later = pattern(3, 4096);
+        let mut patches = vec![(8192, pattern(2, 4096))];
+        if continues {
+            vault.write(handle, 200_000, &later, false).unwrap();
+            vault.fsync(handle, false).unwrap();
+            patches.push((200_000, later));
+        }
+        let patches: Vec<_> = patches.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
+        let (calls, errno) = (Calls::Of(Call::SyncData), libc::EIO);
+        plan.reset();
+        for nth in [1, 2] {
+            plan.add(Fault { calls, when: When::Nth(nth), errno, short: false });
+        }
+        vault.flush_due(Duration::ZERO);
+        assert_eq!(plan.failed(), 2);
+        let after = store.crash(&mut |_| 0);
+        let copy = [b"file", CONFLICT].concat();
+        let case = format!("continues: {continues}");
+        assert_has(&open_on(&after, None).unwrap(), &copy, &patched(&patches), &case);
+        assert_eq!(raw::named(&*after.root(), b"+refused"), Vec::<Vec<u8>>::new(), "{case}");
+    }
+}

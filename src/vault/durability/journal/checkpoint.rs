@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
+use super::replay::by_file;
 use super::state::{Inode, Origin, Running, State};
 use super::turn::Apply;
 use super::{Journal, PREFIX};
@@ -103,7 +104,18 @@ impl Journal {
             let own = |r: &&JournalRecord<'_>| {
                 r.file_id == broken.file_id && broken.paths.contains(&r.path)
             };
-            broken.records = Some(all.iter().filter(own).cloned().collect());
+            let mut chains = by_file(all.iter().filter(own).cloned().collect());
+            // A conflict copy, and the version that arrived at its path, have one id.
+            let its = |records: &Vec<JournalRecord<'static>>| match &broken.origin {
+                Origin::Open(_, file) => {
+                    self.matches(&**file, &records.iter().collect::<Vec<_>>()).unwrap_or(false)
+                }
+                Origin::Closed(_) => false,
+            };
+            broken.records = Some(match chains.iter().rposition(its) {
+                Some(at) => chains.swap_remove(at),
+                None => chains.concat(),
+            });
         }
         Ok(())
     }

@@ -5,7 +5,8 @@
 //! * Only its owner's identity reads a journal, and only while no living process holds its lock.
 //! * Beside other daemons, records are applied in turns: see [`turn`](super::turn).
 //! * Records that do not follow from each other form different groups, also if they have one path:
-//!   those of a file that became a conflict copy, and those of the version that arrived there.
+//!   those of a file that became a conflict copy, and those of the version that arrived there. The last
+//!   ones are applied first: they were made for what is at the path now.
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over. Refused records are carried too then, since they may be about that
@@ -415,7 +416,8 @@ impl Journal {
             return Ok(Redone::default());
         }
         let (mut all, mut failed) = (Redone::default(), Vec::new());
-        for records in by_file(records) {
+        // The last ones first: what is at a path now is what they were made for.
+        for records in by_file(records).into_iter().rev() {
             match self.redo_file(&records.iter().collect::<Vec<_>>(), places, Apply::Replay) {
                 Ok(redone) => {
                     all.done += redone.done;
@@ -474,7 +476,7 @@ impl Journal {
             "journal {shown}: {} files could not be written or found; opening them fails until that succeeds",
             failed.len()
         );
-        let broken: Vec<_> = failed.into_iter().flat_map(|records| self.broken(records)).collect();
+        let broken: Vec<_> = failed.into_iter().rev().map(|records| self.broken(records)).collect();
         let mut state = self.state.lock();
         // The storage host may have copied a journal: its records are kept once.
         for new in broken {
@@ -492,32 +494,17 @@ impl Journal {
         }
     }
 
-    /// Returns broken files, one for each inode to which the paths of `records` lead, and one for the
-    /// others. All records are of one file id.
-    fn broken(&self, records: Vec<JournalRecord<'static>>) -> Vec<Broken> {
-        let mut all: Vec<Broken> = Vec::new();
-        let inodes: Vec<_> = {
-            let of_id: Vec<_> = records.iter().collect();
-            records.iter().map(|record| self.inode_of(&record.path, &of_id)).collect()
-        };
-        for (record, inode) in records.into_iter().zip(inodes) {
-            let broken = match all.iter().position(|b| b.inode() == inode) {
-                Some(at) => &mut all[at],
-                None => {
-                    all.push(Broken {
-                        origin: Origin::Closed(inode),
-                        file_id: record.file_id,
-                        paths: Vec::new(),
-                        records: None,
-                        doomed: false,
-                    });
-                    all.last_mut().expect("just pushed")
-                }
-            };
-            broken.paths.push(record.path.clone());
-            broken.records.get_or_insert_default().push(record);
+    /// Returns the broken file of records that follow from each other.
+    fn broken(&self, records: Vec<JournalRecord<'static>>) -> Broken {
+        let of_chain: Vec<_> = records.iter().collect();
+        let inode = records.iter().find_map(|record| self.inode_of(&record.path, &of_chain));
+        Broken {
+            origin: Origin::Closed(inode),
+            file_id: records[0].file_id,
+            paths: records.iter().map(|record| record.path.clone()).collect(),
+            records: Some(records),
+            doomed: false,
         }
-        all
     }
 
     /// Returns the inode of the file at a path, if that is certainly the one that `records` (all of one
@@ -603,19 +590,32 @@ impl Journal {
                 Err(fault) => return Err(fault),
             }
         }
-        let of = |paths: &[&[u8]]| -> Vec<&JournalRecord<'_>> {
-            records.iter().copied().filter(|r| paths.contains(&&*r.path)).collect()
-        };
-        let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
-        let mut redo_elsewhere = |paths: &[&[u8]], is_refused: bool| -> Inner<()> {
-            let own = of(paths);
+        // All of a chain is about one file: paths that lead to another one by now, or to none, are
+        // those from before it was renamed in the store.
+        let (mut is_found, mut is_refused) = (false, !missing.is_empty());
+        for (_, file, _) in &inodes {
+            match self.redo(&**file, records, when)? {
+                Outcome::Done => (is_found, redone.done) = (true, redone.done + 1),
+                Outcome::Nothing => is_found = true,
+                Outcome::Newer => {}
+                Outcome::Refused => is_refused = true,
+            }
+        }
+        if !is_found {
             let mut tried = Tried::default();
             if when == Apply::Replay {
-                self.redo_copies(paths, &own, when, &mut tried)?; // later one may be open
+                let paths: Vec<_> = inodes
+                    .iter()
+                    .flat_map(|(_, _, paths)| paths)
+                    .chain(&missing)
+                    .copied()
+                    .collect();
+                self.redo_copies(&paths, records, when, &mut tried)?; // later one may be open
             }
             if (is_refused || tried.unread) && tried.done.is_none() {
+                let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
                 for path in elsewhere.into_iter().flatten() {
-                    self.redo_at(path, &own, when, &mut tried)?;
+                    self.redo_at(path, records, when, &mut tried)?;
                 }
             }
             redone.done += tried.done.unwrap_or(0);
@@ -625,20 +625,7 @@ impl Journal {
                 redone.unread |= tried.unread;
                 redone.refused_ids.push(records[0].file_id);
             }
-            Ok(())
-        };
-        let mut done = 0;
-        for (_, file, paths) in &inodes {
-            match self.redo(&**file, &of(paths), when)? {
-                Outcome::Done => done += 1,
-                Outcome::Nothing => {}
-                other => redo_elsewhere(paths, other == Outcome::Refused)?,
-            }
         }
-        for path in missing {
-            redo_elsewhere(&[path], true)?;
-        }
-        redone.done += done;
         redone.files.extend(inodes.into_iter().map(|(inode, file, _)| (inode, file)));
         Ok(redone)
     }
@@ -760,7 +747,7 @@ fn remove(Found { dir, name, .. }: &Found) -> Inner<()> {
 }
 
 /// Returns the records of each file that follow from each other, in their order.
-fn by_file(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRecord<'static>>> {
+pub(super) fn by_file(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRecord<'static>>> {
     let mut files: Vec<Vec<JournalRecord<'static>>> = Vec::new();
     for record in records {
         let follows =
