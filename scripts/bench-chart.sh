@@ -34,7 +34,7 @@ bars=$(awk -F' *[|] *' -v OFS='\t' '
         row++
     }' <(echo "$lines") "$1")
 [ -n "$bars" ] || { echo "bench-chart: $1 has none of the lines" >&2; exit 1; }
-# The line with date and machine, without the versions that follow.
+# Date, machine and number of runs, without the rest of the line.
 when=$(sed -n '/^[0-9-]*, [0-9]* CPU/{s/\(medians of [0-9]*\).*/\1/p;q}' "$1")
 
 gnuplot <(cat <<PLOT

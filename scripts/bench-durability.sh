@@ -11,7 +11,7 @@
 #
 # Three loads; the first two are on a file that was synced before:
 #   overwrite    4 KiB at random places of a file, fsync after each (fio, fsync=1): operations a second, and the median time of one fsync
-#   sequential   a file overwritten from its beginning to its end in 1 MiB, one fsync at the end: MB/s
+#   sequential   a file overwritten from its beginning to its end, 1 MiB at a time, one fsync at the end: MB/s
 #   create       files of 4 KiB created, written and synced one after the other: files a second
 # The results mean nothing on a disk whose fsync takes no time, such as a RAM disk. The first line shows the time of the plain disk.
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares HCTR2-AES-256 of single names with the Go module github.com/ericlagergren/hctr2. Each call gets the bytes of the tweak.
+# Compares HCTR2-AES-256 of single names with the Go module github.com/ericlagergren/hctr2. Each call processes its tweak anew.
 #
 #     scripts/bench-hctr2-go.sh [--checkouts DIR]
 #
@@ -94,9 +94,9 @@ for line in (work / "go.txt").read_text().splitlines():
 for file in (work / "criterion").glob("*/**/new/estimates.json"):
     group, _, size = json.loads((file.parent / "benchmark.json").read_text())["full_id"].rsplit("/", 2)
     figures[(group.removeprefix("hctr2/"), int(size))] = [json.loads(file.read_text())["median"]["point_estimate"]]
-who = [name for name in ("Go", "hctr2-rs", "portable", "wide") if any(key[0] == name for key in figures)]
-print("\n| bytes | " + " | ".join(who) + f" | {who[-1]} / Go |\n|---:|" + "---:|" * (len(who) + 1))
+names = [name for name in ("Go", "hctr2-rs", "portable", "wide") if any(key[0] == name for key in figures)]
+print("\n| bytes | " + " | ".join(names) + f" | {names[-1]} / Go |\n|---:|" + "---:|" * (len(names) + 1))
 for size in sorted({size for _, size in figures}):
-    row = [statistics.median(figures[(name, size)]) for name in who]
+    row = [statistics.median(figures[(name, size)]) for name in names]
     print(f"| {size} | " + " | ".join(f"{value:,.0f}" for value in row) + f" | {row[-1] / row[0]:.2f} |")
 PYTHON

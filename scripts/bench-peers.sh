@@ -23,8 +23,8 @@
 #   --chart FILE   draw eight lines of it to FILE, as SVG (scripts/bench-chart.sh; needs gnuplot)
 #   --install      install Debian's packages of the other filesystems first (as root)
 #
-# The jobs of fio are benches/fio/*.fio and can be run by hand. "cold" means mounted again: nothing is in the cache of the mount, but the
-# ciphertext may still be in the cache of the disk. The plain disk has no mount, so without --drop-caches its cold figures are warm ones.
+# The jobs of fio are benches/fio/*.fio and can be run by hand. "cold" means mounted again: the mount has cached nothing, but the kernel
+# may still have cached the ciphertext. The plain disk has no mount, so without --drop-caches its cold figures are warm ones.
 # The script unmounts each filesystem that it has mounted, and ends its process, however the script ends.
 set -euo pipefail
 
@@ -263,9 +263,9 @@ report() {
                 my ($best) = sort { $b <=> $a } grep defined, @v{@base};
                 print join(" | ", "| $line", (map { number($v{$_}) } @fs), map { $best ? sprintf "%.2f", $v{$_} / $best : "-" } @ours) . " |";
             }
-            print "\nThe widest spread of a line is $spread% of its median to either side.";
+            print "\nHalf of the range of a line is at most $spread% of its median.";
         }' "${peers[*]}" "$work/results.tsv"
-    echo "Most memory held by the daemon in the first half, MiB:$(for fs in "${peers[@]}"; do [ "$fs" = native ] || printf ' %s %s,' "$fs" "$(median "$work/$fs/result.memory" | sed 's/\.0$//')"; done | sed 's/,$/./')"
+    echo "Most memory of the daemon in the streams and random accesses, MiB:$(for fs in "${peers[@]}"; do [ "$fs" = native ] || printf ' %s %s,' "$fs" "$(median "$work/$fs/result.memory" | sed 's/\.0$//')"; done | sed 's/,$/./')"
 }
 
 if [ -z "$tree" ]; then

@@ -12,7 +12,7 @@
 #   create       files created, written and closed: us a file
 #   open         files opened, their first 4 KiB read, and closed, in a fresh mount: us a file, the median
 #   open again   the same once more
-#   write        a file written from its beginning to its end in 1 MiB and closed: MB/s
+#   write        a file written from its beginning to its end, 1 MiB at a time, and closed: MB/s
 #   overwrite    the same over what is there: MB/s
 #   read         the same read in a fresh mount: MB/s
 # The opens are measured with daemon and program on one processor: waking a process on another processor takes longer than an open, and

@@ -23,10 +23,10 @@ for line in sys.stdin:
 
 for part, names in parts.items():
     title, unit = TITLES[part]
-    shown = [system for system in systems if any(system in of for sizes in names.values() for of in sizes.values())]
+    shown = [system for system in systems if any(system in values for sizes in names.values() for values in sizes.values())]
     print(f"### {title}\n\n| | {unit} | {' | '.join(shown)} |\n|---|---:|{'---:|' * len(shown)}")
     for name, sizes in names.items():
-        for size, of in sorted(sizes.items()):
-            cells = [f"{of[system]:,.0f}" if system in of and of[system] >= 100 else f"{of[system]:g}" if system in of else "" for system in shown]
+        for size, values in sorted(sizes.items()):
+            cells = [f"{values[system]:,.0f}" if system in values and values[system] >= 100 else f"{values[system]:g}" if system in values else "" for system in shown]
             print(f"| {name} | {size:,} | {' | '.join(cells)} |")
     print()
