@@ -18,7 +18,7 @@ step cargo test --locked --no-run
 outputs=$(mktemp -d)
 names=()
 declare -A running
-# A check that is interrupted starts no further binary.
+# An interrupted check begins no further command; what cargo runs goes on to its end.
 trap 'kill "${running[@]}" 2>/dev/null || :; rm -rf -- "$outputs"' EXIT
 # beside NAME COMMAND...: runs a command beside the others. Its output is printed when all have ended.
 beside() {
@@ -45,10 +45,10 @@ some=(hostile:: posix:: fuse_adapter:: random_shared:: uring::)
 beside mount-1 cargo test --locked --test mount -- "${threads[@]}" "${some[@]}"
 beside mount-2 cargo test --locked --test mount -- "${threads[@]}" "${some[@]/#/--skip=}"
 beside mounting cargo test --locked --no-fail-fast --test cli --test fsck --test project --test sync -- "${threads[@]}"
-# The others compute. Tests that wait have deadlines, so these leave them the processors.
+# The other tests compute. They have a lower priority, because the tests above wait with deadlines.
 beside others nice -n 5 cargo test --locked --no-fail-fast --lib --bins "${others[@]}"
 
-# What compiles waits until all tests have begun, because cargo locks the build directory.
+# Compiling begins only when all tests have begun, because cargo locks the build directory.
 lint() {
     renice -n 10 -p "$BASHPID" >/dev/null
     step cargo clippy --locked --all-targets -- -D warnings

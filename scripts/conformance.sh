@@ -107,7 +107,7 @@ pjdfstest_with() {
     mkdir "$point/tests"
     mountpoint -q "$scratch/other" || mount -t tmpfs -o size=1m none "$scratch/other" # what EXDEV needs
     # The cases that remount the mount read-only with mount(8) run separately: they would fail if another case had left a file open for
-    # writing. mount(8) looks for a helper in /sbin. A mount namespace contains ours, so the machine is not changed.
+    # writing. mount(8) looks for a helper in /sbin. Ours is in a mount namespace, so the machine is not changed.
     local log=$scratch/pjdfstest.log remount=$scratch/pjdfstest-remount.log
     local conf=scripts/conformance/pjdfstest.toml
     "$tools/bin/pjdfstest" -c "$conf" -s "$scratch/other" -p "$point/tests" > "$log" 2>&1 || true

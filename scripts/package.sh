@@ -6,8 +6,8 @@
 #   --program FILE   pack this program instead of building one
 #   --revision N     revision of the packages (default 1)
 #
-# The program contains no paths of this machine, and every file has the time SOURCE_DATE_EPOCH (default: that of the last commit), so that two
-# builds can be compared (scripts/reproduce.sh). The list of dependencies needs Python 3.11; `deb` needs dpkg-dev, and `rpm` needs rpm.
+# A program built here contains no paths of this machine, and every file has the time SOURCE_DATE_EPOCH (default: that of the last commit), so
+# that two builds can be compared (scripts/reproduce.sh). The SPDX list of dependencies needs Python 3.11; `deb` needs dpkg-dev, and `rpm` needs rpm.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;; esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
