@@ -76,8 +76,8 @@ kill_it() {
     kill -9 "$daemon"
     wait "$daemon" 2>/dev/null || true
     daemon=''
-    # The server ends by itself without its files, but some of its processes can be left and would keep the mount busy. A process that waits
-    # for a lock of a dead one does not notice that the parent has ended.
+    # Without its files the server ends by itself. But one of its processes that waits for a lock of a dead one does not notice that, and
+    # would keep the mount busy.
     if [ -n "$server" ]; then
         local parts
         parts=$(cat "/proc/$server/task/$server/children" 2>/dev/null || true)
@@ -109,7 +109,7 @@ client() {
     local n=$1 i
     coproc "${as[@]}" psql -h "$work/socket" -d postgres -U bench -qAtX -v ON_ERROR_STOP=1 2>/dev/null
     for ((i = $2; ; i++)); do
-        echo "INSERT INTO told VALUES ($n, $i, repeat('x', 100 + $i % 900)) RETURNING i;" >&"${COPROC[1]}" 2>/dev/null || return 0
+        echo "INSERT INTO inserted VALUES ($n, $i, repeat('x', 100 + $i % 900)) RETURNING i;" >&"${COPROC[1]}" 2>/dev/null || return 0
         read -r answer <&"${COPROC[0]}" || return 0
         [ "$answer" = "$i" ] || return 0
         echo "$i" >"$work/notes/new.$n" && mv "$work/notes/new.$n" "$work/notes/client.$n"
@@ -121,7 +121,7 @@ mount_it
 if [ ${#as[@]} -gt 0 ]; then chown "$user" "$work/mnt"; fi
 "${as[@]}" initdb -D "$work/mnt/data" -U bench -A trust --data-checksums >"$work/log" 2>&1 || { tail "$work/log" >&2; die "initdb failed"; }
 start_server
-sql 'CREATE EXTENSION amcheck; CREATE TABLE told (n int, i int, t text, PRIMARY KEY (n, i))'
+sql 'CREATE EXTENSION amcheck; CREATE TABLE inserted (n int, i int, t text, PRIMARY KEY (n, i))'
 "${as[@]}" pgbench -h "$work/socket" -U bench -i -s 2 -q postgres >/dev/null 2>&1 || die "pgbench -i failed"
 
 total=0
@@ -142,10 +142,10 @@ for ((round = 1; round <= rounds; round++)); do
     mount_it
     start_server
     for n in 1 2 3; do
-        told=$(($(cat "$work/notes/client.$n") - from + 1))
-        there=$(sql "SELECT count(*) FROM told WHERE n = $n AND i >= $from")
-        [ "$there" -ge "$told" ] || die "round $round: client $n was told of $told rows, $there are there"
-        total=$((total + told))
+        acknowledged=$(($(cat "$work/notes/client.$n") - from + 1))
+        there=$(sql "SELECT count(*) FROM inserted WHERE n = $n AND i >= $from")
+        [ "$there" -ge "$acknowledged" ] || die "round $round, client $n: $acknowledged rows were acknowledged, $there exist"
+        total=$((total + acknowledged))
     done
     sql "SELECT bt_index_parent_check(c.oid, true) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid JOIN pg_am a ON a.oid = c.relam
          WHERE a.amname = 'btree' AND c.relpersistence = 'p'" >/dev/null || die "round $round: an index is damaged"
