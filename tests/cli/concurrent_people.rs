@@ -258,7 +258,7 @@ fn writes_of_a_readers_modified_client_are_refused() {
         assert!(!wrote && why.contains("Input/output error"), "{why}");
         let log = fs::read_to_string(person.home().join("log")).unwrap();
         assert!(
-            log.contains("is signed by a member who may not write here") && !log.contains("letter"),
+            log.contains("is signed by someone who may not write here") && !log.contains("letter"),
             "why, and no plain name: {log}"
         );
     }

@@ -1,10 +1,10 @@
-//! Signatures in an open share: signing by this identity, and which signatures count.
+//! Signatures in an open share: signing by the identity that opened it, and which signatures count.
 //!
 //! Rules that hold here
 //! * A signature counts if its signer may write at the head, or if the signed entry is listed in an
 //!   inventory that the chain commits to.
-//! * This identity signs only while it may write, and only data that the caller has built from
-//!   verified parts: this module does not inspect contents.
+//! * A caller signs only while this identity may write, and only data built from verified parts:
+//!   this module checks neither.
 //! * In an unsigned share only junctions are signed, and only the founder's signature counts.
 
 use std::collections::HashSet;
@@ -63,15 +63,16 @@ impl Rights {
         !self.heads.is_empty() && self.heads.iter().all(counts)
     }
 
-    fn vouch(
+    /// Returns whether the signature of an entry counts: `allowed` names the signers at a head.
+    fn counts(
         &self,
         signer: &[u8; 32],
         bytes: &[u8],
-        who: impl Fn(&HeadRights) -> &HashSet<[u8; 32]>,
+        allowed: impl Fn(&HeadRights) -> &HashSet<[u8; 32]>,
     ) -> bool {
         let hash = std::cell::OnceCell::new();
         self.all(|head| {
-            who(head).contains(signer)
+            allowed(head).contains(signer)
                 || head
                     .kept
                     .iter()
@@ -86,7 +87,7 @@ pub(crate) struct Signing {
     own: [u8; 32],
     rights: RwLock<Arc<Rights>>,
     /// Signatures of headers that were verified, or made by this process.
-    known: VerifiedCache,
+    verified: VerifiedCache,
     /// Another daemon has the vault for writing and does not know of this one.
     shut_out: AtomicBool,
 }
@@ -98,7 +99,7 @@ impl Signing {
             identity,
             own,
             rights,
-            known: VerifiedCache::new(),
+            verified: VerifiedCache::new(),
             shut_out: AtomicBool::new(false),
         }
     }
@@ -130,7 +131,7 @@ impl Signing {
         self.shut_out.store(true, Ordering::Release);
     }
 
-    /// Returns whether two heads exclude each other, or the head cannot be read.
+    /// Returns whether two heads conflict, or the head cannot be read.
     pub fn is_forked(&self) -> bool {
         self.rights.read().forked
     }
@@ -173,7 +174,7 @@ impl Signing {
         let sign = |label: &Label, message: &[u8]| {
             let signature = self.identity.sign(label, message);
             if *label == labels::FILE_SIGNATURE {
-                self.known.learn(&Claim::made(by, label, message, signature));
+                self.verified.learn(&Claim::made(by, label, message, signature));
             }
             signature
         };
@@ -183,23 +184,23 @@ impl Signing {
     /// Returns author and signer of a header. Verifies the signature unless it is in the cache.
     /// Whether the signature counts is decided by [`Signing::check`].
     pub fn verify(&self, claim: &Claim) -> Inner<Authorship> {
-        Ok(self.known.verify(claim)?)
+        Ok(self.verified.verify(claim)?)
     }
 
     /// Checks that an entry with the verified signature `by` counts; `bytes` is the header or
     /// record.
     pub fn check(&self, by: &Authorship, bytes: &[u8]) -> Inner<()> {
         let rights = self.rights.read();
-        if rights.vouch(&by.signer, bytes, |head| &head.writers) {
+        if rights.counts(&by.signer, bytes, |head| &head.writers) {
             return Ok(());
         }
-        Err(Fault::Corrupt(Corruption::Other("is signed by a member who may not write here")))
+        Err(Fault::Corrupt(Corruption::Other("is signed by someone who may not write here")))
     }
 
     /// Checks that a junction signed by `by` counts: only admins may link to other shares.
     pub fn check_admin(&self, by: &Authorship, bytes: &[u8]) -> Inner<()> {
         let rights = self.rights.read();
-        if rights.vouch(&by.signer, bytes, |head| &head.admins) {
+        if rights.counts(&by.signer, bytes, |head| &head.admins) {
             return Ok(());
         }
         Err(Fault::Corrupt(Corruption::Other("is a junction whose signer is not an admin here")))
