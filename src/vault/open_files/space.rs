@@ -1,5 +1,5 @@
-//! A store that has no room, or refuses writes for another reason, although the kernel has told
-//! programs of success.
+//! Writes that the store refuses, for lack of room or another reason, after the kernel has reported
+//! success to the program.
 //!
 //! With the writeback cache write(2) returns before the daemon receives the bytes. If the store
 //! refuses them later, the kernel has pages, and perhaps a size, that were never committed. It
@@ -29,9 +29,9 @@ use crate::vault::file::phase::Tail;
 use crate::vault::file::{FileState, Load, OpenFile};
 use crate::vault::types::{Forget, Handle, NodeId};
 
-/// Free bytes below which a growing file accepts nothing more through a cached descriptor: more
-/// than programs write with one call.
-const LAST: u64 = 2 << 20;
+/// Free bytes below which cached descriptors of a file that has grown accept no write: more than
+/// programs write with one call.
+const ROOM_TO_GROW: u64 = 2 << 20;
 
 impl Core {
     /// Returns whether the store has little room. When this begins, the kernel is told to ask
@@ -55,12 +55,13 @@ impl Core {
         true
     }
 
-    /// Sets `tell`, which is called for each node of which the kernel must drop something; at once,
-    /// and from any thread.
+    /// Sets the function that is called, from any thread, as soon as the kernel must drop something
+    /// of a node.
     pub fn tell_kernel(&self, tell: Box<dyn Fn(NodeId, Forget) + Send + Sync>) {
         let _ = self.room.kernel.set(tell);
     }
 
+    /// Has the kernel drop `what` of a node.
     pub fn have_forgotten(&self, node: NodeId, what: Forget) {
         if let Some(tell) = self.room.kernel.get() {
             tell(node, what);
@@ -72,7 +73,7 @@ impl Core {
         self.room.take(bytes as u64);
     }
 
-    /// Notes why the store has refused a write.
+    /// Notes a refused write if the store has no room or is read-only.
     pub fn note_refusal(&self, fault: &Fault) {
         if is_no_space(fault.errno()) || fault.errno() == libc::EROFS {
             self.room.note_refusal();
@@ -173,7 +174,7 @@ impl Core {
         {
             let mut size = state.size.saturating_sub(step) / SEGMENT as u64 * SEGMENT as u64;
             if size <= SMALL_MAX {
-                // The first block is allocated, with the header.
+                // The first block, with the header, is allocated.
                 size = size.min(DATA_START - self.keys.layout.header() as u64);
             }
             self.take_back(open, state, size.max(floor))?;
@@ -198,7 +199,7 @@ impl Core {
         }
     }
 
-    /// After a commit has failed permanently: notes that the kernel caches data that will never be
+    /// Notes, if a commit has failed permanently, that the kernel caches data that will never be
     /// committed.
     pub fn note_lost(&self, open: &OpenFile, state: &mut FileState) {
         if state.is_lost() {
@@ -232,13 +233,13 @@ impl Core {
     }
 
     /// Notes that dirty pages of the kernel, of `offset..end`, were refused with `errno`: the
-    /// kernel counts them as written. Returns whether they should be written again: later pages had
-    /// arrived before, and were cut to make room.
+    /// kernel counts them as written. Returns true if they should be written again, because pages
+    /// beyond them that had arrived earlier were cut off to make room.
     pub fn pages_refused(&self, handle: Handle, offset: u64, end: u64, errno: i32) -> bool {
         let Ok((open, _)) = self.open.file_handle(handle) else { return false };
         let mut state = open.state.write();
         let size = state.size;
-        // Committed data stays, and data accepted before counts.
+        // Committed data and the bytes before the refused pages stay.
         let from = offset.max(state.committed.as_ref().map_or(0, |committed| committed.size));
         let (first, makes_room) =
             (state.kernel.refused.map_or(u64::MAX, |(_, first)| first), size > end);
@@ -304,7 +305,7 @@ impl Core {
         if !self.is_low() {
             return Ok(false);
         }
-        if grows && self.room.measure(&*self.root, self.mode.is_root_user) < LAST {
+        if grows && self.room.measure(&*self.root, self.mode.is_root_user) < ROOM_TO_GROW {
             return Err(Fault::Os(libc::ENOSPC));
         }
         Ok(true)
