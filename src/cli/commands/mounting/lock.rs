@@ -25,7 +25,7 @@ pub fn run(args: &Lock) -> Result<Exit, Failure> {
     } else {
         args.names.iter().map(|name| find(name, &live)).collect::<Result<_, _>>()?
     };
-    // All vaults are locked before the first wait, because one of them may wait for its store.
+    // All daemons are asked before the first wait, because one of them may wait for its store.
     let asked: Vec<_> = chosen.into_iter().map(|entry| (control::lock(&entry), entry)).collect();
     each(asked, |(asked, entry)| {
         asked.map_err(|failure| still_open(failure, &entry))?;
@@ -62,11 +62,11 @@ pub fn lock_within(mountpoint: &Path) {
     }
 }
 
-/// Waits until the daemon has ended: what was written is not safe before. A daemon that gives its
-/// store up records the failure and takes the mount away. The store may then still keep it from
+/// Waits until the daemon has ended: what was written is not safe before. A daemon whose store does
+/// not answer records the failure and takes the mount away. The store may still keep it from
 /// ending, so the wait stops at the recorded failure.
 fn wait(registry: &Registry, entry: &Entry) -> Result<Exit, Failure> {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const NOTE_AFTER: Duration = Duration::from_secs(5);
     const TICK: Duration = Duration::from_millis(500);
     let place = &entry.mountpoint.0;
     let failed = |source| Error::Io { op: "wait for the daemon of", path: place.clone(), source };
@@ -77,7 +77,7 @@ fn wait(registry: &Registry, entry: &Entry) -> Result<Exit, Failure> {
         {
             return Err(not_written(place, &message));
         }
-        if !is_noted && begun.elapsed() >= PATIENCE {
+        if !is_noted && begun.elapsed() >= NOTE_AFTER {
             is_noted = true;
             let pid = entry.process.pid;
             note(format_args!("waiting for process {pid} to write the data of {}", shown(place)));
@@ -91,7 +91,7 @@ fn wait(registry: &Registry, entry: &Entry) -> Result<Exit, Failure> {
 
 fn still_open(failure: Failure, entry: &Entry) -> Failure {
     failure.hint(format_args!(
-        "{} is still open; end its daemon without what was written since the last sync: kill -9 {}",
+        "{} is still open; to end its daemon and lose what was not synced: kill -9 {}",
         shown(&entry.mountpoint.0),
         entry.process.pid
     ))
