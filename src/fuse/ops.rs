@@ -300,9 +300,9 @@ pub trait Operations: Send + Sync + 'static {
         mode: Fallocate,
         kill_suid_sgid: bool,
     ) -> Result<()>;
-    /// Returns the next data or hole at or after `offset`, or the range of pages on which the
-    /// answer depends; `ENXIO` beyond the end. The kernel has written back its dirty pages of the
-    /// range `sent`.
+    /// Returns the next data or hole at or after `offset`; `ENXIO` beyond the end. The kernel has
+    /// written back its dirty pages of the range `sent`. If the answer depends on further ones,
+    /// returns their range: the caller repeats the call once they are written back.
     fn lseek(&self, handle: Handle, offset: u64, what: Seek, sent: Range<u64>) -> Result<Sought>;
     /// Copies a range between two files and returns the number of bytes. `kill_suid_sgid` as for
     /// `write`, for the second file.

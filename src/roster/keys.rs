@@ -42,7 +42,7 @@ pub struct FolderKeys {
     first: usize,
 }
 
-/// Returns the associated data of an earlier folder key.
+/// Returns the associated data with which an earlier folder key is sealed.
 pub(super) fn history_context(
     share: &[u8; 32],
     epoch: u32,
@@ -198,7 +198,9 @@ impl VerifiedRoster {
     ///
     /// # Errors
     /// [`Stale`](RosterError::Stale); [`BadMembers`](RosterError::BadMembers) if a list does not
-    /// open, or its admins are not those of the manifest; what was wrong with a block.
+    /// open, or has a member twice, other admins than the manifest, or in an unsigned share anybody
+    /// but the founder; [`WrongFolderKey`](RosterError::WrongFolderKey); what was wrong with a
+    /// block.
     pub fn members(
         &self,
         keys: &FolderKeys,

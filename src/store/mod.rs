@@ -142,9 +142,9 @@ pub struct Space {
 pub enum RenameMode {
     /// Replace it atomically.
     Replace,
-    /// Fail with `EEXIST`. On a store without such a rename, the name is looked up first: then two
-    /// concurrent callers can both get the same name, and one file is lost. So it is for names that
-    /// no other writer uses.
+    /// Fail with `EEXIST`. A store without such a rename looks the name up first: two concurrent
+    /// callers can then both take the name, and one file is lost. So use it only for names that no
+    /// other writer uses.
     NoReplace,
     /// Exchange the two atomically; `EINVAL` if the store has no such rename.
     Exchange,
@@ -301,13 +301,13 @@ pub trait Dir: Send + Sync {
     /// Returns whether a lock on a directory excludes every process that can use the store. False
     /// for stores with several machines, and for stores of an unknown type.
     fn directory_locks_suffice(&self) -> bool;
-    /// Returns whether a lock on a range of a file also keeps others from reading those bytes, so that
-    /// concurrent openers would exclude each other's readers.
+    /// Returns whether a lock on a range of a file also keeps others from reading those bytes, so
+    /// that concurrent openers would exclude each other's readers.
     fn has_mandatory_locks(&self) -> bool {
         false
     }
-    /// Returns whether names and attributes may be shown for a while as they were before another machine
-    /// changed them, because the store is mounted in that way.
+    /// Returns whether the store is mounted so that names and attributes can be stale for a while
+    /// after another machine has changed them.
     fn shows_changes_late(&self) -> bool {
         false
     }
@@ -377,11 +377,11 @@ pub trait File: Send + Sync {
     fn try_lock(&self, lock: Lock) -> io::Result<bool>;
     /// Opens this same file again, with locks of its own, whether it still has a name or not.
     fn reopen(&self, access: Access) -> io::Result<Arc<dyn File>>;
-    /// Sets the lock of this handle on a range of offsets: takes it, changes its kind, or with `None`
-    /// removes it. The locks of this handle on other offsets stay. Returns `Ok(false)`, and changes
-    /// nothing, if the lock of another handle prevents it. An exclusive lock needs a handle for
-    /// writing (`EBADF`). Such locks and those of [`File::try_lock`] ignore each other, except on
-    /// stores that make one kind of both, such as NFS.
+    /// Sets the lock of this handle on a range of offsets: takes it, changes its kind, or with
+    /// `None` removes it. The locks of this handle on other offsets stay. Returns `Ok(false)`, and
+    /// changes nothing, if the lock of another handle prevents it. An exclusive lock needs a handle
+    /// for writing (`EBADF`). Such locks and those of [`File::try_lock`] ignore each other, except
+    /// on stores that make one kind of both, such as NFS.
     fn try_lock_span(&self, lock: Option<Lock>, span: Span) -> io::Result<bool>;
     /// Returns a lock of another handle that prevents this handle from locking the range.
     fn find_lock(&self, lock: Lock, span: Span) -> io::Result<Option<(Lock, Span)>>;

@@ -9,7 +9,8 @@
 //!
 //! ```text
 //! small (size <= 4096)   header | data
-//! large                  header | pad to 4096 | T0 C0 | I1#0 T1 C1 | T2 C2 | ... | T127 C127 | I2#0 I1#1 T128 C128 | ...
+//! large                  header | pad to 4096 | T0 C0 | I1#0 T1 C1 | T2 C2 | ...
+//!                        | T127 C127 | I2#0 I1#1 T128 C128 | ...
 //! ```
 //! `Tk` is the table of chunk k (salt, epoch, and of each segment nonce, tag and length), `Ck` its
 //! segments, `Il#j` the j-th index block of level l: hashes of 128 tables (level 1) or of 128 index

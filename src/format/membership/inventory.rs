@@ -1,5 +1,5 @@
-//! An inventory (`+inventory-<32 hex>`): the objects that a member signed before losing the right
-//! to write, and that stay valid.
+//! An inventory (`+inventory-<32 hex>`): the objects that members signed before they lost the
+//! right to write, and that stay valid.
 //!
 //! It lists the BLAKE3 hashes of file headers and of sealed records, in ascending order without
 //! duplicates. The manifest that withdraws the right commits to the root of a tree over pages of

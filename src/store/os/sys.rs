@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-/// Opens `name` in `dir`: below it, through no link of any kind, closed on exec.
+/// Opens `name` in `dir` with close-on-exec; follows no link and never leaves `dir`.
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -248,7 +248,7 @@ const XATTRAT_NUMBERS_KNOWN: bool = cfg!(any(
 const SETXATTRAT: c_long = 463;
 const GETXATTRAT: c_long = 464;
 const REMOVEXATTRAT: c_long = 466;
-/// `fchmodat2` came with Linux 6.6. MIPS, whose numbers begin at 4000, has no call of this number.
+/// `fchmodat2` came with Linux 6.6. MIPS numbers begin at 4000, so there it is `ENOSYS`.
 const FCHMODAT2_NUMBER: c_long = 452;
 
 /// `struct xattr_args` of `linux/xattr.h`.
