@@ -15,8 +15,8 @@ fn read_all(store: &MemStore) -> Result<(), Error> {
     vault.close()
 }
 
-/// A FIFO in place of a link's target was reported as "no such device", and an error about the slots
-/// or the manifests did not say which file it was about. Nothing hangs, and no link is followed.
+/// A FIFO in place of a link's target was reported as "no such device", and an error about the
+/// slots or the manifests did not name the file. Nothing hangs, and no link is followed.
 #[test]
 fn other_objects_in_place_of_control_files_are_named() {
     let store = MemStore::new();
@@ -36,7 +36,7 @@ fn other_objects_in_place_of_control_files_are_named() {
             root.rename(&name, &*root, b".aside", RenameMode::NoReplace).unwrap();
             match kind {
                 Kind::Dir => root.mkdir(&name, 0o755).unwrap(),
-                // To the true one: following it would hide that it was moved.
+                // It leads to the real file: following it would hide the replacement.
                 Kind::Symlink => root.symlink(&name, b".aside").unwrap(),
                 Kind::Fifo => root.mknod(&name, Kind::Fifo, 0o644, 0).unwrap(),
                 _ => root.create_file(&name, 0o600).unwrap().set_len(1 << 40).unwrap(),
@@ -48,7 +48,7 @@ fn other_objects_in_place_of_control_files_are_named() {
                 "+attr-" => assert_eq!(error.errno(), libc::EIO, "{what}"),
                 "+link-" if kind == Kind::File => assert_eq!(error.errno(), libc::EIO, "{what}"),
                 "+link-" => assert!(shown.contains(&*String::from_utf8_lossy(&name)), "{what}"),
-                // It is skipped, so that none is left.
+                // An invalid manifest is skipped, so none is left.
                 "+manifest-" => assert!(shown.contains("+manifest-*"), "{what}"),
                 "+share" => assert!(shown.contains(control) || shown.contains("vault"), "{what}"),
                 _ => assert!(shown.contains(&*String::from_utf8_lossy(&name)), "{what}"),

@@ -1,5 +1,5 @@
-//! Locks of programs in two vaults over one store, and what is committed at them. On real mounts:
-//! `tests/mount/program_locks.rs`.
+//! Locks of programs on files of a vault that two daemons have open, and what an unlock commits. On
+//! real mounts: `tests/mount/program_locks.rs`.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ fn read(vault: &Vault, handle: u64, offset: u64, len: usize) -> Vec<u8> {
     buf
 }
 
-/// Creates a file and opens it for writing in both vaults, which is possible once Ann has locked
-/// and unlocked it.
+/// Creates a file and opens it for writing by both. Bob's open is refused until Ann has locked and
+/// unlocked the file.
 fn opened(ann: &Vault, bob: &Vault, len: usize) -> (u64, u64) {
     put(ann, b"file", &vec![0; len]).unwrap();
     let hers = open(ann, b"file").unwrap();
@@ -46,8 +46,8 @@ fn on(store: &MemStore, who: &kithfs::roster::Identity, plan: &Arc<FaultPlan>) -
 
 #[test]
 fn the_locks_of_programs_work_with_those_of_nfs() {
-    // NFS makes a lock on a range out of flock(2). If the guard of a file were an flock(2), a
-    // program could not lock a file that it has open for writing.
+    // On NFS an flock(2) is a lock on the range of all offsets. If the guard of a file were an
+    // flock(2), no program could lock a file that its own daemon guards.
     let (store, ann, bob) = with_bob();
     let plan = FaultPlan::new();
     plan.give_locks(Locks::ByAccess);
@@ -85,7 +85,7 @@ fn data_that_an_unlock_cannot_commit_is_kept() {
         let calls = Calls::Of(call);
         hers_fails.add(Fault { calls, when: When::From(1), errno: libc::ENOSPC, short: false });
     }
-    assert!(lock(&ann, hers, None, ALL), "a lock can always be given back");
+    assert!(lock(&ann, hers, None, ALL), "an unlock never fails");
     // Ann's change waits for room, so Bob cannot change the file: one of the two changes would be
     // lost.
     assert!(lock(&bob, his, Some(Lock::Exclusive), ALL));
@@ -162,7 +162,7 @@ fn random_work_under_locks_agrees_with_a_model() {
 }
 
 #[test]
-fn a_lock_names_the_pages_that_others_overwrote() {
+fn pages_older_than_the_commit_of_another_are_dropped() {
     let (store, ann, bob) = with_bob();
     let [ann, bob] = [&ann, &bob].map(|who| together(&store, who).unwrap());
     let (hers, his) = opened(&ann, &bob, 10_000);

@@ -1,13 +1,13 @@
-//! The programs that work in the mount while it is killed, and the comparison of their files with
-//! what was acknowledged.
+//! The loads that work in a mount until its daemon is killed or its disk is copied, and the
+//! comparison of their files with what was acknowledged.
 //!
 //! Each load records what is durable: one line in a file outside of the mount, written after the
 //! corresponding `fsync` has returned. Contents follow from the line alone.
 //!
 //! | load | does | afterwards |
 //! |---|---|---|
-//! | append | append, fsync | the records in order, none missing that was acknowledged, the next one in part at the most |
-//! | overwrite | 4 KiB somewhere, fsync | each block as it was acknowledged last, or the one that was being written |
+//! | append | append, fsync | all acknowledged records in order; any after them in order too, the last perhaps in part |
+//! | overwrite | 4 KiB somewhere, fsync | the effect of every write up to some number, which is not below the acknowledged one |
 //! | replace | write a new file, fsync, rename it over the old one, fsync the directory | one version, whole, not older than acknowledged |
 //! | create | a file in a new directory, fsync | every acknowledged one, whole |
 //! | sqlite | a transaction, `synchronous=FULL`, in both kinds of journal | integrity_check is clean, every acknowledged row is there |
@@ -227,7 +227,7 @@ fn finds_what_was_acknowledged() {
     let Some(dir) = std::env::var_os("KITHFS_CRASH_VERIFY").map(PathBuf::from) else { return };
     let notes = std::env::var_os("KITHFS_CRASH_ACKNOWLEDGED").expect("the test sets it");
     let text = fs::read_to_string(notes).expect("read the notes");
-    // An incomplete line was not recorded.
+    // The last line may be incomplete: it does not count.
     let lines = &text[..text.rfind('\n').map_or(0, |at| at + 1)];
     let mut acknowledged: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for line in lines.lines() {

@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_reads_as_a_file_to_which_the_same_was_done(
+        fn an_overlay_reads_like_a_file_with_the_same_changes(
             begin in 0..60usize,
             steps in proptest::collection::vec((any::<bool>(), 0..50u64, 0..20usize), 0..12),
             offset in 0..70u64,
