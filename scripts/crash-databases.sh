@@ -31,7 +31,7 @@ done
 kithfs=${KITHFS:-$here/target/release/kithfs}
 [ -x "$kithfs" ] || die "$kithfs is not there: cargo build --release"
 bin=${PGBIN:-}
-for dir in "$bin" /usr/lib/postgresql/*/bin; do [ -x "$dir/initdb" ] && bin=$dir; done
+for dir in /usr/lib/postgresql/*/bin "$bin"; do [ -x "$dir/initdb" ] && bin=$dir; done
 [ -x "$bin/initdb" ] || die "no initdb: install PostgreSQL or set PGBIN"
 for tool in psql pgbench; do command -v "$tool" >/dev/null || [ -x "$bin/$tool" ] || die "$tool is missing"; done
 PATH=$bin:$PATH
