@@ -116,7 +116,7 @@ files() {
                 quietly "$kithfs" init --own-identity --kdf-memory 32 --kdf-passes 1 "$work/$fs/$vault"
             done
             weighed files "$size" "$fs" 'import' "$kithfs" import "$work/$fs/out" "$work/$fs/second"
-            weighed files "$size" "$fs" 'import without rollback memory' "$kithfs" import --no-rollback-memory "$work/$fs/out" "$work/$fs/third"
+            weighed files "$size" "$fs" 'import --no-rollback-memory' "$kithfs" import --no-rollback-memory "$work/$fs/out" "$work/$fs/third"
             rm -rf --one-file-system -- "$work/$fs/out" "$work/$fs/second" "$work/$fs/third"
             ;;
     esac
