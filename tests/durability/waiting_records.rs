@@ -250,7 +250,7 @@ fn a_foreign_state_directory_refuses_no_vault() {
 /// showed all of them and let no file be opened, the records of each were kept in memory.
 #[test]
 fn kept_records_take_bounded_memory() {
-    const LENGTH: usize = 30 << 20;
+    const LENGTH: usize = 8 << 20;
     let start = MemStore::new();
     vaults::create(&start.root(), Suite::Aes256Gcm, 12);
     let vault = open_on(&start, None).unwrap();
@@ -258,21 +258,24 @@ fn kept_records_take_bounded_memory() {
     overwrite(&vault, b"file", 0, b"x");
     vault.close().unwrap();
     let base = start.snapshot();
-    for seed in 0..5 {
+    for journals in 1..=17 {
         let session = start.snapshot();
         let vault = open_on(&session, None).unwrap();
-        overwrite(&vault, b"file", 0, &pattern(seed, LENGTH));
+        overwrite(&vault, b"file", 0, &pattern(journals, LENGTH));
         let root = session.crash(&mut |_| 0).root();
         let journal = raw::read(&*root, &raw::named(&*root, b"+journal-")[0]);
-        let name = format!("+journal-elsewhere-{seed:016x}");
+        let name = format!("+journal-elsewhere-{journals:016x}");
         raw::write(&*base.root(), name.as_bytes(), &journal);
+        if ![15, 17].contains(&journals) {
+            continue;
+        }
         let store = base.snapshot();
         let plan = FaultPlan::new();
         plan.forbid(&stored_file(&*store.root()));
         let opened = vaults::open(FaultStore::wrap(store.root(), plan));
         let error = opened.err().map(|error| error.to_string());
         let is_refused = error.as_ref().is_some_and(|it| it.contains(TOO_MANY_JOURNALS));
-        assert_eq!(is_refused, seed == 4, "{} journals: {error:?}", seed + 1);
+        assert_eq!(is_refused, journals == 17, "{journals} journals: {error:?}");
     }
 }
 

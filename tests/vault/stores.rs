@@ -49,6 +49,7 @@ fn a_directory_replaces_an_emptied_one_without_an_exchange() {
     // failed with EINVAL.
     let (vault, store, _) = vault();
     renamed_and_emptied(&vault, b"target");
+    add_foreign_entry(&vault, &store, b"target");
     mkdir(&vault, b"source").unwrap();
     put(&vault, b"source/kept", b"kept").unwrap();
     rename(&vault, b"source", b"target", RenameMode::Replace).unwrap();
@@ -86,27 +87,38 @@ fn the_kernel_may_set_the_time_of_a_nameless_file() {
     vault.release(handle).unwrap();
 }
 
+/// Puts what a file manager leaves into the directory: the store replaces it by no other one then.
+fn add_foreign_entry(vault: &Vault, store: &MemStore, path: &[u8]) {
+    let dir = raw::beneath(&store.root(), &vault.cipher_path(path).unwrap());
+    raw::write(&*dir, b".of-others", b"a file manager's");
+}
+
 #[test]
 fn a_rename_over_a_directory_that_fails_midway_leaves_both() {
-    for nth in 2..=3 {
-        let (vault, _, plan) = vault();
+    let mut renames = 0;
+    loop {
+        let (vault, store, plan) = vault();
         renamed_and_emptied(&vault, b"target");
+        add_foreign_entry(&vault, &store, b"target");
         mkdir(&vault, b"source").unwrap();
         put(&vault, b"source/kept", b"kept").unwrap();
-        let done = plan.count(Calls::Of(Call::Rename));
-        // The evidence of the rename is also put in its place by a rename.
-        plan.add(Fault {
-            calls: Calls::Of(Call::Rename),
-            when: When::Nth(done + 2 + nth),
-            errno: libc::EIO,
-            short: false,
-        });
+        let nth = plan.count(Calls::Of(Call::Rename)) + renames + 1;
+        let calls = Calls::Of(Call::Rename);
+        plan.add(Fault { calls, when: When::Nth(nth), errno: libc::EIO, short: false });
         let renamed = rename(&vault, b"source", b"target", RenameMode::Replace);
+        let has_failed = plan.count(calls) >= nth;
         plan.heal();
         let at = if renamed.is_ok() { &b"target/kept"[..] } else { b"source/kept" };
-        assert_eq!(get(&vault, at).unwrap(), b"kept");
+        assert_eq!(get(&vault, at).unwrap(), b"kept", "rename {renames}");
         vault.resolve(b"target").unwrap();
+        if !has_failed {
+            renamed.unwrap();
+            break;
+        }
+        renames += 1;
     }
+    // The evidence, the refused rename and exchange, the target's and the source's.
+    assert_eq!(renames, 5);
 }
 
 #[test]

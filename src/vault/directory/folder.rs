@@ -561,7 +561,12 @@ impl Core {
         let (Ok(link), Ok(dir)) = (self.nodes.link(node), self.dir(node)) else { return Ok(()) };
         let Some(tag) = self.nodes.directory(link.parent) else { return Ok(()) };
         let parent = Folder { core: self, node: link.parent, dir: self.dir(link.parent)?, tag };
-        let place = parent.place_name(link.stored(), link.name())?;
+        // Most directories are shown under the name that their stored name contains. For these no
+        // evidence is read: a lookup that follows would not read it again for a while.
+        let place = match self.read_name(link.stored())? {
+            Some(Meaning::Name(sealed)) if sealed.plain == link.name() => Some(sealed.plain),
+            _ => parent.place_name(link.stored(), link.name())?,
+        };
         parent.check_boundary(&*dir, place.as_deref()).inspect_err(|_| {
             self.nodes.set_directory(node, None);
         })
