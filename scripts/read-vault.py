@@ -1896,68 +1896,79 @@ def resolve(share: Share, path: bytes) -> tuple[tuple[int, int], int] | None:
         os.close(fd)
 
 
+def chains_of(records: list[JournalRecord]) -> list[list[JournalRecord]]:
+    """Records of one file id that follow from each other."""
+    chains: list[list[JournalRecord]] = []
+    for record in records:
+        for chain in chains:
+            if (chain[-1].file_id, chain[-1].result) == (record.file_id, record.base):
+                chain.append(record)
+                break
+        else:
+            chains.append([record])
+    return chains
+
+
 def replay(share: Share, journals: list[tuple[bytes, list[JournalRecord]]]) -> None:
     """8, Replay. Journals are retried as long as one of them makes progress, since one may continue where another ends."""
-    by_inode: list[tuple[bytes, bytes, tuple[int, int], list[JournalRecord]]] = []
+    waiting: list[tuple[bytes, list[JournalRecord]]] = []
     for name, records in journals:
-        groups: dict[tuple[bytes, tuple[int, int]], list[JournalRecord]] = {}
-        for record in records:
-            found = resolve(share, record.path)
-            if found is None:
-                share.report.fault(share.path, f"{show(name)} has a change to {show(record.path)}, which is not there")
-                continue
-            os.close(found[1])
-            groups.setdefault((record.file_id, found[0]), []).append(record)
-        by_inode += [(name, records[0].path, inode, records) for (_, inode), records in groups.items()]
-    waiting = by_inode
+        waiting += [(name, chain) for chain in reversed(chains_of(records))]
     while waiting:
-        refused = [group for group in waiting if not replay_records(share, group[1], group[2], group[3])]
+        refused = [(name, chain) for name, chain in waiting if not replay_chain(share, chain)]
         if len(refused) == len(waiting):
-            for name, path, _, _ in refused:
-                share.report.fault(share.path, f"{show(name)} has changes to {show(path)} that do not fit it")
+            for name, chain in refused:
+                share.report.fault(share.path, f"{show(name)} has changes to {show(chain[0].path)} that fit no file there")
             return
         waiting = refused
 
 
-def replay_records(share: Share, path: bytes, inode: tuple[int, int], records: list[JournalRecord]) -> bool:
-    """False if the records are refused: the path leads to another file or to none, or no record matches the file."""
-    found = resolve(share, path)
-    if found is None or found[0] != inode:
-        return False
+def replay_chain(share: Share, chain: list[JournalRecord]) -> bool:
+    """Compares each file to which one of the paths leads with the whole chain. False if the records are refused."""
+    files: dict[tuple[int, int], int] = {}
+    outcomes = set()
+    for path in dict.fromkeys(record.path for record in chain):
+        found = resolve(share, path)
+        if found is None:
+            outcomes.add("refused")
+        elif found[0] in files:
+            os.close(found[1])
+        else:
+            files[found[0]] = found[1]
+    for inode, file in files.items():
+        with os.fdopen(file, "rb"):
+            outcomes.add(replay_records(share, file, inode, chain))
+    return "applied" in outcomes or "refused" not in outcomes
+
+
+def replay_records(share: Share, file: int, inode: tuple[int, int], records: list[JournalRecord]) -> str:
+    """Applies a chain to a file. Returns "applied", "newer" if the file is in a later state, or "refused"."""
     layout = Layout(share.descriptor.chunk_log2, share.signed)
-    with os.fdopen(found[1], "rb"):
-        ciphertext = Ciphertext(found[1], share.overlays.get(inode))
-        beginning = ciphertext.read(0, layout.header + SMALL_MOST)
+    beginning = Ciphertext(file, share.overlays.get(inode)).read(0, layout.header + SMALL_MOST)
     if share.signed:
         # The owner may have lost the right to write since.
         counting = [i for i, record in enumerate(records) if signature_of_record_counts(share, record)]
         records = records[:counting[-1] + 1] if counting else []
         if not records:
-            return True
+            return "newer"
     current = blake3(beginning[:layout.header])
-    knowing = [i for i, record in enumerate(records) if current in (record.base, record.result)]
-    if not knowing:
+    if not any(current in (record.base, record.result) for record in records):
         try:
             header = open_header(share, beginning)
             versions = [opened.version for opened in (header_of_record(share, record) for record in records) if opened]
-            return bool(versions) and header.version > max(versions)
+            is_its = beginning[28:60] == records[0].file_id
+            return "newer" if is_its and versions and header.version > max(versions) else "refused"
         except Fault:
             if beginning[28:60] != records[0].file_id:
-                return False
-            knowing = [i for i, record in enumerate(records) if is_torn_of(beginning[:layout.header], record)]
-            if not knowing:
-                return False
-    first = last = knowing[-1]
-    while first > 0 and records[first - 1].result == records[first].base:
-        first -= 1
-    while last + 1 < len(records) and records[last].result == records[last + 1].base:
-        last += 1
+                return "refused"
+            if not any(is_torn_of(beginning[:layout.header], record) for record in records):
+                return "refused"
     overlay = share.overlays.setdefault(inode, Overlay([], 0, None))
-    for record in records[first:last + 1]:
+    for record in records:
         overlay.patches += record.patches
         overlay.length = max(overlay.length, record.length)
-    overlay.mtime_ns = records[last].mtime_ns
-    return True
+    overlay.mtime_ns = records[-1].mtime_ns
+    return "applied"
 
 
 def is_torn_of(header: bytes, record: JournalRecord) -> bool:
