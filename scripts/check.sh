@@ -44,7 +44,8 @@ threads=(--test-threads "$((2 * $(nproc)))")
 some=(hostile:: posix:: fuse_adapter:: random_shared:: uring::)
 beside mount-1 cargo test --locked --test mount -- "${threads[@]}" "${some[@]}"
 beside mount-2 cargo test --locked --test mount -- "${threads[@]}" "${some[@]/#/--skip=}"
-beside mounting cargo test --locked --no-fail-fast --test cli --test fsck --test project --test sync -- "${threads[@]}"
+beside mounting cargo test --locked --no-fail-fast --test cli --test fsck --test project -- "${threads[@]}"
+beside sync cargo test --locked --test sync -- "${threads[@]}"
 # The other tests compute. They have a lower priority, because the tests above wait with deadlines.
 beside others nice -n 5 cargo test --locked --no-fail-fast --lib --bins "${others[@]}"
 
