@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
-use super::replay::by_file;
+use super::replay;
 use super::state::{Inode, Origin, Running, State};
 use super::turn::Apply;
 use super::{Journal, PREFIX};
@@ -104,7 +104,7 @@ impl Journal {
             let own = |r: &&JournalRecord<'_>| {
                 r.file_id == broken.file_id && broken.paths.contains(&r.path)
             };
-            let mut chains = by_file(all.iter().filter(own).cloned().collect());
+            let mut chains = replay::chains(all.iter().filter(own).cloned().collect());
             // A conflict copy, and the version that arrived at its path, have one id.
             let its = |records: &Vec<JournalRecord<'static>>| match &broken.origin {
                 Origin::Open(_, file) => {

@@ -4,9 +4,9 @@
 //! Rules that hold here
 //! * Only its owner's identity reads a journal, and only while no living process holds its lock.
 //! * Beside other daemons, records are applied in turns: see [`turn`](super::turn).
-//! * Records that do not follow from each other form different groups, also if they have one path:
+//! * Records that do not follow from each other form different chains, also if they have one path:
 //!   those of a file that became a conflict copy, and those of the version that arrived there. The last
-//!   ones are applied first: they were made for what is at the path now.
+//!   chain is applied first: it was made for what is at the path now.
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over. Refused records are carried too then, since they may be about that
@@ -416,8 +416,8 @@ impl Journal {
             return Ok(Redone::default());
         }
         let (mut all, mut failed) = (Redone::default(), Vec::new());
-        // The last ones first: what is at a path now is what they were made for.
-        for records in by_file(records).into_iter().rev() {
+        // The last one first: what is at a path now is what it was made for.
+        for records in chains(records).into_iter().rev() {
             match self.redo_file(&records.iter().collect::<Vec<_>>(), places, Apply::Replay) {
                 Ok(redone) => {
                     all.done += redone.done;
@@ -557,10 +557,10 @@ impl Journal {
         }
     }
 
-    /// Applies the records that name one file id. They may name several paths: hard links, or
-    /// copies that a sync tool made. Records whose path leads to no file, or to one that they do not
-    /// match, are applied to that file's conflict copies; if they match none of these, to the files
-    /// in `places`.
+    /// Applies a chain to each file that one of its paths leads to and that it matches: the paths may
+    /// be hard links, or names from before and after a rename. If there is none, the chain is applied
+    /// to conflict copies of these names that it matches; if there are none either, to the files in
+    /// `places`.
     pub(super) fn redo_file(
         &self,
         records: &[&JournalRecord<'_>],
@@ -746,16 +746,16 @@ fn remove(Found { dir, name, .. }: &Found) -> Inner<()> {
     }
 }
 
-/// Returns the records of each file that follow from each other, in their order.
-pub(super) fn by_file(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRecord<'static>>> {
-    let mut files: Vec<Vec<JournalRecord<'static>>> = Vec::new();
+/// Returns the chains: the records of one file id that follow from each other, in their order.
+pub(super) fn chains(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRecord<'static>>> {
+    let mut chains: Vec<Vec<JournalRecord<'static>>> = Vec::new();
     for record in records {
         let follows =
             |last: &JournalRecord<'_>| last.file_id == record.file_id && last.result == record.base;
-        match files.iter_mut().find(|file| file.last().is_some_and(follows)) {
-            Some(file) => file.push(record),
-            None => files.push(vec![record]),
+        match chains.iter_mut().find(|chain| chain.last().is_some_and(follows)) {
+            Some(chain) => chain.push(record),
+            None => chains.push(vec![record]),
         }
     }
-    files
+    chains
 }
