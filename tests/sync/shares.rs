@@ -2,11 +2,11 @@
 //! mounted all the time, with a simulated sync tool between the copies.
 
 use std::fs::{self, File};
-use std::time::{Duration, Instant};
 
 use crate::support::mounted::can_mount;
 use crate::support::people::{Mounted, Person, holds, knows, refused, said};
 
+use super::play::{SOON, within};
 use super::tool::{self, Tool};
 use super::trace::{How, TOOLS, ToolKind};
 
@@ -84,14 +84,9 @@ fn sync(people: &[Person], tool: &mut dyn Tool, machine: usize, how: &How) -> us
     tool.sync(machine, how, &mut || ())
 }
 
-/// Waits until `holds` returns true, at most for the time that a mount may take to show what has
-/// arrived.
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_millis(2500);
-    while !holds() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// Waits until `holds` returns true; panics with `what` if it does not happen.
+fn soon(what: &str, holds: impl FnMut() -> bool) {
+    assert!(within(SOON, holds), "not in time: {what}");
 }
 
 /// Returns the commands with which a person writes in round `n`, each with the line that it writes.
