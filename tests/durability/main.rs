@@ -18,4 +18,5 @@ mod power_cut;
 mod power_cut_random;
 mod refused;
 mod refused_model;
+mod versions;
 mod waiting_records;

@@ -7,17 +7,21 @@ use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, Dir, RenameMode, SetTime, Timestamp};
-use kithfs::vault::{Local, OpenOptions, SetAttr, TOO_MANY_JOURNALS, Vault};
+use kithfs::vault::{
+    Local, OpenOptions, RenameMode as VaultRename, SetAttr, TOO_MANY_JOURNALS, Vault,
+};
 
 use crate::failing_replays::{FOREIGN, LARGE, files, shown, stored_file, torn};
 use crate::support::cuts::chance;
 use crate::support::raw;
-use crate::support::vaults::{self, READ_WRITE, get, open_on, owner, pattern, put, write_at};
+use crate::support::vaults::{
+    self, READ_WRITE, get, open_on, owner, pattern, put, rename, write_at,
+};
 
-const CONFLICT: &[u8] = b".sync-conflict-20261124-101500-ABCDEFG";
+pub const CONFLICT: &[u8] = b".sync-conflict-20261124-101500-ABCDEFG";
 
 /// Writes to a file, and syncs it.
-fn overwrite(vault: &Vault, path: &[u8], at: u64, bytes: &[u8]) {
+pub fn overwrite(vault: &Vault, path: &[u8], at: u64, bytes: &[u8]) {
     let handle = vaults::open_or_create(vault, path, READ_WRITE).unwrap();
     vault.write(handle, at, bytes, false).unwrap();
     vault.fsync(handle, false).unwrap();
@@ -25,7 +29,7 @@ fn overwrite(vault: &Vault, path: &[u8], at: u64, bytes: &[u8]) {
 }
 
 /// Creates a vault with the file `file`, of which all is on the disk.
-fn with_file(state: Option<&MemStore>) -> MemStore {
+pub fn with_file(state: Option<&MemStore>) -> MemStore {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     if state.is_some() {
@@ -39,7 +43,7 @@ fn with_file(state: Option<&MemStore>) -> MemStore {
 }
 
 /// The contents of that file after `patches`.
-fn patched(patches: &[(usize, &[u8])]) -> Vec<u8> {
+pub fn patched(patches: &[(usize, &[u8])]) -> Vec<u8> {
     let mut contents = pattern(1, LARGE);
     contents[0] = b'x';
     for (at, bytes) in patches {
@@ -51,7 +55,7 @@ fn patched(patches: &[(usize, &[u8])]) -> Vec<u8> {
 
 /// Puts the version of `elsewhere` at the path of a file, which becomes a conflict copy, as a sync
 /// tool does. All of it is on the disk then.
-fn replaced_by_tool(root: &dyn Dir, elsewhere: &MemStore) {
+pub fn replaced_by_tool(root: &dyn Dir, elsewhere: &MemStore) {
     let stored = stored_file(root);
     let copy = [&stored[..], CONFLICT].concat();
     root.rename(&stored, root, &copy, RenameMode::Replace).unwrap();
@@ -145,7 +149,7 @@ fn two_journals_of_one_file_are_carried_in_order() {
     let plan = FaultPlan::new();
     plan.forbid(&stored_file(&*second.root()));
     let vault = vaults::open(FaultStore::wrap(second.root(), plan)).unwrap();
-    vault.close().unwrap_err();
+    vault.close().unwrap();
     drop(vault);
     let vault = open_on(&second, None).unwrap();
     assert!(get(&vault, b"file").unwrap() == wanted);
@@ -280,7 +284,7 @@ fn kept_records_take_bounded_memory() {
 }
 
 /// Asserts that a vault has a file with this name and these contents.
-fn assert_has(vault: &Vault, name: &[u8], wanted: &[u8], case: &str) {
+pub fn assert_has(vault: &Vault, name: &[u8], wanted: &[u8], case: &str) {
     let files = files(vault);
     let is_it = |(path, bytes): &(Vec<u8>, Option<Vec<u8>>)| {
         path == name && bytes.as_deref().is_some_and(|bytes| bytes == wanted)
@@ -390,4 +394,69 @@ fn a_failed_flush_rewrites_all_records_of_a_copy() {
         assert_has(&open_on(&after, None).unwrap(), &copy, &patched(&patches), &case);
         assert_eq!(raw::named(&*after.root(), b"+refused"), Vec::<Vec<u8>>::new(), "{case}");
     }
+}
+
+/// A program locked the directory of a file, and the power was cut. The replay kept the records, and put
+/// them aside at the next mount if the directory had been renamed: it could not look for the file there.
+/// Once the directory was unlocked, what was synced in the file was gone, and it could not be read.
+#[test]
+fn records_wait_while_a_directory_is_locked() {
+    let torn = torn(b"dir/file", false);
+    let root = torn.store.root();
+    let locked = || {
+        let plan = FaultPlan::new();
+        plan.forbid(&stored_file(&*root));
+        vaults::open(FaultStore::wrap(root.clone(), plan)).unwrap()
+    };
+    let _ = locked().close();
+    let theirs = open_on(&torn.elsewhere, None).unwrap();
+    rename(&theirs, b"dir", b"renamed", VaultRename::NoReplace).unwrap();
+    let to = theirs.cipher_path(b"renamed").unwrap();
+    root.rename(&stored_file(&*root), &*root, &to, RenameMode::NoReplace).unwrap();
+    for _ in 0..2 {
+        let _ = locked().close();
+        assert_eq!(raw::named(&*root, b"+refused"), Vec::<Vec<u8>>::new());
+    }
+    let vault = open_on(&torn.store, None).unwrap();
+    let files = files(&vault);
+    assert!(files.iter().any(|(_, it)| it.as_ref() == Some(&torn.wanted)), "{:?}", shown(&files));
+}
+
+/// A flush of a new file failed while records waited for another one. The vault was closed without
+/// writing again what the flush had lost. The next mount took that from the page cache, and a program
+/// synced more after it. A power cut then took both.
+#[test]
+fn lost_bytes_are_written_again_although_records_wait() {
+    let store = with_file(None);
+    let vault = open_on(&store, None).unwrap();
+    put(&vault, b"other", &pattern(4, LARGE)).unwrap();
+    overwrite(&vault, b"other", 0, b"x");
+    let other = vault.cipher_path(b"other").unwrap();
+    vault.close().unwrap();
+    let vault = open_on(&store, None).unwrap();
+    overwrite(&vault, b"other", 8192, &pattern(2, 4096));
+    let store = store.crash(&mut |_| 0);
+
+    let plan = FaultPlan::new();
+    plan.lose_what_is_not_flushed();
+    plan.forbid(&other);
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    let handle = vaults::open_or_create(&vault, b"new", READ_WRITE).unwrap();
+    vault.write(handle, 0, &pattern(5, LARGE), false).unwrap();
+    vault.commit_due(Duration::ZERO);
+    plan.reset();
+    let errno = libc::EIO;
+    for calls in [Calls::Of(Call::SyncData), Calls::Of(Call::SyncAll)] {
+        plan.add(Fault { calls, when: When::From(1), errno, short: false });
+    }
+    vault.flush_due(Duration::ZERO);
+    assert!(plan.failed() > 0);
+    plan.heal();
+    let _ = vault.release(handle);
+    let _ = vault.close();
+    drop(vault);
+    let vault = open_on(&store, None).unwrap();
+    overwrite(&vault, b"new", LARGE as u64, b"more");
+    let vault = open_on(&store.crash(&mut |_| 0), None).unwrap();
+    assert!(get(&vault, b"new").unwrap() == [&pattern(5, LARGE)[..], b"more"].concat());
 }

@@ -193,7 +193,7 @@ impl Core {
             // contents, and no replay may restore them.
             self.journal.checkpoint_for(Some(inode))?;
         } else {
-            waits = self.journal.repair(inode, &|| self.nodes.stored_path(node))?;
+            waits = self.journal.repair(inode)?;
         }
         let mut latched = None;
         if self.mode.writers.may_rewrite(flags)

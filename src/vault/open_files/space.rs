@@ -279,7 +279,7 @@ impl Core {
         if !self.mode.caller_caches {
             return;
         }
-        let _ = self.journal.repair(open.inode(), &|| self.nodes.stored_path(open.node));
+        let _ = self.journal.repair(open.inode());
         if let Ok(stored) =
             OpenFile::load(open.node, open.file(), &self.context(), self.next_serial(), Load::Read)
         {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
-use super::replay;
+use super::replay::{self, leads_to_no_file};
 use super::state::{Inode, Origin, Running, State};
 use super::turn::Apply;
 use super::{Journal, PREFIX};
@@ -94,83 +94,90 @@ impl Journal {
         for (file, head, acknowledged) in old.chain(running) {
             let mut records = self.records(&**file, head)?;
             if (records.len() as u64) < acknowledged {
-                tracing::error!("the journal cannot be read back");
-                return Err(Fault::Os(libc::EIO));
+                return Err(unreadable());
             }
             records.truncate(acknowledged as usize);
             all.extend(records);
         }
+        // A conflict copy, and the version that arrived at its path, have one id and different chains.
+        let chains = replay::chains(all);
         for broken in state.broken.iter_mut().filter(|b| b.records.is_none()) {
-            let own = |r: &&JournalRecord<'_>| {
-                r.file_id == broken.file_id && broken.paths.contains(&r.path)
-            };
-            let mut chains = replay::chains(all.iter().filter(own).cloned().collect());
-            // A conflict copy, and the version that arrived at its path, have one id.
-            let its = |records: &Vec<JournalRecord<'static>>| match &broken.origin {
-                Origin::Open(_, file) => {
-                    self.matches(&**file, &records.iter().collect::<Vec<_>>()).unwrap_or(false)
-                }
-                Origin::Closed(_) => false,
-            };
-            broken.records = Some(match chains.iter().rposition(its) {
-                Some(at) => chains.swap_remove(at),
-                None => chains.concat(),
+            let records = broken.last.map(|last| {
+                let until = |chain: &Vec<JournalRecord<'static>>| {
+                    let last = chain.iter().position(|record| record.result == last)?;
+                    Some(chain[..=last].to_vec())
+                };
+                chains.iter().find_map(until).ok_or_else(unreadable)
             });
+            broken.records = Some(records.transpose()?.unwrap_or_default());
         }
         Ok(())
     }
 
     /// Writes the records of broken files again, and drops the files that are complete and flushed.
-    /// Records that no longer fit their file are put aside, as a replay does: another program has
-    /// changed the file, and the journal cannot know which version is wanted.
+    /// Records that no longer fit an open file are put aside, as a replay does: another program has
+    /// changed it, and the journal cannot know which version is wanted. Records that a replay has left
+    /// are written only to the file that it has identified, or else wait for the next one.
     fn mend(&self, state: &mut State) {
         let mut kept = Vec::new();
         for mut broken in std::mem::take(&mut state.broken) {
-            let records: Vec<_> = broken.records.iter().flatten().collect();
-            if broken.doomed {
+            if broken.doomed || matches!(broken.origin, Origin::Closed(None)) {
                 kept.push(broken);
                 continue;
             }
+            let records: Vec<_> = broken.records.iter().flatten().collect();
             if records.is_empty() {
                 continue;
             }
-            let mended = match &broken.origin {
-                Origin::Open(_, file) => self
-                    .redo(&**file, &records, Apply::Again)
-                    .map(|outcome| outcome == Outcome::Refused),
-                Origin::Closed(inode) => {
-                    self.redo_file(&records, None, Apply::Again).map(|redone| {
-                        let is_there = inode.is_some_and(|it| redone.files.contains_key(&it));
-                        // A newer file at the path may be another one than could not be written.
-                        redone.refused > 0 || redone.newer > 0 && !is_there
-                    })
-                }
+            let redone = match &broken.origin {
+                Origin::Open(_, file) => self.redo(&**file, &records, Apply::Again),
+                Origin::Closed(inode) => self.redo_identified(*inode, &records),
             };
-            if let (Origin::Closed(inode), Ok(true)) = (&mut broken.origin, &mended) {
-                // The next replay searches for it, when no file is open yet.
-                *inode = None;
-                kept.push(broken);
-                continue;
-            }
-            let mended = match mended {
-                Ok(true) => self.put_aside(&records).map(|()| true),
-                other => other,
-            };
-            match mended {
-                Ok(true) => {}
-                Ok(false) => {
-                    tracing::info!("a file that could not be written earlier is up to date");
-                }
-                Err(fault) => {
-                    tracing::error!(
-                        errno = fault.errno(),
-                        "a file that has records in the journal cannot be written"
-                    );
+            let mended = match (redone, &mut broken.origin) {
+                (Ok(Outcome::Refused), Origin::Open(..)) => self.put_aside(&records),
+                (Ok(Outcome::Refused), Origin::Closed(inode)) => {
+                    *inode = None;
                     kept.push(broken);
+                    continue;
                 }
+                (Ok(_), _) => {
+                    tracing::info!("a file that could not be written earlier is up to date");
+                    Ok(())
+                }
+                (Err(fault), _) => Err(fault),
+            };
+            if let Err(fault) = mended {
+                tracing::error!(
+                    errno = fault.errno(),
+                    "a file that has records in the journal cannot be written"
+                );
+                kept.push(broken);
             }
         }
         state.broken = kept;
+    }
+
+    /// Applies records to the file that a replay has identified, if one of their paths leads to it.
+    fn redo_identified(
+        &self,
+        inode: Option<Inode>,
+        records: &[&JournalRecord<'_>],
+    ) -> Inner<Outcome> {
+        let mut paths: Vec<_> = records.iter().map(|record| &*record.path).collect();
+        paths.dedup();
+        for path in paths {
+            match self.open_path(path) {
+                Ok(file) => {
+                    let stat = file.stat_but_times()?;
+                    if Some((stat.dev, stat.ino)) == inode {
+                        return self.redo(&*file, records, Apply::Again);
+                    }
+                }
+                Err(fault) if leads_to_no_file(&fault) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(Outcome::Refused)
     }
 
     /// Writes a journal of `records` that no replay reads; `fsck` reports it.
@@ -208,7 +215,7 @@ impl Journal {
                 next.sequence += 1;
                 next.tail += buffer.len() as u64;
             }
-            next.carried = next.sequence;
+            (next.carried, next.carried_end) = (next.sequence, next.tail);
             next.file.sync_data()
         })();
         if let Err(e) = written {
@@ -289,23 +296,39 @@ impl Journal {
         self.checkpoint_locked(&mut state)
     }
 
-    /// Checkpoints and removes the journal file. If a file is broken, fails with `EIO`, and the
-    /// journal stays for the next mount.
+    /// Checkpoints and removes the journal file. If a file is broken, the journal stays for the next
+    /// mount.
+    ///
+    /// # Errors
+    /// `EIO` if records of a file that was found could not be written; those of the store.
     pub fn close(&self) -> Inner<()> {
         let of_created = self.close_created();
         let mut state = self.state.lock();
-        self.checkpoint_locked(&mut state)?;
-        if !state.broken.is_empty() {
-            return Err(Fault::Os(libc::EIO));
-        }
-        if let Some(running) = state.running.take() {
-            running.dir.unlink(&running.name)?;
-        }
-        self.cut_surplus();
+        let closed = self.checkpoint_locked(&mut state).and_then(|()| {
+            if state.broken.iter().any(|broken| broken.inode().is_some()) {
+                return Err(Fault::Os(libc::EIO));
+            }
+            if state.broken.is_empty() {
+                if let Some(running) = state.running.take() {
+                    running.dir.unlink(&running.name)?;
+                }
+                self.cut_surplus();
+            }
+            Ok(())
+        });
         drop(state);
-        self.write_all_lost()?;
+        // Also if records wait: a flush reports a loss only once, so the next mount would not learn of it.
+        let written = self.write_all_lost();
+        closed?;
+        written?;
         of_created
     }
+}
+
+/// Reports that acknowledged records are not in the journal any more.
+fn unreadable() -> Fault {
+    tracing::error!("the journal cannot be read back");
+    Fault::Os(libc::EIO)
 }
 
 impl Journal {

@@ -32,8 +32,7 @@ impl Journal {
     /// whether a checkpoint is due.
     fn flush_tracked(&self, is_late: impl Fn(&Tracked) -> bool) -> bool {
         let mut state = self.state.lock();
-        // Carried records are there until their files can be written.
-        let is_long = |r: &Running| r.tail > LIMIT / 2 && r.sequence > r.carried;
+        let is_long = |r: &Running| r.appended_len() > LIMIT / 2;
         let mut is_due = state.running.as_ref().is_some_and(is_long);
         let late = state.unflushed.iter_mut().filter(|(_, t)| t.unflushed > 0 && is_late(t));
         let late: Vec<_> = late
@@ -106,7 +105,7 @@ impl Journal {
     }
 
     /// Writes again what can be read of all files that are kept open, unless other daemons may
-    /// write to them. There are no commits to any of them any more, and the journal is empty.
+    /// write to them. There are no commits to any of them any more.
     pub(super) fn write_all_lost(&self) -> Inner<()> {
         let files = std::mem::take(&mut *self.lost.files.lock());
         if !self.writers.own_all_bytes() {

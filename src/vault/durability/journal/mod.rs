@@ -12,7 +12,8 @@
 //!   or carried into the next journal, and its file is removed.
 //! * A file whose records cannot be applied or flushed is *broken*. Its records are written again
 //!   at every checkpoint and carried from journal to journal until that succeeds. Until then the
-//!   file has no other commits and cannot be opened.
+//!   file has no other commits and cannot be opened. If a replay has not identified the file, its
+//!   records are carried and not written: only the next replay searches for it.
 //! * A record whose write or flush has failed may be in the journal all the same, and a replay may
 //!   apply it. Until a checkpoint has wiped it, its file is written only by records.
 //! * A place that a record writes is not written by other means before the record is gone: a commit
@@ -232,8 +233,18 @@ impl Journal {
             return Err(fault);
         }
         let (dir, generation, sequence) = (self.home.dir.clone(), 1, 0);
-        let (tail, carried) = (RECORDS_AT, 0);
-        Ok(Running { file, dir, name, head, capacity, generation, sequence, tail, carried })
+        Ok(Running {
+            file,
+            dir,
+            name,
+            head,
+            capacity,
+            generation,
+            sequence,
+            tail: RECORDS_AT,
+            carried: 0,
+            carried_end: RECORDS_AT,
+        })
     }
 
     /// Makes all created and removed directory entries durable.
@@ -293,8 +304,7 @@ impl Journal {
         state.appended += 1;
         state.last_append = Instant::now();
         state.unapplied += 1;
-        let new = || Tracked::new(file.clone(), record.file_id);
-        state.unflushed.entry(inode).or_insert_with(new).add(&record.path, len);
+        state.unflushed.entry(inode).or_insert_with(|| Tracked::new(file.clone())).add(len);
         if !self.sync_appended(&mut state) {
             state.unapplied -= 1;
             if !state.old.is_empty() {
@@ -303,6 +313,7 @@ impl Journal {
             self.changed.notify_all();
             return Err(Fault::Os(libc::EIO));
         }
+        state.acknowledge(inode, record.result);
         Ok(Ticket { inode })
     }
 
@@ -324,7 +335,7 @@ impl Journal {
         // A checkpoint may complete this file under the feet of the commit.
         let is_incomplete = state.incomplete().any(|header| header == record.base);
         let has_many = state.unflushed.len() >= FILES_MAX;
-        let is_full = |r: &Running| r.tail + len > LIMIT || has_many;
+        let is_full = |r: &Running| r.appended_len() + len > LIMIT || has_many;
         if state.running.as_ref().is_some_and(is_full) || !state.old.is_empty() {
             self.checkpoint_locked(state)?;
         }
@@ -438,14 +449,11 @@ impl Journal {
     /// earlier: nothing may be read from, nor committed on top of, a state that is neither the old
     /// nor the new one. Fails with `EIO` if that is still not possible. Returns whether a refused
     /// record is left: see [`Tail::ReliedOn`](crate::vault::file::phase::Tail::ReliedOn).
-    pub fn repair(&self, inode: Inode, path: &dyn Fn() -> Option<Vec<u8>>) -> Inner<bool> {
+    pub fn repair(&self, inode: Inode) -> Inner<bool> {
         let mut state = self.state.lock();
         // A full copy-on-write store may have no room even for this.
         let waits = state.doubtful.contains(&inode) && self.checkpoint_locked(&mut state).is_err();
-        if state.broken.is_empty() {
-            return Ok(waits);
-        }
-        if !state.is_broken(inode) && !path().is_some_and(|path| state.names_broken(&path)) {
+        if !state.is_broken(inode) {
             return Ok(waits);
         }
         let outcome = match self.overlaid {

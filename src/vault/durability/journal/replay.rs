@@ -6,7 +6,8 @@
 //! * Beside other daemons, records are applied in turns: see [`turn`](super::turn).
 //! * Records that do not follow from each other form different chains, also if they have one path:
 //!   those of a file that became a conflict copy, and those of the version that arrived there. The last
-//!   chain is applied first: it was made for what is at the path now.
+//!   chain is applied first: it was made for what is at the path now. If it cannot be applied, the earlier
+//!   ones of its file id wait: they could match its file.
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over. Refused records are carried too then, since they may be about that
@@ -51,7 +52,7 @@ type FileId = [u8; 32];
 
 /// The stored paths of files, by their ids.
 #[derive(Default)]
-pub(super) struct Places {
+struct Places {
     paths: HashMap<FileId, Vec<Vec<u8>>>,
     /// Something could not be looked at.
     unread: bool,
@@ -59,19 +60,17 @@ pub(super) struct Places {
 
 /// Result of replaying one journal, or the records of one file.
 #[derive(Default)]
-pub(super) struct Redone {
+struct Redone {
     done: usize,
     /// For how many files records were refused, or could not be written.
-    pub(super) refused: usize,
+    refused: usize,
     /// Some of them could not be written.
     has_failed: bool,
     /// The ids of the files of refused records.
     refused_ids: Vec<FileId>,
     /// A file that may match refused records could not be looked at.
     unread: bool,
-    /// For how many files the path leads to a newer version, and no conflict copy was brought up to date.
-    pub(super) newer: usize,
-    pub(super) files: HashMap<Inode, Arc<dyn File>>,
+    files: HashMap<Inode, Arc<dyn File>>,
     /// The name of the journal, if it belongs to another share or its head cannot be read.
     foreign: Option<String>,
 }
@@ -115,26 +114,17 @@ struct Round {
     foreign: usize,
 }
 
-/// What came of records that were tried on files at other paths than their own.
+/// What came of a chain that was tried on files.
 #[derive(Default)]
 struct Tried {
     /// Number of files that were brought up to date; `None` if none matches.
     done: Option<usize>,
+    /// A path of the chain leads to no file, or to one in a state that is not known.
+    refused: bool,
     /// See [`Redone::unread`].
     unread: bool,
-}
-
-/// Returns what was looked at; `None` if it is gone or this user may not see it. `unread` becomes true
-/// for other errors, which may pass.
-fn seen<T>(looked: Inner<T>, unread: &mut bool) -> Option<T> {
-    match looked {
-        Ok(seen) => Some(seen),
-        Err(fault) => {
-            let is_hidden = matches!(fault.errno(), libc::EACCES | libc::EPERM | libc::ESTALE);
-            *unread |= !is_hidden && !leads_to_no_file(&fault);
-            None
-        }
-    }
+    /// The files at the chain's paths.
+    files: HashMap<Inode, Arc<dyn File>>,
 }
 
 /// Returns whether a path leads to no file.
@@ -160,6 +150,23 @@ const READER_WAIT: Duration = Duration::from_secs(10);
 const READER_POLL: Duration = Duration::from_millis(10);
 
 impl Journal {
+    /// Returns what was looked at; `None` if it is gone, or if this user may not see it beside daemons of
+    /// other users. `unread` becomes true for other errors, which may pass.
+    fn seen<T>(&self, looked: Inner<T>, unread: &mut bool) -> Option<T> {
+        match looked {
+            Ok(seen) => Some(seen),
+            Err(fault) => {
+                let is_hidden = match fault.errno() {
+                    libc::EACCES | libc::EPERM => self.writers.share_names(),
+                    libc::ESTALE => true,
+                    _ => leads_to_no_file(&fault),
+                };
+                *unread |= !is_hidden;
+                None
+            }
+        }
+    }
+
     /// Replays every journal of this identity whose owner process is gone. Returns the number of
     /// files that were brought up to date; see the module documentation for read-only vaults.
     pub fn replay(&self) -> Inner<usize> {
@@ -415,10 +422,16 @@ impl Journal {
         if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
-        let (mut all, mut failed) = (Redone::default(), Vec::new());
-        // The last one first: what is at a path now is what it was made for.
+        let (mut all, mut failed, mut stopped) = (Redone::default(), Vec::new(), HashSet::new());
+        // The last one first: what is at a path now is what it was made for. If that fails, an earlier one
+        // of this file id would be applied to the file of the last one.
         for records in chains(records).into_iter().rev() {
-            match self.redo_file(&records.iter().collect::<Vec<_>>(), places, Apply::Replay) {
+            let file_id = records[0].file_id;
+            let redone = match stopped.contains(&file_id) {
+                true => Err(Fault::Os(libc::EIO)),
+                false => self.redo_file(&records.iter().collect::<Vec<_>>(), places),
+            };
+            match redone {
                 Ok(redone) => {
                     all.done += redone.done;
                     all.refused += redone.refused;
@@ -439,8 +452,9 @@ impl Journal {
                         tracing::error!("journal {shown}: errno {}", fault.errno());
                     }
                     all.refused += 1;
-                    all.refused_ids.push(records[0].file_id);
+                    all.refused_ids.push(file_id);
                     all.has_failed = true;
+                    stopped.insert(file_id);
                     failed.push(records);
                 }
             }
@@ -476,14 +490,18 @@ impl Journal {
             "journal {shown}: {} files could not be written or found; opening them fails until that succeeds",
             failed.len()
         );
-        let broken: Vec<_> = failed.into_iter().rev().map(|records| self.broken(records)).collect();
+        let mut new: Vec<_> = failed.into_iter().map(|records| self.broken(records)).collect();
         let mut state = self.state.lock();
         // The storage host may have copied a journal: its records are kept once.
-        for new in broken {
-            if !state.broken.iter().any(|kept| kept.has_same_records(&new)) {
-                state.broken.push(new);
+        new.retain(|new| !state.broken.iter().any(|kept| kept.has_same_records(new)));
+        // In this mount, only the last of several chains is written to a file.
+        for at in 0..new.len() {
+            let mut others = state.broken.iter().chain(&new[..at]);
+            if new[at].inode().is_some_and(|inode| others.any(|it| it.inode() == Some(inode))) {
+                new[at].origin = Origin::Closed(None);
             }
         }
+        state.broken.extend(new.into_iter().rev());
         if self.overlaid.is_none() {
             state.old.extend(journal);
         }
@@ -498,13 +516,7 @@ impl Journal {
     fn broken(&self, records: Vec<JournalRecord<'static>>) -> Broken {
         let of_chain: Vec<_> = records.iter().collect();
         let inode = records.iter().find_map(|record| self.inode_of(&record.path, &of_chain));
-        Broken {
-            origin: Origin::Closed(inode),
-            file_id: records[0].file_id,
-            paths: records.iter().map(|record| record.path.clone()).collect(),
-            records: Some(records),
-            doomed: false,
-        }
+        Broken { origin: Origin::Closed(inode), last: None, records: Some(records), doomed: false }
     }
 
     /// Returns the inode of the file at a path, if that is certainly the one that `records` (all of one
@@ -557,120 +569,140 @@ impl Journal {
         }
     }
 
-    /// Applies a chain to each file that one of its paths leads to and that it matches: the paths may
-    /// be hard links, or names from before and after a rename. If there is none, the chain is applied
-    /// to conflict copies of these names that it matches; if there are none either, to the files in
-    /// `places`.
-    pub(super) fn redo_file(
-        &self,
-        records: &[&JournalRecord<'_>],
-        places: Option<&Places>,
-        when: Apply,
-    ) -> Inner<Redone> {
-        let mut redone = Redone::default();
-        type Named<'a> = (Inode, Arc<dyn File>, Vec<&'a [u8]>);
-        let mut inodes: Vec<Named> = Vec::new();
-        let mut missing: Vec<&[u8]> = Vec::new();
-        for record in records {
-            if inodes.iter().any(|(_, _, paths)| paths.contains(&&*record.path))
-                || missing.contains(&&*record.path)
-            {
-                continue;
-            }
-            match self.open_path(&record.path) {
-                Ok(file) => {
-                    let stat = file.stat()?;
-                    let inode = (stat.dev, stat.ino);
-                    match inodes.iter_mut().find(|(there, _, _)| *there == inode) {
-                        Some((_, _, paths)) => paths.push(&record.path),
-                        None => inodes.push((inode, file, vec![&record.path])),
-                    }
-                }
-                Err(fault) if leads_to_no_file(&fault) => missing.push(&record.path),
-                Err(fault) => return Err(fault),
+    /// Applies a chain to the file that it was made for: to the first one that it matches among those that
+    /// its paths lead to, from the last path on. They may be hard links, or names from before and after a
+    /// rename. If there is none, the chain is applied to the conflict copies of these names that it
+    /// matches; if there are none either, to the files in `places`.
+    fn redo_file(&self, records: &[&JournalRecord<'_>], places: Option<&Places>) -> Inner<Redone> {
+        // A former version that a sync tool has put at a path matches too, but may lack bytes on which the
+        // records rely. It gets the records only if no other file is found.
+        let passes: &[bool] = match (self.home.is_local, places) {
+            (false, _) => &[false],
+            (true, None) => &[true],
+            (true, Some(_)) => &[true, false],
+        };
+        let mut tried = Tried::default();
+        for &whole in passes {
+            if tried.done.is_none() {
+                self.redo_pass(records, places, whole, &mut tried)?;
             }
         }
-        // All of a chain is about one file: paths that lead to another one by now, or to none, are
-        // those from before it was renamed in the store.
-        let (mut is_found, mut is_refused) = (false, !missing.is_empty());
-        for (_, file, _) in &inodes {
-            match self.redo(&**file, records, when)? {
-                Outcome::Done => (is_found, redone.done) = (true, redone.done + 1),
-                Outcome::Nothing => is_found = true,
-                Outcome::Newer => {}
-                Outcome::Refused => is_refused = true,
-            }
+        let Tried { done, refused, unread, files } = tried;
+        let mut redone = Redone { done: done.unwrap_or(0), files, ..Redone::default() };
+        // Where all paths lead to newer versions, ours may have got any name.
+        if done.is_none() && (refused || unread || places.is_none()) {
+            redone.refused = 1;
+            redone.unread = unread;
+            redone.refused_ids.push(records[0].file_id);
         }
-        if !is_found {
-            let mut tried = Tried::default();
-            if when == Apply::Replay {
-                let paths: Vec<_> = inodes
-                    .iter()
-                    .flat_map(|(_, _, paths)| paths)
-                    .chain(&missing)
-                    .copied()
-                    .collect();
-                self.redo_copies(&paths, records, when, &mut tried)?; // later one may be open
-            }
-            if (is_refused || tried.unread) && tried.done.is_none() {
-                let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
-                for path in elsewhere.into_iter().flatten() {
-                    self.redo_at(path, records, when, &mut tried)?;
-                }
-            }
-            redone.done += tried.done.unwrap_or(0);
-            redone.newer += usize::from(!is_refused && tried.done.is_none());
-            if (is_refused || tried.unread) && tried.done.is_none() {
-                redone.refused += 1;
-                redone.unread |= tried.unread;
-                redone.refused_ids.push(records[0].file_id);
-            }
-        }
-        redone.files.extend(inodes.into_iter().map(|(inode, file, _)| (inode, file)));
         Ok(redone)
     }
 
-    /// Applies records to conflict copies: their file is gone or has another version, and a sync tool
-    /// may have kept ours under a name with a suffix.
+    /// Tries a chain on the files that it may have been made for; if `whole`, only on those that have all
+    /// bytes on which it relies.
+    fn redo_pass(
+        &self,
+        records: &[&JournalRecord<'_>],
+        places: Option<&Places>,
+        whole: bool,
+        tried: &mut Tried,
+    ) -> Inner<()> {
+        let mut paths: Vec<&[u8]> = Vec::new();
+        for record in records.iter().rev() {
+            if !paths.contains(&&*record.path) {
+                paths.push(&record.path);
+            }
+        }
+        tried.files.clear();
+        for path in &paths {
+            match self.open_path(path) {
+                Ok(file) => {
+                    let stat = file.stat()?;
+                    let inode = (stat.dev, stat.ino);
+                    let is_link = tried.files.insert(inode, file.clone()).is_some();
+                    if !is_link && self.redo_one(&*file, records, whole, tried)? {
+                        return Ok(());
+                    }
+                }
+                Err(fault) if leads_to_no_file(&fault) => tried.refused = true,
+                Err(fault) => return Err(fault),
+            }
+        }
+        self.redo_copies(&paths, records, whole, tried)?;
+        if tried.done.is_none() {
+            let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
+            for path in elsewhere.into_iter().flatten() {
+                self.redo_at(path, records, whole, tried)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries a chain on one file. Returns whether it was made for this one.
+    fn redo_one(
+        &self,
+        file: &dyn File,
+        records: &[&JournalRecord<'_>],
+        whole: bool,
+        tried: &mut Tried,
+    ) -> Inner<bool> {
+        if whole && self.matches(file, records)? && lacks_bytes(file, records)? {
+            tried.refused = true;
+            return Ok(false);
+        }
+        match self.redo(file, records, Apply::Replay)? {
+            Outcome::Done => *tried.done.get_or_insert(0) += 1,
+            Outcome::Nothing => drop(tried.done.get_or_insert(0)),
+            Outcome::Newer => return Ok(false),
+            Outcome::Refused => {
+                tried.refused = true;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tries a chain on conflict copies: its file is gone or has another version, and a sync tool may have
+    /// kept ours under a name with a suffix.
     fn redo_copies(
         &self,
         paths: &[&[u8]],
         records: &[&JournalRecord<'_>],
-        when: Apply,
+        whole: bool,
         tried: &mut Tried,
     ) -> Inner<()> {
         for path in paths {
             let (above, name) = split(path);
-            let Some(dir) = seen(self.open_below(above), &mut tried.unread) else { continue };
-            for entry in seen(entries(&*dir), &mut tried.unread).into_iter().flatten() {
-                let Some(DirEntry { name: copy, .. }) = seen(entry, &mut tried.unread) else {
+            let Some(dir) = self.seen(self.open_below(above), &mut tried.unread) else { continue };
+            for entry in self.seen(entries(&*dir), &mut tried.unread).into_iter().flatten() {
+                let Some(DirEntry { name: copy, .. }) = self.seen(entry, &mut tried.unread) else {
                     break;
                 };
                 // Every sync tool appends its suffix to the name.
                 if copy.len() > name.len() && copy.starts_with(name) {
-                    self.redo_at(&join(above, &copy), records, when, tried)?;
+                    self.redo_at(&join(above, &copy), records, whole, tried)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Applies records to the file at a path, if they match it.
+    /// Tries a chain on the file at a path that was listed before. Files that it does not match are
+    /// others, so nothing is refused.
     fn redo_at(
         &self,
         path: &[u8],
         records: &[&JournalRecord<'_>],
-        when: Apply,
+        whole: bool,
         tried: &mut Tried,
     ) -> Inner<()> {
-        let Some(file) = seen(self.open_path(path), &mut tried.unread) else { return Ok(()) };
-        if !self.matches(&*file, records)? {
-            return Ok(());
-        }
-        match self.redo(&*file, records, when)? {
-            Outcome::Done => *tried.done.get_or_insert(0) += 1,
-            Outcome::Nothing => drop(tried.done.get_or_insert(0)),
-            Outcome::Newer | Outcome::Refused => {}
+        let opened = self.open_path(path);
+        // Another program is renaming it.
+        let is_gone = |fault: &Fault| matches!(fault.errno(), libc::ENOENT | libc::ESTALE);
+        tried.unread |= opened.as_ref().is_err_and(is_gone);
+        let Some(file) = self.seen(opened, &mut tried.unread) else { return Ok(()) };
+        if self.matches(&*file, records)? {
+            self.redo_one(&*file, records, whole, tried)?;
         }
         Ok(())
     }
@@ -682,17 +714,18 @@ impl Journal {
         while let Some(above) = left.pop() {
             // Another daemon may be removing it, and this user may not be allowed to list it.
             let Places { paths, unread } = &mut places;
-            let Some(dir) = seen(self.open_below(&above), unread) else { continue };
-            for entry in seen(entries(&*dir), unread).into_iter().flatten() {
-                let Some(DirEntry { name, .. }) = seen(entry, unread) else { break };
+            let Some(dir) = self.seen(self.open_below(&above), unread) else { continue };
+            for entry in self.seen(entries(&*dir), unread).into_iter().flatten() {
+                let Some(DirEntry { name, .. }) = self.seen(entry, unread) else { break };
                 // Control files and foreign names are not files of the vault.
                 if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
                     continue;
                 }
-                match seen(dir.stat(&name).map_err(Fault::from), unread).map(|stat| stat.kind) {
+                match self.seen(dir.stat(&name).map_err(Fault::from), unread).map(|stat| stat.kind)
+                {
                     Some(Kind::Dir) => left.push(join(&above, &name)),
                     Some(Kind::File) => {
-                        let id = seen(self.id_of(&*dir, &name), unread).flatten();
+                        let id = self.seen(self.id_of(&*dir, &name), unread).flatten();
                         if let Some(id) = id.filter(|id| ids.contains(id)) {
                             paths.entry(id).or_default().push(join(&above, &name));
                         }
@@ -758,4 +791,18 @@ pub(super) fn chains(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRec
         }
     }
     chains
+}
+
+/// Returns whether a chain relies on bytes beyond the end of a file that it does not contain.
+fn lacks_bytes(file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<bool> {
+    let patches = records.iter().flat_map(|record| &record.patches);
+    let mut places: Vec<_> = patches.map(|p| (p.offset, p.offset + p.bytes.len() as u64)).collect();
+    places.sort_unstable();
+    let mut end = file.stat()?.size;
+    for (from, to) in places {
+        if from <= end {
+            end = end.max(to);
+        }
+    }
+    Ok(records.last().is_some_and(|last| end < last.cipher_len))
 }

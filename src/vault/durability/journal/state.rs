@@ -24,13 +24,21 @@ pub(super) struct Running {
     pub(super) tail: u64,
     /// Number of records at its beginning that were carried over.
     pub(super) carried: u64,
+    /// Offset of the end of these records.
+    pub(super) carried_end: u64,
 }
 
 impl Running {
     /// Begins a new generation: no record is valid any more.
     pub(super) fn begin_anew(&mut self) {
         (self.generation, self.sequence) = (self.generation + 1, 0);
-        (self.tail, self.carried) = (RECORDS_AT, 0);
+        (self.tail, self.carried, self.carried_end) = (RECORDS_AT, 0, RECORDS_AT);
+    }
+
+    /// Returns the length in bytes of the records that were appended since. Carried records stay until
+    /// their files can be written, whatever their length.
+    pub(super) fn appended_len(&self) -> u64 {
+        self.tail - self.carried_end
     }
 
     /// Returns whether another program has removed the file.
@@ -64,9 +72,8 @@ pub(super) struct Old {
 /// A file with records that no checkpoint has flushed yet.
 pub(super) struct Tracked {
     pub(super) file: Arc<dyn File>,
-    pub(super) file_id: [u8; 32],
-    /// The paths that the records name.
-    pub(super) paths: Vec<Vec<u8>>,
+    /// Hash of the header that the last acknowledged record leaves.
+    pub(super) last: Option<[u8; 32]>,
     /// Size of the records since the last flush of the file was begun.
     pub(super) unflushed: u64,
     /// When the first of these records was appended.
@@ -74,15 +81,12 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    pub(super) fn new(file: Arc<dyn File>, file_id: [u8; 32]) -> Self {
-        Tracked { file, file_id, paths: Vec::new(), unflushed: 0, since: Instant::now() }
+    pub(super) fn new(file: Arc<dyn File>) -> Self {
+        Tracked { file, last: None, unflushed: 0, since: Instant::now() }
     }
 
     /// Notes a record of `len` bytes.
-    pub(super) fn add(&mut self, path: &[u8], len: u64) {
-        if !self.paths.iter().any(|known| known == path) {
-            self.paths.push(path.to_vec());
-        }
+    pub(super) fn add(&mut self, len: u64) {
         if self.unflushed == 0 {
             self.since = Instant::now();
         }
@@ -95,15 +99,15 @@ pub(super) enum Origin {
     /// By a commit or a checkpoint.
     Open(Inode, Arc<dyn File>),
     /// By a replay. `None`: not the file at the path of its records, or that is unknown. It was renamed,
-    /// is a conflict copy, or could not be looked at. Only the next replay searches for it.
+    /// is a conflict copy, or could not be looked at. Its records wait for the next replay.
     Closed(Option<Inode>),
 }
 
 /// A file whose records could not be applied or flushed.
 pub(super) struct Broken {
     pub(super) origin: Origin,
-    pub(super) file_id: [u8; 32],
-    pub(super) paths: Vec<Vec<u8>>,
+    /// See [`Tracked::last`].
+    pub(super) last: Option<[u8; 32]>,
     /// `None` until they are read from the journal.
     pub(super) records: Option<Vec<JournalRecord<'static>>>,
     /// The file is being truncated to nothing: its records are kept, unwritten, until that is done.
@@ -117,7 +121,7 @@ impl Broken {
             let records = broken.records.iter().flatten();
             records.map(|r| (r.path.clone(), r.base, r.result)).collect()
         };
-        self.file_id == other.file_id && of(self) == of(other)
+        of(self) == of(other)
     }
 
     pub(super) fn inode(&self) -> Option<Inode> {
@@ -170,12 +174,6 @@ impl State {
         self.broken.iter().any(|b| b.inode() == Some(inode))
     }
 
-    /// Returns whether a replay left records, perhaps of another file, that name this path.
-    pub(super) fn names_broken(&self, path: &[u8]) -> bool {
-        (self.broken.iter())
-            .any(|b| matches!(b.origin, Origin::Closed(_)) && b.paths.iter().any(|p| p == path))
-    }
-
     /// Returns the hashes of the headers of files that a replay could not complete, wherever they are.
     pub(super) fn incomplete(&self) -> impl Iterator<Item = [u8; 32]> {
         let closed = self.broken.iter().filter(|b| matches!(b.origin, Origin::Closed(_)));
@@ -185,14 +183,20 @@ impl State {
 
     pub(super) fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
         if !self.is_broken(inode) {
-            let Tracked { file, file_id, paths, .. } = tracked;
-            self.broken.push(Broken {
-                origin: Origin::Open(inode, file),
-                file_id,
-                paths,
-                records: None,
-                doomed: false,
-            });
+            let Tracked { file, last, .. } = tracked;
+            let origin = Origin::Open(inode, file);
+            self.broken.push(Broken { origin, last, records: None, doomed: false });
         }
+    }
+
+    /// Notes that a record which leaves this header is acknowledged.
+    pub(super) fn acknowledge(&mut self, inode: Inode, header: [u8; 32]) {
+        let broken = self.broken.iter_mut().filter(|b| b.inode() == Some(inode));
+        // A flush of the file may have failed while the record was flushed.
+        let tracked = self.unflushed.get_mut(&inode).map(|tracked| &mut tracked.last);
+        tracked
+            .into_iter()
+            .chain(broken.map(|b| &mut b.last))
+            .for_each(|last| *last = Some(header));
     }
 }

@@ -1,0 +1,171 @@
+//! Records of a file, and another version of it at its path: a sync tool has made the file a conflict
+//! copy, and has put a newer or a former version there.
+
+use std::time::Duration;
+
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Call, RenameMode};
+use kithfs::vault::{Local, OpenOptions, RenameMode as VaultRename, Vault};
+
+use crate::failing_replays::{LARGE, files, shown, stored_file, torn};
+use crate::support::cuts::chance;
+use crate::support::raw;
+use crate::support::vaults::{self, READ_WRITE, get, open_on, owner, pattern, rename, write_at};
+use crate::waiting_records::{
+    CONFLICT, assert_has, overwrite, patched, replaced_by_tool, with_file,
+};
+
+/// Opens a vault behind a plan, with the state directory of its machine if it is synced.
+fn open_behind(
+    plan: &std::sync::Arc<FaultPlan>,
+    store: &MemStore,
+    state: Option<&MemStore>,
+) -> Result<Vault, kithfs::vault::Error> {
+    let local = state.map(|state| Local { state: state.root(), path: "/copy".into() });
+    let options = OpenOptions { local, ..OpenOptions::default() };
+    Vault::open(FaultStore::wrap(store.root(), plan.clone()), &owner(), options)
+}
+
+/// A file became a conflict copy, and the version before its record came back to its path, where a
+/// program wrote to it. If the program's record could not be applied in the replay after a power cut, the
+/// copy's record was applied to the program's file: at once, or when that file was opened. What the
+/// program had synced was gone, and it read what it had never written.
+#[test]
+fn a_failed_record_leaves_its_file_to_no_former_one() {
+    let (mut opened, mut failed) = (0, 0);
+    for is_synced in [false, true] {
+        let state = is_synced.then(MemStore::new);
+        let store = with_file(state.as_ref());
+        let elsewhere = store.crash(&mut |n| n - 1);
+        let vault = open_on(&store, state.as_ref()).unwrap();
+        overwrite(&vault, b"file", 8192, &pattern(2, 4096));
+        replaced_by_tool(&*store.root(), &elsewhere);
+        overwrite(&vault, b"file", 100_000, b"more");
+        let wanted = patched(&[(100_000, b"more")]);
+        let copy = [b"file", CONFLICT].concat();
+        let after = store.crash(&mut |_| 0);
+        let state = state.as_ref().map(|state| state.crash(&mut |_| 0));
+        drop(vault);
+        for call in [Call::OpenFile, Call::Read, Call::Write, Call::SyncAll, Call::SetTimes] {
+            for nth in 1.. {
+                let mut any = false;
+                for when in [When::Nth(nth), When::From(nth)] {
+                    let case = format!("synced {is_synced}, {call:?} {when:?}");
+                    let (store, state) = (after.snapshot(), state.as_ref().map(|s| s.snapshot()));
+                    let plan = FaultPlan::new();
+                    let calls = Calls::Of(call);
+                    plan.add(Fault { calls, when, errno: libc::EIO, short: false });
+                    let vault = open_behind(&plan, &store, state.as_ref());
+                    any |= plan.failed() > 0;
+                    failed += plan.failed();
+                    if let Ok(vault) = vault {
+                        opened += usize::from(plan.failed() > 0);
+                        plan.heal();
+                        let read = get(&vault, b"file").ok();
+                        assert!(read.is_none_or(|bytes| bytes == wanted), "{case}: former bytes");
+                        let _ = vault.close();
+                    }
+                    let vault = open_on(&store, state.as_ref()).unwrap();
+                    assert_has(&vault, b"file", &wanted, &case);
+                    assert_has(&vault, &copy, &patched(&[(8192, &pattern(2, 4096))]), &case);
+                }
+                if !any {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(opened > 20 && failed > 50, "{opened} opened, {failed} failed");
+}
+
+/// The background committed an append to an open file, of which only the journal's record was durable. A
+/// sync tool made the file a conflict copy and put a former version at its path. The replay applied the
+/// record to that version, which has none of the appended bytes: it could not be read any more, and the
+/// append was lost, although all of it was in the copy.
+#[test]
+fn a_record_goes_to_the_file_that_has_its_bytes() {
+    let state = MemStore::new();
+    let store = with_file(Some(&state));
+    let elsewhere = store.crash(&mut |n| n - 1);
+    let vault = open_on(&store, Some(&state)).unwrap();
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, LARGE as u64, &pattern(5, 400_000), false).unwrap();
+    vault.commit_due(Duration::ZERO);
+    replaced_by_tool(&*store.root(), &elsewhere);
+    for seed in 0..50 {
+        let mut chance = chance(seed);
+        let after = store.crash(&mut |n| if seed == 0 { 0 } else { chance(n) });
+        let vault = open_on(&after, Some(&state.crash(&mut |_| 0))).unwrap();
+        let copy = [b"file", CONFLICT].concat();
+        let appended = patched(&[(LARGE, &pattern(5, 400_000))]);
+        assert_has(&vault, &copy, &appended, &format!("seed {seed}"));
+        assert_has(&vault, b"file", &patched(&[]), &format!("seed {seed}"));
+    }
+}
+
+/// A conflict copy could not be written in a replay, and a program gave it another name. At the next
+/// mount the newer version at the records' path counted as that file, and the records were dropped
+/// without a word. The copy stayed half written.
+#[test]
+fn a_renamed_conflict_copy_gets_its_records() {
+    let torn = torn(b"file", true);
+    let theirs = open_on(&torn.elsewhere, Some(&MemStore::new())).unwrap();
+    write_at(&theirs, b"file", 0, b"theirs").unwrap();
+    write_at(&theirs, b"file", 0, b"newer than ours").unwrap();
+    theirs.close().unwrap();
+    let (root, state) = (torn.store.root(), torn.state.clone().unwrap());
+    let stored = stored_file(&*root);
+    let copy = [&stored[..], CONFLICT].concat();
+    root.rename(&stored, &*root, &copy, RenameMode::Replace).unwrap();
+    raw::write(&*root, &stored, &raw::read(&*torn.elsewhere.root(), &stored));
+    let plan = FaultPlan::new();
+    let (calls, errno) = (Calls::Of(Call::Write), libc::EIO);
+    plan.add(Fault { calls, when: When::From(1), errno, short: false });
+    let vault = open_behind(&plan, &torn.store, Some(&state)).unwrap();
+    assert!(plan.failed() > 0);
+    plan.heal();
+    let copy = [b"file", CONFLICT].concat();
+    rename(&vault, &copy, b"kept", VaultRename::NoReplace).unwrap();
+    let _ = vault.close();
+    drop(vault);
+    let files = files(&open_on(&torn.store, Some(&state)).unwrap());
+    let is_ours = |(path, bytes): &(Vec<u8>, Option<Vec<u8>>)| {
+        path == b"kept" && bytes.as_ref() == Some(&torn.wanted)
+    };
+    assert!(files.iter().any(is_ours), "{:?}", shown(&files));
+}
+
+/// A record could not be applied. A sync tool then made the file a conflict copy and put the version
+/// between its two records back at its path, where a program wrote to it. The checkpoint wrote the
+/// program's record to the copy, because its header matched, and dropped the copy's own.
+#[test]
+fn a_broken_file_gets_its_own_records() {
+    let store = with_file(None);
+    let plan = FaultPlan::new();
+    let vault = open_behind(&plan, &store, None).unwrap();
+    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+    vault.write(handle, 8192, &pattern(2, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    let elsewhere = store.crash(&mut |n| n - 1);
+    let between = open_on(&elsewhere, None).unwrap();
+    between.close().unwrap();
+    plan.reset();
+    // The first write is that of the record.
+    let (calls, errno) = (Calls::Of(Call::Write), libc::EIO);
+    plan.add(Fault { calls, when: When::Nth(3), errno, short: false });
+    vault.write(handle, 200_000, &pattern(3, 4096), false).unwrap();
+    vault.fsync(handle, false).unwrap_err();
+    assert_eq!(plan.failed(), 1);
+    replaced_by_tool(&*store.root(), &elsewhere);
+    overwrite(&vault, b"file", 100_000, b"more");
+    vault.release(handle).unwrap_err();
+    let _ = vault.close();
+    drop(vault);
+    let vault = open_on(&store, None).unwrap();
+    let copy = [b"file", CONFLICT].concat();
+    let first = (8192, &pattern(2, 4096)[..]);
+    assert_has(&vault, &copy, &patched(&[first, (200_000, &pattern(3, 4096))]), "the copy");
+    assert_has(&vault, b"file", &patched(&[first, (100_000, b"more")]), "the version at the path");
+    assert!(get(&vault, b"file").is_ok());
+}
