@@ -1924,20 +1924,21 @@ def replay(share: Share, journals: list[tuple[bytes, list[JournalRecord]]]) -> N
 
 
 def replay_chain(share: Share, chain: list[JournalRecord]) -> bool:
-    """Applies a chain to the first file that it matches, from the last path on. False if the records are refused."""
-    refused = False
+    """Compares each file to which one of the paths leads with the whole chain. False if the records are refused."""
+    files: dict[tuple[int, int], int] = {}
+    outcomes = set()
     for path in dict.fromkeys(record.path for record in reversed(chain)):
         found = resolve(share, path)
         if found is None:
-            refused = True
-            continue
-        inode, file = found
+            outcomes.add("refused")
+        elif found[0] in files:
+            os.close(found[1])
+        else:
+            files[found[0]] = found[1]
+    for inode, file in files.items():
         with os.fdopen(file, "rb"):
-            outcome = replay_records(share, file, inode, chain)
-        if outcome == "applied":
-            return True
-        refused |= outcome == "refused"
-    return not refused
+            outcomes.add(replay_records(share, file, inode, chain))
+    return "applied" in outcomes or "refused" not in outcomes
 
 
 def replay_records(share: Share, file: int, inode: tuple[int, int], records: list[JournalRecord]) -> str:

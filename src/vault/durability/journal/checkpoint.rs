@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::redo::Outcome;
-use super::replay::{self, leads_to_no_file};
+use super::replay::leads_to_no_file;
 use super::state::{Inode, Origin, Running, State};
 use super::turn::Apply;
 use super::{Journal, PREFIX};
@@ -99,17 +99,21 @@ impl Journal {
             records.truncate(acknowledged as usize);
             all.extend(records);
         }
-        // A conflict copy, and the version that arrived at its path, have one id and different chains.
-        let chains = replay::chains(all);
+        // A conflict copy, and the version that arrived at its path, have one id. So the records are those
+        // that lead to the last one.
         for broken in state.broken.iter_mut().filter(|b| b.records.is_none()) {
-            let records = broken.last.map(|last| {
-                let until = |chain: &Vec<JournalRecord<'static>>| {
-                    let last = chain.iter().position(|record| record.result == last)?;
-                    Some(chain[..=last].to_vec())
-                };
-                chains.iter().find_map(until).ok_or_else(unreadable)
-            });
-            broken.records = Some(records.transpose()?.unwrap_or_default());
+            let (mut records, mut header) = (Vec::new(), broken.last);
+            for record in all.iter().rev() {
+                if Some(record.result) == header {
+                    header = Some(record.base);
+                    records.push(record.clone());
+                }
+            }
+            if records.is_empty() && broken.last.is_some() {
+                return Err(unreadable());
+            }
+            records.reverse();
+            broken.records = Some(records);
         }
         Ok(())
     }
@@ -134,13 +138,15 @@ impl Journal {
                 Origin::Closed(inode) => self.redo_identified(*inode, &records),
             };
             let mended = match (redone, &mut broken.origin) {
-                (Ok(Outcome::Refused), Origin::Open(..)) => self.put_aside(&records),
-                (Ok(Outcome::Refused), Origin::Closed(inode)) => {
+                (Ok(Outcome::Refused | Outcome::Newer), Origin::Open(..)) => {
+                    self.put_aside(&records)
+                }
+                (Ok(Outcome::Refused | Outcome::Newer), Origin::Closed(inode)) => {
                     *inode = None;
                     kept.push(broken);
                     continue;
                 }
-                (Ok(_), _) => {
+                (Ok(Outcome::Done | Outcome::Nothing), _) => {
                     tracing::info!("a file that could not be written earlier is up to date");
                     Ok(())
                 }

@@ -111,7 +111,8 @@ impl Journal {
         if !self.writers.own_all_bytes() {
             return Ok(());
         }
-        files.into_values().flatten().try_for_each(|file| write_again(&*file))
+        let written = files.into_values().flatten().map(|file| write_again(&*file));
+        written.fold(Ok(()), Inner::and)
     }
 }
 

@@ -345,14 +345,14 @@ impl Journal {
             tracing::warn!("another program has removed the journal; it is replaced by a new one");
             self.checkpoint_locked(state)?;
         }
-        if is_incomplete || state.is_broken(inode) {
-            return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
-        }
         if state.running.as_ref().is_some_and(|r| r.tail + len > r.capacity) {
             self.lengthen(state, len)?;
         }
         if state.running.is_none() {
             self.install(state, len)?;
+        }
+        if is_incomplete || state.is_broken(inode) {
+            return Err(Fault::Os(libc::EIO)); // an earlier record of it is not applied yet
         }
         Ok(())
     }

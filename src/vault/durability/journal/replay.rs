@@ -6,8 +6,8 @@
 //! * Beside other daemons, records are applied in turns: see [`turn`](super::turn).
 //! * Records that do not follow from each other form different chains, also if they have one path:
 //!   those of a file that became a conflict copy, and those of the version that arrived there. The last
-//!   chain is applied first: it was made for what is at the path now. If it cannot be applied, the earlier
-//!   ones of its file id wait: they could match its file.
+//!   chain is applied first: it was made for what is at the path now. While it waits, the earlier ones of
+//!   its file id wait too: they could match its file.
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over. Refused records are carried too then, since they may be about that
@@ -100,6 +100,13 @@ struct Refused {
     has_failed: bool,
 }
 
+impl Redone {
+    /// Returns the result for one chain that was refused.
+    fn refused(file_id: FileId) -> Redone {
+        Redone { refused: 1, refused_ids: vec![file_id], ..Redone::default() }
+    }
+}
+
 /// What became of all journals.
 #[derive(Default)]
 struct Round {
@@ -112,6 +119,8 @@ struct Round {
     unread: bool,
     /// Number of journals of another share, or with a head that cannot be read.
     foreign: usize,
+    /// The ids of files whose last chain waits. An earlier chain could match its file.
+    stopped: HashSet<FileId>,
 }
 
 /// What came of a chain that was tried on files.
@@ -121,10 +130,27 @@ struct Tried {
     done: Option<usize>,
     /// A path of the chain leads to no file, or to one in a state that is not known.
     refused: bool,
+    /// A file matches but lacks bytes. It is tried again once no other one was found.
+    is_deferred: bool,
+    /// The file that the chain matches and could not be written to.
+    failed: Option<Inode>,
     /// See [`Redone::unread`].
     unread: bool,
     /// The files at the chain's paths.
     files: HashMap<Inode, Arc<dyn File>>,
+}
+
+/// Returns what was looked at; `None` if it is gone or this user may not see it. `unread` becomes true
+/// for other errors, which may pass.
+fn seen<T>(looked: Inner<T>, unread: &mut bool) -> Option<T> {
+    match looked {
+        Ok(seen) => Some(seen),
+        Err(fault) => {
+            let is_hidden = matches!(fault.errno(), libc::EACCES | libc::EPERM | libc::ESTALE);
+            *unread |= !is_hidden && !leads_to_no_file(&fault);
+            None
+        }
+    }
 }
 
 /// Returns whether a path leads to no file.
@@ -150,23 +176,6 @@ const READER_WAIT: Duration = Duration::from_secs(10);
 const READER_POLL: Duration = Duration::from_millis(10);
 
 impl Journal {
-    /// Returns what was looked at; `None` if it is gone, or if this user may not see it beside daemons of
-    /// other users. `unread` becomes true for other errors, which may pass.
-    fn seen<T>(&self, looked: Inner<T>, unread: &mut bool) -> Option<T> {
-        match looked {
-            Ok(seen) => Some(seen),
-            Err(fault) => {
-                let is_hidden = match fault.errno() {
-                    libc::EACCES | libc::EPERM => self.writers.share_names(),
-                    libc::ESTALE => true,
-                    _ => leads_to_no_file(&fault),
-                };
-                *unread |= !is_hidden;
-                None
-            }
-        }
-    }
-
     /// Replays every journal of this identity whose owner process is gone. Returns the number of
     /// files that were brought up to date; see the module documentation for read-only vaults.
     pub fn replay(&self) -> Inner<usize> {
@@ -210,8 +219,9 @@ impl Journal {
                     || places.as_ref().is_some_and(|places| places.unread)
                     || refused.iter().any(|refused| refused.has_failed);
                 if waits {
+                    let mut stopped = HashSet::new();
                     for Refused { found, .. } in refused {
-                        self.replay_one(&found, places.as_ref(), true)?;
+                        self.replay_one(&found, places.as_ref(), true, &mut stopped)?;
                     }
                 } else {
                     self.end_refused(refused)?;
@@ -260,7 +270,7 @@ impl Journal {
     }
 
     fn replay_in(&self, round: &mut Round, found: Found, places: Option<&Places>) -> Inner<()> {
-        let redone = self.replay_one(&found, places, false)?;
+        let redone = self.replay_one(&found, places, false, &mut round.stopped)?;
         round.done += redone.done;
         // The storage host could add any number.
         if let Some(shown) = redone.foreign {
@@ -398,7 +408,13 @@ impl Journal {
 
     /// Replays one journal, and removes it if nothing in it was refused and nothing failed. If something
     /// failed at the last attempt, the journal is kept.
-    fn replay_one(&self, found: &Found, places: Option<&Places>, is_last: bool) -> Inner<Redone> {
+    fn replay_one(
+        &self,
+        found: &Found,
+        places: Option<&Places>,
+        is_last: bool,
+        stopped: &mut HashSet<FileId>,
+    ) -> Inner<Redone> {
         let Found { dir, name, .. } = found;
         let access = if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite };
         let file = match dir.open_file(name, access) {
@@ -422,24 +438,28 @@ impl Journal {
         if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
-        let (mut all, mut failed, mut stopped) = (Redone::default(), Vec::new(), HashSet::new());
-        // The last one first: what is at a path now is what it was made for. If that fails, an earlier one
-        // of this file id would be applied to the file of the last one.
+        let (mut all, mut failed) = (Redone::default(), Vec::new());
+        // The last one first: what is at a path now is what it was made for. While it waits, an earlier one
+        // of this file id would be applied to its file.
         for records in chains(records).into_iter().rev() {
             let file_id = records[0].file_id;
+            let mut tried = Tried::default();
             let redone = match stopped.contains(&file_id) {
-                true => Err(Fault::Os(libc::EIO)),
-                false => self.redo_file(&records.iter().collect::<Vec<_>>(), places),
+                true => Ok(Redone::refused(file_id)),
+                false => self.redo_file(&records.iter().collect::<Vec<_>>(), places, &mut tried),
             };
             match redone {
                 Ok(redone) => {
+                    if redone.unread || tried.is_deferred && tried.done.is_none() {
+                        stopped.insert(file_id);
+                    }
                     all.done += redone.done;
                     all.refused += redone.refused;
                     all.unread |= redone.unread;
                     all.refused_ids.extend(redone.refused_ids);
                     all.files.extend(redone.files);
                     if redone.refused > 0 && is_last {
-                        failed.push(records);
+                        failed.push((records, None));
                     }
                 }
                 // Another daemon does not release the lease, so nothing here could be changed.
@@ -455,7 +475,7 @@ impl Journal {
                     all.refused_ids.push(file_id);
                     all.has_failed = true;
                     stopped.insert(file_id);
-                    failed.push(records);
+                    failed.push((records, tried.failed));
                 }
             }
         }
@@ -482,7 +502,7 @@ impl Journal {
     /// [`TOO_MANY_JOURNALS`] if more than [`KEPT_MAX`] bytes are kept.
     fn keep(
         &self,
-        failed: Vec<Vec<JournalRecord<'static>>>,
+        failed: Vec<(Vec<JournalRecord<'static>>, Option<Inode>)>,
         journal: Option<Old>,
         shown: &str,
     ) -> Inner<()> {
@@ -490,18 +510,16 @@ impl Journal {
             "journal {shown}: {} files could not be written or found; opening them fails until that succeeds",
             failed.len()
         );
-        let mut new: Vec<_> = failed.into_iter().map(|records| self.broken(records)).collect();
         let mut state = self.state.lock();
-        // The storage host may have copied a journal: its records are kept once.
-        new.retain(|new| !state.broken.iter().any(|kept| kept.has_same_records(new)));
-        // In this mount, only the last of several chains is written to a file.
-        for at in 0..new.len() {
-            let mut others = state.broken.iter().chain(&new[..at]);
-            if new[at].inode().is_some_and(|inode| others.any(|it| it.inode() == Some(inode))) {
-                new[at].origin = Origin::Closed(None);
+        // In their order in the journal.
+        for (records, inode) in failed.into_iter().rev() {
+            let origin = Origin::Closed(inode);
+            let new = Broken { origin, last: None, records: Some(records), doomed: false };
+            // The storage host may have copied a journal: its records are kept once.
+            if !state.broken.iter().any(|kept| kept.has_same_records(&new)) {
+                state.broken.push(new);
             }
         }
-        state.broken.extend(new.into_iter().rev());
         if self.overlaid.is_none() {
             state.old.extend(journal);
         }
@@ -510,24 +528,6 @@ impl Journal {
             true => Err(Fault::Corrupt(Corruption::Other(TOO_MANY_JOURNALS))),
             false => Ok(()),
         }
-    }
-
-    /// Returns the broken file of records that follow from each other.
-    fn broken(&self, records: Vec<JournalRecord<'static>>) -> Broken {
-        let of_chain: Vec<_> = records.iter().collect();
-        let inode = records.iter().find_map(|record| self.inode_of(&record.path, &of_chain));
-        Broken { origin: Origin::Closed(inode), last: None, records: Some(records), doomed: false }
-    }
-
-    /// Returns the inode of the file at a path, if that is certainly the one that `records` (all of one
-    /// file id) were made for.
-    fn inode_of(&self, path: &[u8], records: &[&JournalRecord<'_>]) -> Option<Inode> {
-        let (above, name) = split(path);
-        let file = self.open_below(above).ok()?.open_file(name, Access::Read).ok()?;
-        let (stat, bytes) = (file.stat().ok()?, self.beginning(&*file).ok()?);
-        let header = PublicHeader::decode(&self.keys.layout, &bytes).ok()?;
-        let is_it = header.file_id == records[0].file_id && !self.is_newer(&bytes, records);
-        is_it.then_some((stat.dev, stat.ino))
     }
 
     /// Returns the records of the generation that begins the journal.
@@ -569,32 +569,31 @@ impl Journal {
         }
     }
 
-    /// Applies a chain to the file that it was made for: to the first one that it matches among those that
-    /// its paths lead to, from the last path on. They may be hard links, or names from before and after a
-    /// rename. If there is none, the chain is applied to the conflict copies of these names that it
-    /// matches; if there are none either, to the files in `places`.
-    fn redo_file(&self, records: &[&JournalRecord<'_>], places: Option<&Places>) -> Inner<Redone> {
+    /// Applies a chain to the files that its paths lead to and that it matches, from the last path on: the
+    /// paths may be hard links, or names from before and after a rename. If there is none, the chain is
+    /// applied to the conflict copies of these names that it matches; if there are none either, to the
+    /// files in `places`.
+    fn redo_file(
+        &self,
+        records: &[&JournalRecord<'_>],
+        places: Option<&Places>,
+        tried: &mut Tried,
+    ) -> Inner<Redone> {
+        let is_searched = places.is_some_and(|places| !places.unread);
         // A former version that a sync tool has put at a path matches too, but may lack bytes on which the
         // records rely. It gets the records only if no other file is found.
-        let passes: &[bool] = match (self.home.is_local, places) {
-            (false, _) => &[false],
-            (true, None) => &[true],
-            (true, Some(_)) => &[true, false],
+        self.redo_pass(records, places, self.home.is_local, tried)?;
+        if tried.is_deferred && tried.done.is_none() && is_searched && !tried.unread {
+            self.redo_pass(records, places, false, tried)?;
+        }
+        // If all paths lead to newer versions, a sync tool may have given ours any name.
+        let waits = tried.refused || tried.unread || self.home.is_local && !is_searched;
+        let mut redone = match tried.done {
+            None if waits => Redone::refused(records[0].file_id),
+            done => Redone { done: done.unwrap_or(0), ..Redone::default() },
         };
-        let mut tried = Tried::default();
-        for &whole in passes {
-            if tried.done.is_none() {
-                self.redo_pass(records, places, whole, &mut tried)?;
-            }
-        }
-        let Tried { done, refused, unread, files } = tried;
-        let mut redone = Redone { done: done.unwrap_or(0), files, ..Redone::default() };
-        // Where all paths lead to newer versions, ours may have got any name.
-        if done.is_none() && (refused || unread || places.is_none()) {
-            redone.refused = 1;
-            redone.unread = unread;
-            redone.refused_ids.push(records[0].file_id);
-        }
+        redone.unread = redone.refused > 0 && tried.unread;
+        redone.files = std::mem::take(&mut tried.files);
         Ok(redone)
     }
 
@@ -618,17 +617,18 @@ impl Journal {
             match self.open_path(path) {
                 Ok(file) => {
                     let stat = file.stat()?;
-                    let inode = (stat.dev, stat.ino);
-                    let is_link = tried.files.insert(inode, file.clone()).is_some();
-                    if !is_link && self.redo_one(&*file, records, whole, tried)? {
-                        return Ok(());
+                    let is_link = tried.files.insert((stat.dev, stat.ino), file.clone()).is_some();
+                    if !is_link {
+                        self.redo_one(&*file, records, whole, tried)?;
                     }
                 }
                 Err(fault) if leads_to_no_file(&fault) => tried.refused = true,
                 Err(fault) => return Err(fault),
             }
         }
-        self.redo_copies(&paths, records, whole, tried)?;
+        if tried.done.is_none() {
+            self.redo_copies(&paths, records, whole, tried)?;
+        }
         if tried.done.is_none() {
             let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
             for path in elsewhere.into_iter().flatten() {
@@ -638,28 +638,30 @@ impl Journal {
         Ok(())
     }
 
-    /// Tries a chain on one file. Returns whether it was made for this one.
+    /// Tries a chain on one file.
     fn redo_one(
         &self,
         file: &dyn File,
         records: &[&JournalRecord<'_>],
         whole: bool,
         tried: &mut Tried,
-    ) -> Inner<bool> {
-        if whole && self.matches(file, records)? && lacks_bytes(file, records)? {
-            tried.refused = true;
-            return Ok(false);
+    ) -> Inner<()> {
+        let matches = self.matches(file, records)?;
+        if matches && whole && lacks_bytes(file, records)? {
+            (tried.refused, tried.is_deferred) = (true, true);
+            return Ok(());
         }
-        match self.redo(file, records, Apply::Replay)? {
+        let redone = self.redo(file, records, Apply::Replay);
+        if matches && redone.is_err() {
+            tried.failed = file.stat_but_times().ok().map(|stat| (stat.dev, stat.ino));
+        }
+        match redone? {
             Outcome::Done => *tried.done.get_or_insert(0) += 1,
             Outcome::Nothing => drop(tried.done.get_or_insert(0)),
-            Outcome::Newer => return Ok(false),
-            Outcome::Refused => {
-                tried.refused = true;
-                return Ok(false);
-            }
+            Outcome::Newer => {}
+            Outcome::Refused => tried.refused = true,
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Tries a chain on conflict copies: its file is gone or has another version, and a sync tool may have
@@ -673,9 +675,9 @@ impl Journal {
     ) -> Inner<()> {
         for path in paths {
             let (above, name) = split(path);
-            let Some(dir) = self.seen(self.open_below(above), &mut tried.unread) else { continue };
-            for entry in self.seen(entries(&*dir), &mut tried.unread).into_iter().flatten() {
-                let Some(DirEntry { name: copy, .. }) = self.seen(entry, &mut tried.unread) else {
+            let Some(dir) = seen(self.open_below(above), &mut tried.unread) else { continue };
+            for entry in seen(entries(&*dir), &mut tried.unread).into_iter().flatten() {
+                let Some(DirEntry { name: copy, .. }) = seen(entry, &mut tried.unread) else {
                     break;
                 };
                 // Every sync tool appends its suffix to the name.
@@ -700,7 +702,7 @@ impl Journal {
         // Another program is renaming it.
         let is_gone = |fault: &Fault| matches!(fault.errno(), libc::ENOENT | libc::ESTALE);
         tried.unread |= opened.as_ref().is_err_and(is_gone);
-        let Some(file) = self.seen(opened, &mut tried.unread) else { return Ok(()) };
+        let Some(file) = seen(opened, &mut tried.unread) else { return Ok(()) };
         if self.matches(&*file, records)? {
             self.redo_one(&*file, records, whole, tried)?;
         }
@@ -714,18 +716,17 @@ impl Journal {
         while let Some(above) = left.pop() {
             // Another daemon may be removing it, and this user may not be allowed to list it.
             let Places { paths, unread } = &mut places;
-            let Some(dir) = self.seen(self.open_below(&above), unread) else { continue };
-            for entry in self.seen(entries(&*dir), unread).into_iter().flatten() {
-                let Some(DirEntry { name, .. }) = self.seen(entry, unread) else { break };
+            let Some(dir) = seen(self.open_below(&above), unread) else { continue };
+            for entry in seen(entries(&*dir), unread).into_iter().flatten() {
+                let Some(DirEntry { name, .. }) = seen(entry, unread) else { break };
                 // Control files and foreign names are not files of the vault.
                 if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
                     continue;
                 }
-                match self.seen(dir.stat(&name).map_err(Fault::from), unread).map(|stat| stat.kind)
-                {
+                match seen(dir.stat(&name).map_err(Fault::from), unread).map(|stat| stat.kind) {
                     Some(Kind::Dir) => left.push(join(&above, &name)),
                     Some(Kind::File) => {
-                        let id = self.seen(self.id_of(&*dir, &name), unread).flatten();
+                        let id = seen(self.id_of(&*dir, &name), unread).flatten();
                         if let Some(id) = id.filter(|id| ids.contains(id)) {
                             paths.entry(id).or_default().push(join(&above, &name));
                         }
