@@ -687,6 +687,26 @@ fn left_by_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster::Identit
     (store.crash(&mut |_| 0), ann, bob, wanted)
 }
 
+/// Bob's mount died after an append. The bytes were in the file, behind the end that its header states,
+/// and the header in his journal. A check by Ann offered to cut them off.
+#[test]
+fn a_repair_cuts_nothing_another_journal_relies_on() {
+    let (store, ann, bob, wanted) = left_by_bob();
+    for read_only in [true, false] {
+        let options = members::trusting(read_only, kithfs::vault::LockMode::Exclusive);
+        let vault = Vault::open(store.root(), &ann, options).unwrap();
+        let faults = vault.check(b"", &mut |_| {}).unwrap().faults;
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].what.contains("a journal may need"), "{faults:?}");
+        assert!(faults[0].residue && faults[0].remedy.is_none(), "{faults:?}");
+        if !read_only {
+            vault.repair(&faults, b"repair-test", &mut |_| true).unwrap();
+        }
+        vault.close().unwrap();
+    }
+    assert!(get(&members::open_as(&store, &bob).unwrap(), b"dir/file").unwrap() == wanted);
+}
+
 /// Ann had the file open when somebody moved it and its directory away. Her changes became a copy, and her
 /// daemon cut the old file at the end that its header states, although Bob's record relied on the
 /// bytes after it.

@@ -11,8 +11,10 @@ use std::time::Duration;
 use kithfs::crypto::Suite;
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
-use kithfs::store::{Access, Dir, Kind, RenameMode};
-use kithfs::vault::{CheckReport, NoteKind, Online, OpenOptions, Outcome, RepairReport, Vault};
+use kithfs::store::{Access, Call, Dir, Kind, RenameMode};
+use kithfs::vault::{
+    CheckFault, CheckReport, NoteKind, Online, OpenOptions, Outcome, RepairReport, Vault,
+};
 use parking_lot::Mutex;
 
 use crate::support::vaults::{
@@ -319,6 +321,102 @@ fn attributes_and_surplus_bytes_are_set_aside() {
     let Some(Item::File { bytes, xattrs }) = now.get(&b"small"[..]) else { panic!("small") };
     let Some(Item::File { bytes: expected, .. }) = all.get(&b"small"[..]) else { panic!("small") };
     assert!(bytes == expected && xattrs.is_empty());
+}
+
+/// Returns a store after a power cut: an append that was synced is in a file, and what makes it count
+/// is in the journal. Also returns what the file should contain.
+fn cut_after_an_append() -> (MemStore, Vec<u8>) {
+    let (store, vault) = fresh();
+    let handle = vaults::open_or_create(&vault, b"file", vaults::READ_WRITE).unwrap();
+    vault.write(handle, 0, &pattern(1, 20_000), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    vault.write(handle, 20_000, &pattern(2, 200_000), false).unwrap();
+    vault.fsync(handle, false).unwrap();
+    (store.crash(&mut |_| 0), [pattern(1, 20_000), pattern(2, 200_000)].concat())
+}
+
+fn is_surplus(fault: &CheckFault) -> bool {
+    fault.what.contains("beyond its end")
+}
+
+/// The replay before a repair could not write a file. It had its former header, so the bytes of an
+/// append that had been synced counted as residue, and the repair cut them. Then the record was
+/// applied, and reading the file failed for good. If the replay had written a part, the file counted as
+/// damaged, and was moved to `lost+found` when the record could be applied.
+#[test]
+fn bytes_that_a_waiting_record_needs_are_not_cut() {
+    let (store, wanted) = cut_after_an_append();
+    // The same fault, as a check finds it without the journal: there it has a remedy.
+    let without = store.snapshot();
+    for name in raw::named(&*without.root(), b"+journal-") {
+        without.root().unlink(&name).unwrap();
+    }
+    let elsewhere = vaults::open(without.root()).unwrap();
+    let outdated: Vec<_> = check(&elsewhere).faults.into_iter().filter(is_surplus).collect();
+    assert!(outdated.len() == 1 && outdated[0].remedy.is_some(), "{outdated:?}");
+    elsewhere.close().unwrap();
+    let mut waiting = 0;
+    let calls = [Call::Write, Call::SyncAll, Call::SetTimes].map(Calls::Of);
+    for (calls, is_lasting) in
+        calls.map(|calls| (calls, true)).into_iter().chain([(Calls::All, false)])
+    {
+        for nth in 1.. {
+            let mut failed = 0;
+            for use_outdated in [false, true] {
+                let (plan, disk) = (FaultPlan::new(), store.snapshot());
+                let when = if is_lasting { When::From(nth) } else { When::Nth(nth) };
+                plan.add(Fault { calls, when, errno: libc::EIO, short: false });
+                let opened = vaults::open(FaultStore::wrap(disk.root(), plan.clone()));
+                failed = plan.failed();
+                plan.heal();
+                let Ok(vault) = opened else { continue };
+                let what = format!("{calls:?} from {nth}, outdated {use_outdated}");
+                let found = check(&vault).faults;
+                let is_left = |fault: &CheckFault| fault.remedy.is_none();
+                assert!(found.iter().all(is_left), "{what}: {found:?}");
+                if let Some(surplus) = found.iter().find(|fault| is_surplus(fault)) {
+                    waiting += 1;
+                    assert!(surplus.residue, "{what}: {surplus:?}");
+                    assert!(surplus.what.contains("a journal may need"), "{what}: {surplus:?}");
+                }
+                let faults = if use_outdated { &outdated } else { &found };
+                let done = vault.repair(faults, RUN, &mut |_| true).unwrap();
+                let _ = vault.close();
+                let again = get(&vaults::open(disk.root()).unwrap(), b"file");
+                let again = again.unwrap_or_else(|e| panic!("{what}, {done:?}: {e}"));
+                assert!(again == wanted, "{what}: {done:?}");
+            }
+            if failed == 0 {
+                break;
+            }
+        }
+    }
+    assert!(waiting > 0, "no record waits");
+}
+
+/// Another program wrote to a file while a repair copied the bytes beyond its end. They were cut
+/// with those that the copy did not have.
+#[test]
+fn a_file_that_changes_during_a_repair_is_not_cut() {
+    let (store, vault) = fresh();
+    put(&vault, b"file", &pattern(1, 5000)).unwrap();
+    let cipher = stored(&vault, b"file");
+    let file = store.root().open_file(&cipher, Access::ReadWrite).unwrap();
+    let end = file.stat().unwrap().size;
+    file.write_at(b"surplus", end).unwrap();
+    let found = check(&vault);
+    let (done, theirs) = (AtomicBool::new(false), file.clone());
+    store.on_event(Box::new(move |event| {
+        let is_copy =
+            event.call == Call::CreateFile && event.name.is_some_and(|name| name[0] != b'+');
+        if is_copy && !done.swap(true, Ordering::Relaxed) {
+            theirs.write_at(b"more", end + 7).unwrap();
+        }
+    }));
+    let report = vault.repair(&found.faults, RUN, &mut |_| true).unwrap();
+    store.on_event(Box::new(|_| {}));
+    assert!(matches!(report.repaired[0].outcome, Outcome::Failed(_)), "{report:?}");
+    assert_eq!(file.stat().unwrap().size, end + 11, "nothing is cut");
 }
 
 #[test]

@@ -290,6 +290,11 @@ impl Report {
         }
     }
 
+    /// Returns whether a repair would do anything.
+    fn has_remedy(&self) -> bool {
+        self.faults.iter().any(|fault| fault.remedy.is_some())
+    }
+
     /// Returns the report as it is stored in the vault.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(self).expect("a report has nothing that JSON does not know")
@@ -344,7 +349,7 @@ impl Report {
         }
         match &self.left {
             Some(left) => note(format_args!("after the repair: {}", told(left))),
-            None if self.exit() == Exit::Residue && !self.repairs => note(
+            None if self.exit() == Exit::Residue && !self.repairs && self.has_remedy() => note(
                 "clear the residue of a crash with `kithfs fsck --repair`, which asks no question",
             ),
             None => {}

@@ -62,9 +62,15 @@ pub(crate) enum Remains {
 impl Journal {
     /// Returns whether another identity has left a journal with records, which only that identity
     /// can read.
-    pub(super) fn others_have_records(&self) -> Inner<bool> {
+    pub fn others_have_records(&self) -> Inner<bool> {
         let others = |_: &[u8], head: &JournalHead| head.owner != Self::owner(&self.key, &head.id);
         Ok(!self.with_records(others)?.is_empty())
+    }
+
+    /// Returns whether a record may rely on bytes beyond the end of a file: one of another opener, or
+    /// one that could not be applied.
+    pub fn may_rely_on_surplus(&self) -> bool {
+        !self.may_cut() || self.has_broken()
     }
 
     /// Returns what a daemon that has ended may have left in a file with this hash of its header. The

@@ -83,6 +83,12 @@ const FAULTS_MAX: u64 = 10_000;
 /// Maximum number of bytes of the paths that are listed: those of deep directories are long.
 const PATHS_MAX: usize = 64 << 20;
 
+/// Why bytes beyond the end of a file are left alone.
+const NEEDED: &str = "a journal may need them, so they stay until it was replayed";
+
+/// Why a damaged file is left alone.
+const COMPLETED: &str = "a journal may complete it, so it stays until that was replayed";
+
 /// A directory on the walk.
 pub(super) struct Place {
     pub dir: Arc<dyn Dir>,
@@ -133,6 +139,8 @@ pub(super) struct Walk<'a> {
     pub used: Used,
     /// Whether this process can see attributes of links and special files.
     sees_special: OnceCell<bool>,
+    /// Whether a journal may need bytes beyond the end of a file.
+    keeps_surplus: OnceCell<bool>,
 }
 
 /// Returns `remedy` if the object is damaged. After a read error of the store, or without
@@ -165,6 +173,7 @@ impl<'a> Walk<'a> {
             claimed: HashSet::new(),
             used: Used::default(),
             sees_special: OnceCell::new(),
+            keeps_surplus: OnceCell::new(),
         }
     }
 
@@ -690,12 +699,21 @@ impl<'a> Walk<'a> {
                 }
             }
             Err(fault) if vanished(&fault) => self.used.unlooked += 1,
-            Err(fault) => self.fault(
-                &waiting.plain,
-                &waiting.cipher,
-                describe(&fault),
-                of_damage(&fault, waiting.keep),
-            ),
+            Err(fault) => {
+                self.tell(self.damaged(&waiting.plain, &waiting.cipher, &fault, waiting.keep))
+            }
+        }
+    }
+
+    /// Returns the fault of a file. There is no remedy while records wait for their files: this one may
+    /// be half written, and whole once they are applied.
+    fn damaged(&self, plain: &[u8], cipher: &[u8], what: &Fault, keep: Remedy) -> CheckFault {
+        let remedy = of_damage(what, keep);
+        match remedy.is_some() && self.core.journal.has_broken() {
+            true => {
+                CheckFault::new(plain, cipher, format!("{}; {COMPLETED}", describe(what)), None)
+            }
+            false => CheckFault::new(plain, cipher, describe(what), remedy),
         }
     }
 
@@ -746,30 +764,36 @@ impl<'a> Walk<'a> {
             let (open, size) = (job.open.clone(), job.size);
             let Waiting { plain, cipher, otherwise, keep } = waiting;
             if let Some(damage) = job.into_damage() {
-                let fault = CheckFault::new(
-                    &plain,
-                    &cipher,
-                    describe(&damage.what),
-                    of_damage(&damage.what, keep),
-                );
+                let fault = self.damaged(&plain, &cipher, &damage.what, keep);
                 self.tell(CheckFault { size: Some(size), bad: damage.bad, ..fault });
                 continue;
             }
             match content::surplus(self.core, &open) {
                 Ok(None) => {}
-                Ok(Some(length)) => {
-                    let what = "holds bytes beyond its end, which are not shown";
-                    let name = plain.rsplit(|b| *b == b'/').next().unwrap_or(&plain).to_vec();
-                    self.tell(CheckFault::residue(
-                        &plain,
-                        &cipher,
-                        what,
-                        Action::Surplus { name, length },
-                    ));
-                }
+                Ok(Some(length)) => self.surplus(&plain, &cipher, length),
                 Err(fault) => self.fault(&plain, &cipher, describe(&fault), None),
             }
             otherwise.into_iter().for_each(|fault| self.tell(fault));
         }
+    }
+
+    /// Reports bytes beyond the end of a file. They stay while a record of a journal may rely on them:
+    /// only the records tell to which files they belong.
+    fn surplus(&mut self, plain: &[u8], cipher: &[u8], length: u64) {
+        let journal = &self.core.journal;
+        let is_needed = || {
+            // Whoever only reads has not looked for the journals of others.
+            journal.may_rely_on_surplus() || journal.others_have_records().unwrap_or(true)
+        };
+        let name = plain.rsplit(|b| *b == b'/').next().unwrap_or(plain).to_vec();
+        let remedy = Action::Surplus { name, length };
+        let what = "holds bytes beyond its end, which are not shown";
+        self.tell(match *self.keeps_surplus.get_or_init(is_needed) {
+            false => CheckFault::residue(plain, cipher, what, remedy),
+            true => CheckFault {
+                residue: true,
+                ..CheckFault::new(plain, cipher, format!("{what}; {NEEDED}"), None)
+            },
+        });
     }
 }

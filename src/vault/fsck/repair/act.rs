@@ -13,7 +13,8 @@ use crate::format::name::{Parts, StoredName, parse};
 use crate::store::{Access, Dir, DirEntry, File, Kind, RenameMode, Seek, SetTime};
 use crate::vault::core::Core;
 use crate::vault::error::{Corruption, Fault, Inner};
-use crate::vault::fsck::check::content::is_blank;
+use crate::vault::file::{Load, OpenFile};
+use crate::vault::fsck::check::content::{self, is_blank};
 use crate::vault::fsck::check::hints;
 use crate::vault::fsck::remedy::Action;
 use crate::vault::fsck::report::{CheckFault, LOST_AND_FOUND, join};
@@ -25,6 +26,9 @@ use crate::vault::types::{Caller, NodeId, OpenFlags, ROOT};
 const NAME_MAX: usize = 120;
 /// Size in bytes of the pieces that are copied.
 const PART: usize = 1 << 20;
+/// Why a file is not cut.
+const CHANGED: &str = "was changed since it was checked";
+
 /// Returns the owner of the objects that a repair creates: the user of this process.
 fn caller() -> Caller {
     Caller {
@@ -294,12 +298,26 @@ impl<'a> Bench<'a> {
         Ok(kept)
     }
 
+    /// Copies the bytes beyond the end of a file, and cuts them off.
     fn surplus(&mut self, cipher: &[u8], name: &[u8], length: u64) -> Inner<Option<Vec<u8>>> {
-        let (dir, stored) = self.core.open_parent(cipher)?;
+        let core = self.core;
+        let refuse = |why| Err(Fault::Corrupt(Corruption::Other(why)));
+        if core.journal.may_rely_on_surplus() {
+            return refuse("is left as it is: a journal may need these bytes");
+        }
+        let (dir, stored) = core.open_parent(cipher)?;
         let file: Arc<dyn File> = dir.open_file(stored, Access::ReadWrite)?;
-        let stat = file.stat()?;
+        let (header, stat) = (core.header_in(&*file)?, file.stat()?);
         if stat.size <= length {
             return Ok(None);
+        }
+        let end = {
+            let (context, serial) = (core.context(), core.next_serial());
+            let open = OpenFile::load(ROOT, file.clone(), &context, serial, Load::Read)?;
+            content::surplus(core, &open)?
+        };
+        if end != Some(length) {
+            return refuse(CHANGED);
         }
         let name = [&name[..name.len().min(NAME_MAX)], b".surplus"].concat();
         let kept = self.copy(&name, &mut |write| {
@@ -322,6 +340,9 @@ impl<'a> Bench<'a> {
             }
             Ok(())
         })?;
+        if core.header_in(&*file)? != header || file.stat()?.size != stat.size {
+            return refuse(CHANGED);
+        }
         file.set_len(length)?;
         file.set_times(SetTime::Omit, SetTime::At(stat.mtime))?;
         file.sync_all()?;
