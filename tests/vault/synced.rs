@@ -504,6 +504,36 @@ fn a_version_that_arrives_during_the_exchange_is_kept() {
     assert_eq!(raw::named(&*store.root(), b"~"), [b""; 0]);
 }
 
+/// The background commits a small file that was synced before, or its last close does, and the power
+/// fails. The exchange of the files was not durable: it could be missing however long ago it was made.
+#[test]
+fn a_background_commit_of_a_small_file_is_durable() {
+    for is_closed in [false, true] {
+        for chance in [0, 1] {
+            let (store, state) = synced();
+            let vault = open_on(&store, Some(&state)).unwrap();
+            mkdir(&vault, b"dir").unwrap();
+            let handle = vaults::open_or_create(&vault, b"dir/file", READ_WRITE).unwrap();
+            vault.write(handle, 0, &pattern(1, 10_000), false).unwrap();
+            vault.fsync(handle, false).unwrap();
+            let dir = store.root().open_dir(&vault.cipher_path(b"dir").unwrap()).unwrap();
+            let before = dir.stat(&stored_file(&*dir)).unwrap().ino;
+            vault.write(handle, 0, b"new", false).unwrap();
+            if is_closed {
+                vault.release(handle).unwrap();
+            } else {
+                vault.commit_due(Duration::ZERO);
+            }
+            assert_ne!(dir.stat(&stored_file(&*dir)).unwrap().ino, before, "it is replaced");
+            let mut choose = |n: usize| if chance == 0 { 0 } else { n - 1 };
+            let cut = (store.crash(&mut choose), state.crash(&mut choose));
+            let after = open_on(&cut.0, Some(&cut.1)).unwrap();
+            let what = format!("closed {is_closed}, chance {chance}");
+            assert_eq!(&get(&after, b"dir/file").unwrap()[..3], b"new", "{what}");
+        }
+    }
+}
+
 /// Each call of a commit fails once, for several reasons. A commit that cannot replace the file is
 /// made in place. Acknowledged contents are kept; only the old or the new contents are ever shown.
 #[test]

@@ -10,7 +10,8 @@
 //!   the whole file.
 //! * The new file is complete before it takes the place of the old one. It is also durable before
 //!   that if the old one is, or if the caller waits for that. So no record is needed: a crash
-//!   leaves the old file or the new one.
+//!   leaves the old file or the new one. The exchange is durable then before the commit ends: there
+//!   is no record to complete it, and no later flush of the file makes it so.
 //! * Until the exchange nothing of the stored file has changed. Whatever fails before it, the
 //!   commit goes on in place: a full store or a directory without permission refuses no write that
 //!   it accepted without this module.
@@ -83,7 +84,7 @@ impl Committer<'_> {
         };
         self.journal.forget_repair(old); // the new file has all that could not be written there
         state.reserved = 0;
-        if durability == Durability::Synced {
+        if is_durable {
             if late {
                 self.flush(|| file.sync_all(), open, latches)?;
             }
