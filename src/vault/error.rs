@@ -259,6 +259,9 @@ pub(crate) enum Corruption {
     /// The ciphertext of a file has a length and no byte but zeros.
     #[error("holds nothing but zeros: it was never flushed, or was overwritten")]
     Zeros,
+    /// Another program has overwritten a file while a commit was made.
+    #[error("was overwritten by another program during a commit")]
+    Overwritten,
     /// Anything else. No caller decides by it.
     #[error("{0}")]
     Other(&'static str),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kithfs::crypto::Suite;
@@ -502,6 +503,81 @@ fn a_version_that_arrives_during_the_exchange_is_kept() {
     assert_eq!(vaults::faults(&vault), [""; 0]);
     vault.close().unwrap();
     assert_eq!(raw::named(&*store.root(), b"~"), [b""; 0]);
+}
+
+/// A sync tool overwrites the stored file itself just before a commit exchanges the files, or while the
+/// commit waits for the journal. Its version was overwritten. It stays, and ours is kept beside it, or
+/// refused if nothing is left of what it was based on.
+#[test]
+fn a_version_written_in_place_during_a_commit_is_kept() {
+    for len in [100, 10_000, LARGE] {
+        for is_background in [false, true] {
+            let (store, state) = synced();
+            let vault = open_on(&store, Some(&state)).unwrap();
+            let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+            vault.write(handle, 0, &pattern(1, len), false).unwrap();
+            vault.fsync(handle, false).unwrap();
+            let (other, wanted) = (store.snapshot(), pattern(2, len + 5000));
+            let theirs = open_on(&other, Some(&MemStore::new())).unwrap();
+            put(&theirs, b"file", &wanted).unwrap();
+            theirs.close().unwrap();
+            let stored = stored_file(&*store.root());
+            let (root, bytes) = (store.root(), raw::read(&*other.root(), &stored));
+            let arrived = Arc::new(AtomicBool::new(false));
+            let arrive = {
+                let arrived = arrived.clone();
+                move || {
+                    if !arrived.swap(true, Ordering::Relaxed) {
+                        let file = root.open_file(&stored, Access::ReadWrite).unwrap();
+                        file.write_at(&bytes, 0).unwrap();
+                        file.set_len(bytes.len() as u64).unwrap();
+                    }
+                }
+            };
+            let in_journal = arrive.clone();
+            store.on_event(Box::new(move |event| {
+                let is_new = event.name.is_some_and(|name| name.starts_with(b"~"));
+                if event.call == Call::Rename && is_new {
+                    arrive()
+                }
+            }));
+            vault.write(handle, 0, b"ours", false).unwrap();
+            state.on_event(Box::new(move |event| {
+                if event.call == Call::SyncData {
+                    in_journal()
+                }
+            }));
+            if is_background {
+                vault.commit_due(Duration::ZERO);
+            }
+            let kept = vault.fsync(handle, false);
+            store.on_event(Box::new(|_| {}));
+            state.on_event(Box::new(|_| {}));
+            let what = format!("{len} bytes, background {is_background}: {kept:?}");
+            assert!(arrived.load(Ordering::Relaxed), "{what}");
+            let _ = vault.release(handle);
+            vault.close().unwrap();
+            drop(vault);
+            let vault = open_on(&store, Some(&state)).unwrap();
+            let all = files(&vault);
+            let there = all.iter().find(|(path, _)| path == b"file").unwrap().1.as_ref();
+            assert!(there.is_ok_and(|bytes| *bytes == wanted), "{what}");
+            let mut ours = pattern(1, len);
+            ours[..4].copy_from_slice(b"ours");
+            let is_ours = |(path, bytes): &(Vec<u8>, Contents)| {
+                path != b"file" && bytes.as_ref() == Ok(&ours)
+            };
+            assert_eq!(all.iter().filter(|it| is_ours(it)).count(), all.len() - 1, "{what}");
+            assert_eq!(all.len(), if kept.is_ok() { 2 } else { 1 }, "{what}");
+            assert!(kept.is_ok() || len > 100, "{what}");
+            assert_eq!(vaults::faults(&vault), [""; 0], "{what}");
+            vault.close().unwrap();
+            assert_eq!(raw::named(&*store.root(), b"~"), [b""; 0], "{what}");
+            for left in [&b"+journal-"[..], b"+refused-"] {
+                assert_eq!(below(&*state.root(), left), [b""; 0], "{what}");
+            }
+        }
+    }
 }
 
 /// The background commits a small file that was synced before, or its last close does, and the power

@@ -10,13 +10,15 @@
 //!   redo record is durable. The order is: fresh bytes, `fdatasync`; record, `fdatasync` of the
 //!   journal; then in place, header last. The checkpoint flushes that later.
 //! * Every deferred write ends by restoring the modification time that the program set or saw.
-//! * A failure latches: the file returns its errno until its last close. There are three
+//! * A failure latches: the file returns its errno until its last close. There are four
 //!   exceptions. In each, dirty data stays in memory and the next commit retries:
 //!   * a full store, as long as nothing that the last durable header refers to was touched; the
 //!     last commit writes what fits (`open_files/space.rs`);
 //!   * the limit of open files was reached;
 //!   * a share whose head cannot be opened yet, or which is forked: a sync tool may have delivered
-//!     the manifest before the slots.
+//!     the manifest before the slots;
+//!   * another program has overwritten the file of a synced vault since the commit began. The caller
+//!     keeps the changes elsewhere and commits again.
 //! * The blocks that a record will be applied to are allocated before the record is acknowledged.
 
 use std::borrow::Cow;
@@ -63,7 +65,9 @@ pub(crate) struct Committer<'a> {
     /// Which daemons may write to the vault. If there are others, records contain whole blocks, and
     /// the header is compared again before a record is applied.
     pub writers: Writers,
-    /// Where a new file can be put in place of the stored one, if that is wanted.
+    /// Where a new file can be put in place of the stored one, if that is wanted: in a synced vault.
+    /// There another program may overwrite the stored file at any time, so its header is compared again
+    /// before anything is written in place.
     pub beside: Option<&'a dyn Beside>,
 }
 
@@ -112,6 +116,7 @@ impl Committer<'_> {
         if let Err(fault) = &result
             && (latches || !is_no_space(fault.errno()) && !is_no_descriptor(fault.errno()))
             && !(matches!(fault, Fault::Os(libc::EROFS)) && self.context.keys.signing.waits())
+            && !is_overwritten(fault)
         {
             state.latched = Some(fault.errno());
         }
@@ -151,6 +156,7 @@ impl Committer<'_> {
             self.adopt(state, planned);
             return Ok(());
         }
+        self.check_not_overwritten(state, file)?;
         let made = match durability == Durability::Ordered && state.is_just_made() {
             true => path().or_else(without_long_path)?,
             false => None,
@@ -433,7 +439,6 @@ impl Committer<'_> {
         places: &[Patch<'_>],
         planned: &Planned,
     ) -> Inner<()> {
-        Committed::begin_next(&mut state.committed);
         if self.writers.check_again_before_applying()
             && self.is_overtaken(file, base).unwrap_or(true)
         {
@@ -441,6 +446,20 @@ impl Committer<'_> {
             self.journal.applied(ticket);
             return Err(Fault::Os(libc::ESTALE));
         }
+        if self.beside.is_some() {
+            match self.is_overtaken(file, base) {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.journal.applied(ticket);
+                    return Err(Fault::Corrupt(Corruption::Overwritten));
+                }
+                Err(fault) => {
+                    self.journal.not_applied(ticket);
+                    return Err(fault);
+                }
+            }
+        }
+        Committed::begin_next(&mut state.committed);
         let mut write = || {
             write_runs(&**file, places, &mut state.backing_len)?;
             self.finish_in_place(state, file, planned)
@@ -496,6 +515,20 @@ impl Committer<'_> {
         let mut bytes = vec![0; self.context.keys.layout.header()];
         let read = file.read_at(&mut bytes, 0)?;
         Ok(header_hash(&bytes[..read]) != *base)
+    }
+
+    /// Fails with [`Corruption::Overwritten`] if another program has overwritten a file of a synced
+    /// vault.
+    fn check_not_overwritten(&self, state: &FileState, file: &Arc<dyn File>) -> Inner<()> {
+        match state.committed.as_ref().filter(|it| !it.is_being_replaced) {
+            Some(committed)
+                if self.beside.is_some()
+                    && self.is_overtaken(file, &committed.header.hash())? =>
+            {
+                Err(Fault::Corrupt(Corruption::Overwritten))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Allocates the blocks for fresh places that the record writes: applying it must not need new
@@ -585,6 +618,11 @@ impl Committer<'_> {
         state.tail = Tail::Empty;
         state.backing_len = planned.cipher_len;
     }
+}
+
+/// Returns whether a commit failed because another program has overwritten the file.
+pub(crate) fn is_overwritten(fault: &Fault) -> bool {
+    matches!(fault, Fault::Corrupt(Corruption::Overwritten))
 }
 
 /// Writes patches in their order, adjacent ones with one call. Raises `len` to the end of what was

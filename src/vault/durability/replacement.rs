@@ -51,9 +51,10 @@ pub(crate) trait Replacement {
     fn file(&self) -> &Arc<dyn File>;
 
     /// Exchanges the two files, continues the open file in the new one, and removes the old one.
-    /// Returns `None`, and has changed nothing, if that fails or another program has changed the
-    /// place meanwhile; otherwise whether attributes had to be copied again.
-    fn put(&mut self, open: &OpenFile) -> Option<bool>;
+    /// `base` is the hash of the old file's header, if that is known. Returns `None`, and has changed
+    /// nothing, if that fails or another program has changed the place or the old file meanwhile;
+    /// otherwise whether attributes had to be copied again.
+    fn put(&mut self, open: &OpenFile, base: Option<&[u8; 32]>) -> Option<bool>;
 
     /// Makes the exchange durable.
     fn sync(&self) -> Inner<()>;
@@ -74,8 +75,9 @@ impl Committer<'_> {
         let file = new.file().clone();
         let is_durable = state.phase == Phase::Durable || durability == Durability::Synced;
         let (old, backing_len) = (open.inode(), state.backing_len);
+        let base = state.committed.as_ref().map(|committed| committed.header.hash());
         let placed = self.write_whole(state, open, &file, planned, is_durable);
-        let Some(late) = placed.ok().and_then(|()| new.put(open)) else {
+        let Some(late) = placed.ok().and_then(|()| new.put(open, base.as_ref())) else {
             state.backing_len = backing_len;
             if let Some(committed) = &mut state.committed {
                 committed.is_being_replaced = false;

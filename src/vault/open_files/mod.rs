@@ -26,7 +26,7 @@ use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::core::open_table::OpenEntry;
 use crate::vault::directory::names::Meaning;
-use crate::vault::durability::commit::{Committer, Durability};
+use crate::vault::durability::commit::{Committer, Durability, is_overwritten};
 use crate::vault::durability::replacement::Beside;
 use crate::vault::error::{Fault, Inner, is_no_descriptor};
 use crate::vault::file::cached::Cached;
@@ -39,6 +39,9 @@ use crate::vault::types::{Forget, NodeId, OpenFlags, ROOT};
 
 /// How long the background waits for the lock of a file that programs use.
 pub(super) const TURN: Duration = Duration::from_secs(1);
+
+/// How often a commit begins anew, if another program overwrites the file each time.
+const COMMITS_MAX: usize = 4;
 
 impl Core {
     /// Returns the open file of a node, opened now if it is not, with one more handle.
@@ -298,8 +301,29 @@ impl Core {
         }
     }
 
-    /// Commits a file, of whose changes the rollback database knows.
+    /// Commits a file, of whose changes the rollback database knows. If another program overwrites the
+    /// file meanwhile, the next attempt finds that and keeps the changes elsewhere.
     fn commit_noted(
+        &self,
+        open: &OpenFile,
+        state: &mut FileState,
+        durability: Durability,
+    ) -> Inner<()> {
+        for _ in 0..COMMITS_MAX {
+            match self.commit_once(open, state, durability) {
+                // The journal may have a record of the failed attempt.
+                Err(fault) if is_overwritten(&fault) => {
+                    self.journal.checkpoint_for(Some(open.inode()))?
+                }
+                done => return done,
+            }
+        }
+        state.latched = Some(libc::EIO);
+        self.note_lost(open, state);
+        Err(Fault::Os(libc::EIO))
+    }
+
+    fn commit_once(
         &self,
         open: &OpenFile,
         state: &mut FileState,

@@ -5,7 +5,7 @@
 //! * The two files are exchanged, not renamed, and what comes out is looked at. If it is not the
 //!   file that the commit is based on, another program has just put its version there: the files
 //!   are exchanged back, and the commit goes on as without a replacement, which keeps both
-//!   versions.
+//!   versions. The same if the header of that file has changed: another program has overwritten it.
 //! * A file with several names in the store or in the table of nodes, or with a second node, is
 //!   written in place; so is one whose owner or attributes cannot be copied.
 //! * The name of the new file is one that Syncthing, Dropbox and Nextcloud do not synchronise.
@@ -72,12 +72,12 @@ impl Replacement for New<'_> {
         &self.file
     }
 
-    fn put(&mut self, open: &OpenFile) -> Option<bool> {
+    fn put(&mut self, open: &OpenFile, base: Option<&[u8; 32]>) -> Option<bool> {
         let now = self.file.stat().ok()?;
         let late = open.replace_stored(|old| {
             // An attribute may have been set by the file's name since it was copied.
             let late = copy_attributes(old, &*self.file)?;
-            self.core.nodes.replace(open.node, &now, || self.exchange(old))?;
+            self.core.nodes.replace(open.node, &now, || self.exchange(old, base))?;
             Ok::<_, io::Error>((late, self.file.clone(), (now.dev, now.ino)))
         });
         let late = late.inspect_err(|e| {
@@ -97,19 +97,19 @@ impl Replacement for New<'_> {
 
 impl New<'_> {
     /// Exchanges the files. Exchanges them back and fails if what comes out is not `old`, or `old`
-    /// has another name.
-    fn exchange(&mut self, old: &dyn File) -> io::Result<()> {
+    /// has another name or not the header `base`.
+    fn exchange(&mut self, old: &dyn File, base: Option<&[u8; 32]>) -> io::Result<()> {
         let exchange =
             || self.dir.rename(&self.beside, &*self.dir, self.stored, RenameMode::Exchange);
-        let (old, came) = {
-            exchange()?;
-            (old.stat_but_times()?, self.dir.stat(&self.beside))
-        };
+        exchange()?;
+        let header = |file| self.core.header_in(file).map(|header| header.hash());
+        let has_header = base.is_none_or(|base| header(old).is_ok_and(|there| there == *base));
+        let (old, came) = (old.stat_but_times()?, self.dir.stat(&self.beside));
         let is_old = match &came {
             Ok(came) => (came.dev, came.ino) == (old.dev, old.ino) && old.nlink == 1,
             Err(_) => old.nlink == 0, // a tool may have tidied up
         };
-        if is_old {
+        if is_old && has_header {
             return Ok(());
         }
         exchange().inspect_err(|e| {
