@@ -235,6 +235,18 @@ impl Fault {
 pub const TOO_MANY_JOURNALS: &str =
     "has too many journals (+journal-*) that do not match its files: more than 1024, or 128 MiB";
 
+/// A journal that the disk cannot read. It is in the `source` of an [`Error::Io`].
+#[derive(Debug, thiserror::Error)]
+#[error("the journal {name} cannot be read: {source}")]
+pub struct UnreadJournal {
+    /// Its stored name.
+    pub name: String,
+    /// It is at the root of the share, and not in the state directory of this machine.
+    pub is_in_store: bool,
+    /// The system's error.
+    pub source: io::Error,
+}
+
 /// Why stored data is not what it should be, beyond what the format of one object shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Corruption {

@@ -44,7 +44,7 @@ mod session;
 mod share;
 pub mod types;
 
-pub use self::error::{Contention, Error, LockHolder, Result, TOO_MANY_JOURNALS};
+pub use self::error::{Contention, Error, LockHolder, Result, TOO_MANY_JOURNALS, UnreadJournal};
 pub use self::session::options::{LockMode, OpenOptions, OsRandom, Person};
 pub use self::session::vault::{Activity, Description, Vault};
 pub use self::types::*;

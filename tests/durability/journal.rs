@@ -674,6 +674,37 @@ fn a_replay_cuts_nothing_another_journal_relies_on() {
     assert!(get(&members::open_as(&store, &bob).unwrap(), b"file").unwrap() == wanted);
 }
 
+/// The disk could not read the head of Bob's journal. Ann could not mount the vault, and neither the
+/// error nor the log named the file.
+#[test]
+fn an_unreadable_journal_is_named() {
+    let (store, ann, ..) = left_by_ann_and_bob();
+    let names = journal_names(&store.root());
+    let mut named = std::collections::BTreeSet::new();
+    for nth in 1.. {
+        let plan = FaultPlan::new();
+        plan.add(Fault {
+            calls: Calls::Of(Call::Read),
+            when: When::Nth(nth),
+            errno: libc::EIO,
+            short: false,
+        });
+        let opened = Vault::open(
+            FaultStore::wrap(store.snapshot().root(), plan.clone()),
+            &ann,
+            members::trusting(false, kithfs::vault::LockMode::Exclusive),
+        );
+        if plan.failed() == 0 {
+            break;
+        }
+        let Err(error) = opened else { continue };
+        assert_eq!(error.errno(), libc::EIO);
+        let text = error.to_string();
+        named.extend(names.iter().filter(|name| text.contains(std::str::from_utf8(name).unwrap())));
+    }
+    assert_eq!(named.len(), 2, "{named:?}");
+}
+
 /// A file in a directory to which Bob has appended before a crash, as in [`left_by_ann_and_bob`].
 fn left_by_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster::Identity, Vec<u8>) {
     let (store, ann, bob) = members::with_bob();

@@ -1,6 +1,8 @@
 //! Failures of the vault. Its errors name stored paths below the vault; this module adds the vault
 //! and the plain path that the user gave.
 
+use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, exit_of_io, permission};
@@ -10,7 +12,7 @@ use crate::cli::exit::Exit;
 use crate::cli::local::os_str;
 use crate::cli::vaults::paths;
 use crate::roster::RosterError;
-use crate::vault::{Contention, Error, LockHolder, TOO_MANY_JOURNALS};
+use crate::vault::{Contention, Error, LockHolder, TOO_MANY_JOURNALS, UnreadJournal};
 
 /// Describes a failure in the vault `vault`; `plain` is the path in it that the user gave.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
@@ -35,7 +37,8 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
                 let stored = if is_root(&path) { vault.to_owned() } else { vault.join(&path) };
                 return permission::explain(failure, vault, &stored);
             }
-            Failure { hint: about(op, source.raw_os_error(), vault, plain), ..failure }
+            let hint = of_unread_journal(&source, &path, vault);
+            Failure { hint: hint.or_else(|| about(op, source.raw_os_error(), vault, plain)), ..failure }
         }
         Error::Corrupt { op, path, what } => Failure::new(Exit::Corrupt, format_args!("{op} {}: {what}", asked(&path)))
             .hint(of_corruption(&what, &path, vault)),
@@ -93,14 +96,36 @@ pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
     }
 }
 
+/// Returns the directory in the store of the share at the stored path `path` of `vault`, and one beside
+/// the vault for journals.
+fn places_of_journals(path: &Path, vault: &Path) -> (PathBuf, OsString) {
+    let mut aside = vault.as_os_str().to_owned();
+    aside.push(".journals");
+    (vault.join(path.strip_prefix(".").unwrap_or(path)).join(""), aside)
+}
+
+/// Returns the hint for a journal that the disk cannot read. `fsck` does not open the vault either.
+fn of_unread_journal(source: &io::Error, path: &Path, vault: &Path) -> Option<String> {
+    let journal = source.get_ref()?.downcast_ref::<UnreadJournal>()?;
+    let why = "it may contain the last changes before a crash";
+    if !journal.is_in_store {
+        return Some(format!(
+            "{why}, and is in the state directory of this machine: check that disk"
+        ));
+    }
+    let (store, aside) = places_of_journals(path, vault);
+    let (journal, aside) = (word(store.join(&journal.name)), word(aside));
+    Some(format!(
+        "{why}, perhaps of another member: check the disk, or bring the file back from another copy of the vault; otherwise move it away, and keep it: mkdir -p {aside} && mv -t {aside} {journal}"
+    ))
+}
+
 /// Returns the hint for what is not valid at the stored path `path` of `vault`.
 fn of_corruption(what: &str, path: &Path, vault: &Path) -> String {
     if what == TOO_MANY_JOURNALS {
         // `fsck` does not open it either.
-        let store = word(vault.join(path.strip_prefix(".").unwrap_or(path)).join(""));
-        let mut aside = vault.as_os_str().to_owned();
-        aside.push(".journals");
-        let aside = word(aside);
+        let (store, aside) = places_of_journals(path, vault);
+        let (store, aside) = (word(store), word(aside));
         return format!(
             "the storage host may have copied them; while no machine has it open, move them away: mkdir {aside} && find {store} -maxdepth 1 -name '+journal-*' -exec mv -t {aside} {{}} +; keep them, because one may contain the last changes before a crash"
         );
@@ -266,6 +291,24 @@ mod tests {
         let command = "mkdir /v.journals && find /v/ -maxdepth 1 -name '+journal-*' -exec mv -t /v.journals {} +";
         assert!(hint.contains(command), "{hint}");
         assert!(!hint.contains("kithfs fsck"), "{hint}");
+    }
+
+    /// A mount failed with "open /v: Input/output error", for a reason that only a trace of its calls
+    /// showed.
+    #[test]
+    fn the_hint_for_an_unread_journal_moves_it_away() {
+        let journal = |is_in_store| {
+            let source = io::Error::from_raw_os_error(libc::EIO);
+            let name = "+journal-host-01".into();
+            let source = io::Error::other(UnreadJournal { name, is_in_store, source });
+            failure(Error::Io { op: "open", path: ".".into(), source })
+        };
+        let failure = journal(true);
+        assert!(failure.message.contains("+journal-host-01"), "{}", failure.message);
+        let hint = failure.hint.unwrap();
+        let command = "mkdir -p /v.journals && mv -t /v.journals /v/+journal-host-01";
+        assert!(hint.contains(command), "{hint}");
+        assert!(!journal(false).hint.unwrap().contains("/v"));
     }
 
     #[test]

@@ -12,12 +12,14 @@
 //!   counts until its next change: a replay completes it without a new header.
 
 use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
 
 use super::state::Inode;
 use super::{Found, Journal};
 use crate::format::journal::{JournalHead, RECORD_HEAD, RECORDS_AT, record_head};
 use crate::store::{Access, File, Timestamp};
-use crate::vault::error::Inner;
+use crate::vault::error::{Fault, Inner, UnreadJournal};
 
 /// Maximum number of files that are remembered; then it begins anew.
 const CHECKED_MAX: usize = 1 << 16;
@@ -149,11 +151,24 @@ impl Journal {
                 Err(fault) if matches!(fault.errno(), libc::ENOENT | libc::ESTALE) => {
                     all.push((found.name, Timestamp::default()));
                 }
-                Err(fault) => return Err(fault),
+                Err(fault) => return Err(self.unread(&found, fault)),
             }
         }
         all.sort_unstable();
         Ok(all)
+    }
+
+    /// Adds to an error of the disk the name of the journal that it cannot read.
+    fn unread(&self, Found { dir, name, .. }: &Found, fault: Fault) -> Fault {
+        match fault {
+            Fault::Io(source) if source.raw_os_error() == Some(libc::EIO) => {
+                let name = String::from_utf8_lossy(name).into_owned();
+                let is_in_store = Arc::ptr_eq(dir, &self.root);
+                tracing::error!("journal {name}: {source}");
+                Fault::Io(io::Error::other(UnreadJournal { name, is_in_store, source }))
+            }
+            other => other,
+        }
     }
 
     /// Returns the time of the last change of a journal that `counts` and that has records or cannot
