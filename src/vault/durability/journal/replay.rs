@@ -50,6 +50,9 @@ const EMPTY_RESTS: Duration = Duration::from_secs(24 * 3600);
 
 type FileId = [u8; 32];
 
+/// A chain that was not applied, and the file that it matches and could not be written to.
+type Waiting = (Vec<JournalRecord<'static>>, Option<Inode>);
+
 /// The stored paths of files, by their ids.
 #[derive(Default)]
 struct Places {
@@ -438,7 +441,34 @@ impl Journal {
         if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
-        let (mut all, mut failed) = (Redone::default(), Vec::new());
+        let (all, waiting) =
+            self.redo_chains(records, places, stopped, is_last.then_some(&*shown))?;
+        let is_used_elsewhere = Self::may_be_used_elsewhere(found, &*file)?;
+        if is_used_elsewhere {
+            // Its owner relies on it, and its records may be replayed once more.
+            self.foreign_records.store(true, Ordering::Relaxed);
+        }
+        if is_last && !waiting.is_empty() {
+            let (dir, name) = (dir.clone(), name.clone());
+            let old = Old { file, dir, name, head, acknowledged: 0 };
+            self.keep(waiting, (!is_used_elsewhere).then_some(old), &shown)?;
+        } else if !is_used_elsewhere && all.refused == 0 && self.overlaid.is_none() {
+            dir.unlink(name)?;
+            dir.sync()?;
+        }
+        Ok(all)
+    }
+
+    /// Applies the chains of a journal. Returns those that were refused or could not be written, the last
+    /// one first. Failures are logged if the journal's name is given.
+    fn redo_chains(
+        &self,
+        records: Vec<JournalRecord<'static>>,
+        places: Option<&Places>,
+        stopped: &mut HashSet<FileId>,
+        shown: Option<&str>,
+    ) -> Inner<(Redone, Vec<Waiting>)> {
+        let (mut all, mut waiting) = (Redone::default(), Vec::new());
         // The last one first: what is at a path now is what it was made for. While it waits, an earlier one
         // of this file id would be applied to its file.
         for records in chains(records).into_iter().rev() {
@@ -458,8 +488,8 @@ impl Journal {
                     all.unread |= redone.unread;
                     all.refused_ids.extend(redone.refused_ids);
                     all.files.extend(redone.files);
-                    if redone.refused > 0 && is_last {
-                        failed.push((records, None));
+                    if redone.refused > 0 {
+                        waiting.push((records, None));
                     }
                 }
                 // Another daemon does not release the lease, so nothing here could be changed.
@@ -468,31 +498,18 @@ impl Journal {
                 }
                 Err(fault) => {
                     // One file that cannot be written does not stop the replay of the others.
-                    if is_last {
+                    if let Some(shown) = shown {
                         tracing::error!("journal {shown}: errno {}", fault.errno());
                     }
                     all.refused += 1;
                     all.refused_ids.push(file_id);
                     all.has_failed = true;
                     stopped.insert(file_id);
-                    failed.push((records, tried.failed));
+                    waiting.push((records, tried.failed));
                 }
             }
         }
-        let is_used_elsewhere = Self::may_be_used_elsewhere(found, &*file)?;
-        if is_used_elsewhere {
-            // Its owner relies on it, and its records may be replayed once more.
-            self.foreign_records.store(true, Ordering::Relaxed);
-        }
-        if is_last && !failed.is_empty() {
-            let (dir, name) = (dir.clone(), name.clone());
-            let old = Old { file, dir, name, head, acknowledged: 0 };
-            self.keep(failed, (!is_used_elsewhere).then_some(old), &shown)?;
-        } else if !is_used_elsewhere && all.refused == 0 && self.overlaid.is_none() {
-            dir.unlink(name)?;
-            dir.sync()?;
-        }
-        Ok(all)
+        Ok((all, waiting))
     }
 
     /// Keeps records of files that could not be written or found. The first checkpoint carries them
@@ -500,19 +517,14 @@ impl Journal {
     ///
     /// # Errors
     /// [`TOO_MANY_JOURNALS`] if more than [`KEPT_MAX`] bytes are kept.
-    fn keep(
-        &self,
-        failed: Vec<(Vec<JournalRecord<'static>>, Option<Inode>)>,
-        journal: Option<Old>,
-        shown: &str,
-    ) -> Inner<()> {
+    fn keep(&self, waiting: Vec<Waiting>, journal: Option<Old>, shown: &str) -> Inner<()> {
         tracing::error!(
             "journal {shown}: {} files could not be written or found; opening them fails until that succeeds",
-            failed.len()
+            waiting.len()
         );
         let mut state = self.state.lock();
         // In their order in the journal.
-        for (records, inode) in failed.into_iter().rev() {
+        for (records, inode) in waiting.into_iter().rev() {
             let origin = Origin::Closed(inode);
             let new = Broken { origin, last: None, records: Some(records), doomed: false };
             // The storage host may have copied a journal: its records are kept once.
