@@ -338,9 +338,20 @@ fn attack_a_share_replaces_a_vault_of_the_same_owner() {
     // threat model lists this ability of the host. A user who asks for the members gets the true
     // list.
     let bob = person(2);
-    let (with_bob, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
-    let vault = Vault::open(with_bob.root(), &ann, OpenOptions::default()).unwrap();
-    assert_eq!(vault.who_can_read(b"").unwrap().len(), 2);
+    let (shared, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
+    let (alone, same_ann) = founded(Vec::new());
+    assert_eq!(key(&ann), key(&same_ann));
+    // Her machine remembers what it finds at the one place.
+    let memory = Arc::new(Memory::default());
+    let open = |found: &MemStore| Vault::open(found.root(), &ann, remembering(&memory));
+    let vault = open(&alone).unwrap();
+    put(&vault, b"diary", b"for Ann alone").unwrap();
+    assert_eq!(vault.who_can_read(b"").unwrap().len(), 1);
+    vault.close().unwrap();
+    let vault = open(&shared).unwrap();
+    assert_eq!(get(&vault, b"diary").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(vault.who_can_read(b"").unwrap().len(), 2, "Bob is listed");
+    vault.close().unwrap();
     // A share that she neither founded nor was invited to is not entered.
     let mallory = person(66);
     let planted = MemStore::new();
@@ -356,10 +367,7 @@ fn attack_a_share_replaces_a_vault_of_the_same_owner() {
         &share,
     )
     .unwrap();
-    assert!(matches!(
-        Vault::open(planted.root(), &ann, OpenOptions::default()),
-        Err(Error::Untrusted { .. })
-    ));
+    assert!(matches!(open(&planted), Err(Error::Untrusted { .. })));
 }
 
 #[test]

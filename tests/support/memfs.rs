@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -46,6 +47,7 @@ pub struct MemFs {
     gate: Mutex<Gate>,
     gate_changed: Condvar,
     flushed_by: Mutex<Vec<String>>,
+    largest_write: AtomicUsize,
 }
 
 /// Holds up fsync or reads, as a slow disk would.
@@ -228,6 +230,7 @@ impl MemFs {
             gate: Mutex::default(),
             gate_changed: Condvar::new(),
             flushed_by: Mutex::default(),
+            largest_write: AtomicUsize::new(0),
         }
     }
 
@@ -241,9 +244,9 @@ impl MemFs {
     }
 
     /// Waits until no file or directory is open, which the kernel reports some time after the last
-    /// close(2); returns false after ten seconds.
+    /// close(2); returns false after a minute.
     pub fn wait_until_closed(&self) -> bool {
-        let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(10), |state| {
+        let wait = self.closed.wait_timeout_while(self.state(), Duration::from_secs(60), |state| {
             !state.handles.is_empty()
         });
         !wait.expect("no operation panics").1.timed_out()
@@ -252,6 +255,11 @@ impl MemFs {
     /// Returns the names of the threads that have begun an fsync since the last call.
     pub fn flushed_by(&self) -> Vec<String> {
         std::mem::take(&mut self.flushed_by.lock().expect("no operation panics"))
+    }
+
+    /// Returns the size of the largest write request so far, in bytes.
+    pub fn largest_write(&self) -> usize {
+        self.largest_write.load(Ordering::Relaxed)
     }
 
     /// Makes fsync wait from now on.
@@ -281,13 +289,13 @@ impl MemFs {
         gate.waiting -= 1;
     }
 
-    /// Waits until this many threads wait at the gate. After 20 seconds it releases those that
+    /// Waits until this many threads wait at the gate. After a minute it releases those that
     /// came, for which a failing test would wait, and returns false.
     pub fn wait_at_gate(&self, waiting: usize) -> bool {
         let gate = self.gate.lock().expect("no operation panics");
         let wait = self
             .gate_changed
-            .wait_timeout_while(gate, Duration::from_secs(20), |gate| gate.waiting < waiting);
+            .wait_timeout_while(gate, Duration::from_secs(60), |gate| gate.waiting < waiting);
         let came = !wait.expect("no operation panics").1.timed_out();
         if !came {
             self.open_gate();
@@ -539,6 +547,7 @@ impl Operations for MemFs {
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8], kill_suid_sgid: bool) -> Result<()> {
+        self.largest_write.fetch_max(data.len(), Ordering::Relaxed);
         let mut state = self.state();
         let inode = state.file(handle)?;
         let end = offset as usize + data.len();

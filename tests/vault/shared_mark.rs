@@ -130,18 +130,30 @@ fn a_vault_is_not_both_synced_and_shared() {
     assert!(Vault::set_shared(&store.root(), false).unwrap());
 }
 
-/// Members open a nested share alone, and cannot see the vault that it is in.
+/// Members open a nested share alone, and cannot see the vault that it is in. So the share has a
+/// mark of its own: from its creation in a marked vault, or from its first use in a vault marked
+/// later.
+///
+/// The test asserted only that the share was shared, which it is without a mark if it has members.
 #[test]
 fn shares_in_a_marked_vault_get_the_mark() {
     let (store, ann, bob) = with_bob();
+    let is_marked = |share: &[u8]| {
+        raw::names(&*store.root().open_dir(share).unwrap()).contains(&b"+shared".to_vec())
+    };
     let hers = plainly(&store, &ann).unwrap();
     mkdir(&hers, b"early").unwrap();
     hers.create_share(b"early", &with(&bob), &mut quiet()).unwrap();
     let early = hers.cipher_path(b"early").unwrap();
     hers.close().unwrap();
+    assert!(!is_marked(&early), "the vault has no mark yet");
     Vault::set_shared(&store.root(), true).unwrap();
     let hers = plainly(&store, &ann).unwrap();
     put(&hers, b"early/file", b"hers").unwrap();
+    assert!(is_marked(&early), "a share from before the mark");
+    mkdir(&hers, b"late").unwrap();
+    hers.create_share(b"late", &with(&bob), &mut quiet()).unwrap();
+    assert!(is_marked(&hers.cipher_path(b"late").unwrap()), "a share from after the mark");
     let place = store.root().open_dir(&early).unwrap();
     let his = Vault::open(place, &bob, as_marked()).unwrap();
     assert!(his.is_shared());
