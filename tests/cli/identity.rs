@@ -10,7 +10,8 @@ use kithfs::crypto::{IdentitySeed, Suite};
 use kithfs::format::share::ShareDescriptor;
 use kithfs::roster::{Identity, Invitation, Pin, PinnedShare};
 
-use crate::support::people::{Person, refused, said, stderr};
+use crate::support::mounted::can_mount;
+use crate::support::people::{Mounted, Person, holds, refused, said, stderr};
 
 /// Returns an identity whose seed a test knows.
 fn known(seed: u8) -> Identity {
@@ -77,6 +78,39 @@ fn the_ways_into_an_identity_change_as_those_of_a_vault() {
         "--passphrase-file",
         "second",
     ]);
+}
+
+/// A vault that was created with a key file opens with the contents of that file, for commands and
+/// for a mount. Other contents of the same length, and no file, open nothing.
+#[test]
+fn a_key_file_alone_opens_its_vault() {
+    let ann = Person::new("ann");
+    ann.write("key", &"k".repeat(64));
+    ann.write("other", &format!("{}x", "k".repeat(63)));
+    ann.write("short", "kkk");
+    refused(&ann.fails(&["init", "--key-file", "short", "vault"], 2), "fewer than 32");
+    ann.ok(&["init", "--key-file", "key", "vault"]);
+    ann.write("letter", "contents");
+    ann.ok(&["put", "--key-file", "key", "vault", "letter", "letter"]);
+    assert_eq!(said(&ann.ok(&["ls", "--key-file", "key", "vault"])), "letter\n");
+    assert_eq!(said(&ann.ok(&["cat", "--key-file", "key", "vault", "letter"])), "contents");
+    // Without a key file, the passphrase file of the environment is tried.
+    let wrong = [
+        (&["--key-file", "other"][..], "wrong passphrase or key file"),
+        (&[], "no passphrase slot"),
+    ];
+    for (wrong, message) in wrong {
+        for args in [&["ls", "vault"][..], &["cat", "vault", "letter"]] {
+            refused(&ann.fails(&[args, wrong].concat(), 3), message);
+        }
+    }
+    if !can_mount() {
+        return;
+    }
+    ann.shell("mkdir plain");
+    refused(&ann.fails(&["mount", "--key-file", "other", "vault", "plain"], 3), "wrong passphrase");
+    let _mounted = Mounted::new(&ann, &["--key-file", "key"]);
+    holds(&ann, "letter", "contents");
 }
 
 #[test]
