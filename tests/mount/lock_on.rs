@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use zbus::{OwnedObjectPath, Variant};
 
@@ -283,10 +282,7 @@ fn a_bus_that_is_restarted_is_connected_to_again() {
     let bus = Bus::at(bus.address());
     // An attempt to connect that failed while the bus was starting may have left an inhibitor too;
     // logind drops it when it sees that the daemon has closed it.
-    let begun = Instant::now();
-    while inhibitors(&bus).len() != 1 {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", inhibitors(&bus));
-    }
+    wait_until("the daemon has one inhibitor", || inhibitors(&bus).len() == 1);
     prepare_for_sleep(&bus, true);
     assert_locked(daemon, "the machine is about to sleep");
 }
