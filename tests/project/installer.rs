@@ -33,6 +33,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
+/// A removal takes the directories that an installation or an upgrade has created. It also removed
+/// empty ones that were there before.
 #[test]
 fn the_tarball_is_installed_upgraded_and_removed() {
     let dir = tempfile::tempdir().unwrap();
@@ -40,10 +42,14 @@ fn the_tarball_is_installed_upgraded_and_removed() {
     fs::create_dir(&place).unwrap();
     fs::create_dir_all(home.join("share")).unwrap();
     fs::write(home.join("share/mine"), "").unwrap();
+    fs::create_dir_all(home.join("lib/systemd")).unwrap();
     let prefix = format!("--prefix {}", home.display());
     let program = home.join("bin/kithfs");
     for version in ["one", "two"] {
         tarball(&place, version);
+        let new = place.join("files/usr/share").join(version);
+        fs::create_dir(&new).unwrap();
+        fs::write(new.join("file"), "").unwrap();
         // The program of the version before is in use.
         let in_use = fs::File::open(&program).ok();
         assert!(run(&place, "", &prefix).status.success());
@@ -56,8 +62,10 @@ fn the_tarball_is_installed_upgraded_and_removed() {
     let unit = fs::read_to_string(home.join("lib/systemd/user/kithfs@.service")).unwrap();
     assert!(unit.contains(&format!("\nExecStart={} open ", program.display())), "{unit}");
     assert!(run(&place, "", &format!("{prefix} --uninstall")).status.success());
-    let left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(left, [home.join("share")], "the file of another program stays");
+    let list = "find . -mindepth 1 | sort";
+    let left = Command::new("sh").args(["-c", list]).current_dir(&home).output().unwrap();
+    let left = String::from_utf8(left.stdout).unwrap();
+    assert_eq!(left, "./lib\n./lib/systemd\n./share\n./share/mine\n", "what was there before");
 }
 
 /// A failed copy was reported as "installed", with exit code 0: find(1) ignores the result of what
