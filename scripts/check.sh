@@ -18,8 +18,32 @@ step cargo test --locked --no-run
 outputs=$(mktemp -d)
 names=()
 declare -A running
-# An interrupted check begins no further command; what cargo runs goes on to its end.
-trap 'kill "${running[@]}" 2>/dev/null || :; rm -rf -- "$outputs"' EXIT
+# Everything that this check starts inherits this variable, also the daemons of tests, which have sessions of their own.
+export KITHFS_CHECK=$$-$RANDOM
+# Prints the number and the name of each process that this check has started.
+started() {
+    local environ pid
+    for environ in /proc/[0-9]*/environ; do
+        if grep -qzFx "KITHFS_CHECK=$KITHFS_CHECK" "$environ" 2>/dev/null; then
+            pid=${environ//[!0-9]/}
+            echo "$pid $(cat "/proc/$pid/comm" 2>/dev/null)"
+        fi
+    done
+}
+# Ends what an interrupted check has started: cargo and the tests would go on to their end. A daemon that is ended unmounts, so daemons are
+# ended after the tests that use their mounts.
+end_all() {
+    trap - EXIT
+    local pids
+    kill "${running[@]}" 2>/dev/null || :
+    mapfile -t pids < <(started | awk '$2 != "kithfs" { print $1 }')
+    kill "${pids[@]}" 2>/dev/null || :
+    mapfile -t pids < <(started | awk '$2 == "kithfs" { print $1 }')
+    kill "${pids[@]}" 2>/dev/null || :
+    rm -rf -- "$outputs"
+}
+trap end_all EXIT
+trap 'exit 130' INT TERM
 # beside NAME COMMAND...: runs a command beside the others. Its output is printed when all have ended.
 beside() {
     local name=$1

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the fuzz targets under libFuzzer, which follows coverage: stable Rust, no nightly.
 #
-#   scripts/fuzz.sh [SECONDS] [TARGET...]      runs each target (default: all) for SECONDS (default: 60)
+#   scripts/fuzz.sh [SECONDS] [TARGET...]      runs each target (default: all) for SECONDS (default: 60);
+#                                              with 0, runs the seeds and the kept inputs once
 #   scripts/fuzz.sh list                       names of the targets
 #
 # One target runs on each processor at a time; KITHFS_FUZZ_JOBS sets another number of targets. A failing input is printed.
@@ -27,8 +28,11 @@ one() {
     log="$failures/log"
     # Failing inputs of earlier runs are older than this file.
     : > "$failures/begun"
+    # For libFuzzer, 0 seconds are no limit.
+    limit=-max_total_time=$seconds
+    [ "$seconds" -gt 0 ] || limit=-runs=0
     # A target counts as hanging if one input takes longer than 10 seconds. The target itself checks its memory.
-    if KITHFS_FUZZ_TARGET=$name KITHFS_FUZZ_CORPUS=$corpus "$fuzzer" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    if KITHFS_FUZZ_TARGET=$name KITHFS_FUZZ_CORPUS=$corpus "$fuzzer" "$limit" -timeout=10 -rss_limit_mb=2048 \
         -max_len=65536 -use_value_profile=1 -print_final_stats=1 -artifact_prefix="$failures/" "$corpus" > "$log" 2>&1; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         covered=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
