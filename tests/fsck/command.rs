@@ -21,6 +21,8 @@ fn flip(path: &Path, offset: u64) {
     file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
 }
 
+/// Creates a vault in which one chunk of `letters/long` is damaged. Returns it with the true
+/// contents of that file.
 fn damaged() -> (Scratch, Vec<u8>) {
     let scratch = Scratch::new(&["--chunk-size", "4K"]);
     let source = scratch.path().join("source");
@@ -29,8 +31,6 @@ fn damaged() -> (Scratch, Vec<u8>) {
     fs::write(source.join("letters/long"), &whole).unwrap();
     fs::write(source.join("letters/good"), "good").unwrap();
     expect_code(scratch.kithfs("import").arg(&source).arg(scratch.vault()), 0);
-    // Table and segment of chunk 3 are behind 4,096 bytes and three chunks of 128 + 4,096, with one
-    // index block before the first.
     let layout = kithfs::format::layout::Layout::new(12, false).unwrap();
     flip(&cipher(&scratch, "letters/long"), layout.segment_offset(3, 0) + 10);
     (scratch, whole)
@@ -125,10 +125,11 @@ fn salvage_writes_through_no_link() {
     assert!(String::from_utf8_lossy(&done.stderr).contains("salvage to"), "{done:?}");
 }
 
-/// With a full target `--repair --salvage` left a piece of the file there with the whole file's
-/// length, moved the damaged file away all the same, and reported success.
+/// If the target had no space left, `--repair --salvage` left a piece of the file there, with the
+/// length of the whole file. It moved the damaged file to lost+found nevertheless, and reported
+/// success.
 #[test]
-fn nothing_is_repaired_when_its_good_parts_find_no_room() {
+fn nothing_is_repaired_if_the_salvage_target_is_full() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root can mount a small disk");
     }
@@ -199,8 +200,8 @@ fn a_mounted_vault_is_verified_but_not_repaired() {
 
 #[test]
 fn a_check_reports_and_verifies_a_pending_journal() {
-    // Journal records left by a crash were verified as part of the files, and no message said that
-    // the files alone were older.
+    // A check verified the journal records of a crash as part of the files. It did not report that
+    // the files without the journal were older.
     if !can_mount() {
         return;
     }
@@ -210,9 +211,9 @@ fn a_check_reports_and_verifies_a_pending_journal() {
     fs::write(&path, vec![1; 50_000]).unwrap();
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.sync_all().unwrap();
-    // A copy of the store beside the mount is what a crash leaves. The journal is emptied after an
-    // idle time, and its records may be in place already when the copy is made; then it is tried
-    // again.
+    // A copy of the store during a mount is the state after a crash. The journal is emptied after
+    // an idle time, or its records may be in the file already; then the next round makes another
+    // copy.
     let copy = scratch.path().join("copy");
     let mut found = serde_json::Value::Null;
     for n in 0..200u8 {
@@ -243,8 +244,8 @@ fn a_check_reports_and_verifies_a_pending_journal() {
 
 #[test]
 fn missing_and_unused_attribute_lists_are_reported() {
-    // A repair removed the reference to a list that a sync tool delivered later, and no message
-    // reported unused lists.
+    // A repair removed the reference to a list that a sync tool delivered only later. Unused lists
+    // were not reported at all.
     if !can_mount() {
         return;
     }
@@ -282,7 +283,7 @@ fn missing_and_unused_attribute_lists_are_reported() {
         said.contains("1 control files (") && said.contains("not referenced; they are harmless"),
         "{told:?}"
     );
-    assert!(!said.contains("hint"), "nothing is to be done about it: {told:?}");
+    assert!(!said.contains("hint"), "no action is needed: {told:?}");
 
     for name in lists() {
         fs::rename(scratch.vault().join(&name), scratch.path().join(&name)).unwrap();
@@ -325,10 +326,10 @@ fn missing_and_unused_attribute_lists_are_reported() {
 }
 
 #[test]
-fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
-    // Syncthing keeps a marker in its folder, and unfinished files for a day; a file server keeps a
-    // directory of its own in each directory. `fsck` reported all of them as faults, and the file
-    // server's directory made the vault's directory impossible to remove.
+fn entries_of_a_sync_tool_are_no_faults() {
+    // Syncthing keeps a marker in its folder, and unfinished files for a day. A file server keeps a
+    // directory of its own in each directory. `fsck` reported all of them as faults, and a
+    // directory of the vault that contained one of the file server could not be removed.
     let scratch = Scratch::new(&[]);
     expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("letters"), 0);
     expect_code(scratch.kithfs("put").arg(scratch.vault()).args(["letters/a", "/etc/passwd"]), 0);
@@ -355,7 +356,7 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
     assert!(
         scratch.vault().join(".stfolder").exists() && letters.join(".syncthing.AbCd.tmp").exists()
     );
-    // They are removed with a directory that is removed.
+    // `rm -r` of a directory removes those in it.
     expect_code(scratch.kithfs("rm").arg("-r").arg(scratch.vault()).arg("letters"), 0);
     assert!(
         !letters.exists()
@@ -366,11 +367,11 @@ fn what_a_sync_tool_leaves_in_the_vault_is_no_fault() {
     expect_code(scratch.kithfs("fsck").arg(scratch.vault()), 20);
 }
 
-/// After nearly every power cut `fsck` exited with 20, as for damage: a name without a byte, bytes
-/// behind the end of a file. Scripts could not distinguish the two, and a user had to answer a
-/// question for each.
+/// After nearly every power cut `fsck` exited with 20, as for damage: it found empty files, or
+/// bytes after the end of a file. Scripts could not distinguish such residue from damage, and a
+/// repair asked about each piece of it.
 #[test]
-fn residue_of_a_crash_is_told_from_damage_and_cleared() {
+fn residue_of_a_crash_is_no_damage_and_is_cleared() {
     let scratch = Scratch::new(&[]);
     let long = format!("letters/{}", "n".repeat(200));
     expect_code(scratch.kithfs("mkdir").arg(scratch.vault()).arg("letters"), 0);
@@ -418,7 +419,7 @@ fn residue_of_a_crash_is_told_from_damage_and_cleared() {
     let kept = fsck(&[], 0)["kept"].as_array().unwrap().len();
     assert_eq!(kept, 1, "the unfinished control file");
 
-    // With damage present it is cleared too, and the exit code is that of the damage.
+    // Residue is also cleared if there is damage; the exit code is that of the damage.
     for name in ["letters/empty", &long] {
         expect_code(scratch.kithfs("put").arg(scratch.vault()).args([name, "/etc/passwd"]), 0);
     }
@@ -434,9 +435,9 @@ fn residue_of_a_crash_is_told_from_damage_and_cleared() {
     assert_eq!(left["left"][0]["plain"], "letters/whole");
 }
 
-/// XFS keeps the length of a file that was never synced and loses its bytes in a power cut. That was
-/// called damage, and a user had to answer a question for each. What this machine has seen with
-/// contents is damage all the same: the storage host can overwrite a file with zeros.
+/// In a power cut XFS keeps the length of a file that was never synced, and loses its bytes. `fsck`
+/// reported such a file as damaged, and a repair asked about each. A file that this machine has
+/// seen with contents still counts as damaged: the storage host can overwrite a file with zeros.
 #[test]
 fn a_file_of_zeros_is_residue_unless_it_was_seen_whole() {
     let scratch = Scratch::new(&[]);
@@ -464,7 +465,7 @@ fn a_file_of_zeros_is_residue_unless_it_was_seen_whole() {
         faults.filter(|fault| fault["residue"] == true).count()
     };
 
-    // The machine that has seen the files.
+    // A check on the machine that has seen the files.
     let found = fsck(scratch.kithfs("fsck"), &[], 20);
     assert_eq!((found["faults"].as_array().unwrap().len(), residue(&found)), (3, 0), "{found}");
     assert!(found.to_string().contains("this machine has seen it"), "{found}");
@@ -474,7 +475,7 @@ fn a_file_of_zeros_is_residue_unless_it_was_seen_whole() {
     let told = expect_code(rollback.args(["--settle", "0"]).arg(scratch.vault()), 22);
     assert_eq!(String::from_utf8_lossy(&told.stdout).lines().count(), 3, "{told:?}");
 
-    // One that has not. What is torn is damage there too.
+    // A check on a machine that has not. The torn file counts as damaged there too.
     let found = fsck(unseen(&scratch, "fsck"), &[], 20);
     assert_eq!((found["faults"].as_array().unwrap().len(), residue(&found)), (3, 2), "{found}");
     fsck(unseen(&scratch, "fsck"), &["--repair"], 20);
@@ -505,7 +506,7 @@ fn peak(command: &mut Command) -> u64 {
 /// 134 MiB for `ls`, and 800 MiB for `fsck`, which reported each. A command now holds a part of the
 /// listing and the first 10,000 faults.
 #[test]
-fn memory_is_bounded_where_foreign_entries_are_many() {
+fn memory_is_bounded_with_many_foreign_entries() {
     const ENTRIES: u64 = 100_000;
     if Command::new("python3").arg("--version").output().is_err() {
         println!("skipped: there is no python3");

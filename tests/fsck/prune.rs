@@ -1,5 +1,5 @@
-//! `kithfs fsck --prune`: control files to which nothing refers are removed, and kept on the
-//! machine.
+//! `kithfs fsck --prune` removes control files that nothing refers to, and keeps copies of them on
+//! this machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,6 +36,7 @@ fn pruned(command: &mut Command) -> serde_json::Value {
 
 const LONG: usize = 200;
 
+/// Sets an attribute so long that the vault stores the list in a control file.
 fn give_list(path: &Path) {
     let none = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(path, "user.long", &[7; 65_536], none).expect("set an attribute");
@@ -71,10 +72,10 @@ fn state(scratch: &Scratch) -> PathBuf {
     scratch.path().join("state/kithfs")
 }
 
-/// Control files that are only ever added were never removed, so a vault grew with each rename and
-/// each long list.
+/// Some control files were only ever added, so a vault grew with each rename and each long list of
+/// attributes.
 #[test]
-fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
+fn unreferenced_files_are_removed_and_can_be_put_back() {
     if !can_mount() {
         return;
     }
@@ -102,7 +103,7 @@ fn what_nothing_refers_to_is_removed_and_can_be_put_back() {
     assert_eq!(read, Ok(65_536));
     mount.unmount();
 
-    // The note beside the kept files says how to restore them.
+    // The note beside the kept files has the command that restores them.
     let kept = PathBuf::from(found["pruned"]["kept_in"].as_str().unwrap());
     assert!(kept.starts_with(state(&scratch)), "{}", kept.display());
     let note = fs::read_to_string(kept.with_extension("txt")).unwrap();
@@ -133,11 +134,11 @@ fn nothing_is_removed_without_a_yes_at_the_terminal() {
     }
 }
 
-/// A file that is not referenced today can be referenced tomorrow, by an entry that has not
-/// arrived. The age is taken from this machine's own record: the times of the store are the storage
-/// host's.
+/// An entry that a sync tool delivers tomorrow may refer to a file that is unreferenced today. So a
+/// file must have been unreferenced for some time. That time is taken from this machine's own
+/// record, because the storage host can set the times of the store.
 #[test]
-fn what_became_unused_lately_is_kept_whatever_the_store_says() {
+fn recently_unused_files_are_kept_despite_old_store_times() {
     if !can_mount() {
         return;
     }
@@ -174,8 +175,8 @@ fn what_became_unused_lately_is_kept_whatever_the_store_says() {
     assert!(left.len() == 1 && left[0].starts_with("./+long/"), "{left:?}");
 }
 
-/// A copy with missing entries, as with selective sync, makes the files to which they refer look
-/// unused.
+/// In a copy with missing entries, as selective sync makes them, the files that these entries refer
+/// to look unused.
 #[test]
 fn nothing_is_removed_from_an_incomplete_copy() {
     if !can_mount() {
@@ -212,10 +213,11 @@ fn nothing_is_removed_from_an_incomplete_copy() {
     );
 }
 
-/// When no entry had attributes any more, `--prune` said that the check had found faults, beside a
-/// check without any. It cannot tell that from a copy that was made without attributes.
+/// If no entry has attributes any more, the vault looks like a copy that was made without
+/// attributes, so `--prune` keeps the lists. It gave faults as the reason, although the check had
+/// found none.
 #[test]
-fn lists_without_any_attributes_are_explained() {
+fn lists_are_kept_if_no_entry_has_attributes() {
     if !can_mount() {
         return;
     }
@@ -232,6 +234,7 @@ fn lists_without_any_attributes_are_explained() {
     assert_eq!(added(&scratch.vault()).len(), 1);
     let output = expect_code(&mut fsck(&scratch, &prune), 0);
     assert!(said(&output).contains("no entry has any attribute"), "{output:?}");
+    assert_eq!(added(&scratch.vault()).len(), 1, "the list is kept");
     let mount = scratch.mount(&[]);
     let none = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&file, "user.kept", b"1", none).unwrap();
@@ -240,10 +243,10 @@ fn lists_without_any_attributes_are_explained() {
     assert!(added(&scratch.vault()).is_empty());
 }
 
-/// Each change of the members left the slot block of the former list for ever. `share log` needs it,
-/// so the command says what its removal costs.
+/// Each change of the members left the slot block of the former member list in the vault for ever.
+/// `share log` reads these blocks, so the command reports which changes the log no longer shows.
 #[test]
-fn former_lists_of_members_are_removed_and_the_log_is_named() {
+fn former_member_lists_are_removed_with_a_note_on_the_log() {
     if !can_mount() {
         return;
     }

@@ -140,8 +140,8 @@ fn without_kept(vault: &Vault) -> BTreeMap<Vec<u8>, Item> {
     all
 }
 
-/// Without the evidence of its rename the entries of a directory are marked, and nothing is hidden:
-/// that is no fault. Changed evidence is a fault, and is set aside.
+/// If the evidence of a directory's rename is lost, its entries are shown with a mark. That is no
+/// fault. Changed evidence is a fault, and a repair sets it aside.
 #[test]
 fn lost_evidence_of_a_rename_marks_entries_and_hides_nothing() {
     for damage in ["lost", "flipped"] {
@@ -184,7 +184,7 @@ fn lost_evidence_of_a_rename_marks_entries_and_hides_nothing() {
 }
 
 #[test]
-fn a_lost_long_name_and_a_spoilt_name_come_back() {
+fn lost_and_damaged_names_are_restored() {
     let (store, all) = build();
     let vault = vaults::open(store.root()).unwrap();
     let long = stored(&vault, &LONG);
@@ -421,7 +421,8 @@ fn a_file_that_changes_during_a_repair_is_not_cut() {
 
 #[test]
 fn bad_attributes_of_a_link_are_found_and_set_aside() {
-    // The store has them under another name than those of files, which the check did not read.
+    // The attributes of a link have another name in the store than those of a file, and the check
+    // did not read that name.
     let (store, vault) = fresh();
     symlink(&vault, b"link", b"target").unwrap();
     set_xattr(&vault, b"link", b"trusted.tag", b"value").unwrap();
@@ -441,7 +442,7 @@ fn bad_attributes_of_a_link_are_found_and_set_aside() {
 }
 
 #[test]
-fn a_directory_of_which_nothing_is_known_gives_up_its_files() {
+fn files_of_an_unknown_directory_are_recovered() {
     let (store, vault) = fresh();
     mkdir(&vault, b"box").unwrap();
     put(&vault, b"box/one", b"1").unwrap();
@@ -601,17 +602,18 @@ fn an_online_check_reports_only_real_damage() {
 }
 
 #[test]
-fn a_machine_that_stood_still_raises_no_alarm() {
-    // A virtual machine lost its processors for longer than a check waits. The writer had none of
-    // that time, and its file, of which nothing had been committed yet, was reported as damaged.
-    const AS_CHILD: &str = "KITHFS_STANDS_STILL";
+fn a_check_on_a_machine_that_paused_finds_no_fault() {
+    // A virtual machine lost its processors for longer than a check waits for a writer. The writer
+    // had no chance to commit its new file in that time, and the check reported the file as
+    // damaged.
+    const AS_CHILD: &str = "KITHFS_PAUSED_CHECK";
     if std::env::var_os(AS_CHILD).is_some() {
         return checks_beside_a_slow_writer();
     }
     let _turn = turn::take();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "repair::a_machine_that_stood_still_raises_no_alarm", "--nocapture"])
+        .args(["--exact", "repair::a_check_on_a_machine_that_paused_finds_no_fault", "--nocapture"])
         .env(AS_CHILD, "1");
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
@@ -643,7 +645,7 @@ fn checks_beside_a_slow_writer() {
         assert_eq!(
             check(&reader).faults.len(),
             1,
-            "nothing of the file is committed, and nobody waits for that"
+            "the file is not committed, and this check does not wait for that"
         );
         let stop = &stop;
         scope.spawn(move || {
@@ -667,7 +669,7 @@ fn checks_beside_a_slow_writer() {
 
 #[test]
 fn a_call_that_fails_once_moves_nothing_to_lost_and_found() {
-    // A check without a free descriptor, or without the right to read another user's file, found it
+    // A check that had no free descriptor, or no right to read a file, reported the file as
     // damaged, and the repair moved it to lost+found.
     let (store, wanted) = build();
     let mut reported = 0;
@@ -694,8 +696,8 @@ fn a_call_that_fails_once_moves_nothing_to_lost_and_found() {
 
 #[test]
 fn directories_deeper_than_the_stack_do_not_end_a_check() {
-    // The storage host could make a tree in a vault that was so deep that fsck, which recursed into
-    // directories, overflowed its stack: the vault could then be neither checked nor repaired.
+    // fsck recursed into directories, so a deep tree that the storage host made in a vault
+    // overflowed its stack. The vault could then be neither checked nor repaired.
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 14);
     put(&vaults::open(store.root()).unwrap(), b"file", b"text").unwrap();

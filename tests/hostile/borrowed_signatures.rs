@@ -38,8 +38,8 @@ fn a_long_link_reference_is_not_a_short_links_target() {
     let forged = [clear, &cipher.seal_record(&Seeded::new(4), &aad, &moved)].concat();
     root.unlink(&stored).unwrap();
     root.symlink(&stored, &link_text(&forged)).unwrap();
-    for who in [&ann, &cem] {
-        let vault = open_as(&store, who).unwrap();
+    for member in [&ann, &cem] {
+        let vault = open_as(&store, member).unwrap();
         let read = at(&vault, b"link", |node| vault.readlink(node));
         assert_eq!(read.map_err(|e| e.errno()), Err(libc::EIO));
     }
@@ -49,7 +49,7 @@ fn a_long_link_reference_is_not_a_short_links_target() {
 fn a_target_that_looks_like_a_reference_survives_resealing() {
     // A client that refuses what may be another member's reference must not refuse, or create, an
     // honest link of that length.
-    let bob = (100..).map(person).find(|who| key(who)[0] == b'+').unwrap();
+    let bob = (100..).map(person).find(|person| key(person)[0] == b'+').unwrap();
     let (store, ann) = founded(vec![member(&bob, Role::Writer, "Bob")]);
     let target = b"../seventeen/byte";
     let vault = open_as(&store, &bob).unwrap();
@@ -90,7 +90,7 @@ fn a_forged_oldest_epoch_hides_no_chunk_from_an_eager_rekey() {
     .unwrap();
     assert_eq!((forger.epoch, header.oldest_epoch), (2, 1));
     let changed = Header { oldest_epoch: 2, ..header };
-    // What Ann would sign is what she has signed.
+    // The field is not part of the signed message, so Ann's signature would be the same.
     let sealed =
         forger.seal(&changed, &[], by.unwrap(), &|label, message| ann.sign(label, message));
     write(&*root, &stored, &[&sealed[..], &bytes[sealed.len()..]].concat());
@@ -114,7 +114,7 @@ fn a_forged_oldest_epoch_hides_no_chunk_from_an_eager_rekey() {
 
 #[test]
 fn a_writer_can_name_another_author_but_no_other_signer() {
-    // The threat model's rule about authors: the signer vouches for them.
+    // THREAT_MODEL.md: the signer vouches for the author that a file names.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"letter", b"by Ann").unwrap();

@@ -7,7 +7,7 @@ use kithfs::vault::{Error, Vault};
 
 use crate::support::{raw, vaults};
 
-/// Opens the vault and reads all there is.
+/// Opens the vault, and reads everything that has a control file.
 fn read_all(store: &MemStore) -> Result<(), Error> {
     let vault: Vault = vaults::open(store.root())?;
     vaults::at(&vault, b"link", |node| vault.readlink(node))?;
@@ -16,9 +16,10 @@ fn read_all(store: &MemStore) -> Result<(), Error> {
 }
 
 /// A FIFO in place of a link's target was reported as "no such device", and an error about the
-/// slots or the manifests did not name the file. Nothing hangs, and no link is followed.
+/// slots or the manifests did not name the file. No reader hangs, or follows a link in place of a
+/// control file.
 #[test]
-fn other_objects_in_place_of_control_files_are_named() {
+fn other_objects_in_place_of_control_files_are_reported() {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let vault = vaults::open(store.root()).unwrap();
@@ -36,7 +37,7 @@ fn other_objects_in_place_of_control_files_are_named() {
             root.rename(&name, &*root, b".aside", RenameMode::NoReplace).unwrap();
             match kind {
                 Kind::Dir => root.mkdir(&name, 0o755).unwrap(),
-                // It leads to the real file: following it would hide the replacement.
+                // The link leads to the real file: a reader that followed it would report nothing.
                 Kind::Symlink => root.symlink(&name, b".aside").unwrap(),
                 Kind::Fifo => root.mknod(&name, Kind::Fifo, 0o644, 0).unwrap(),
                 _ => root.create_file(&name, 0o600).unwrap().set_len(1 << 40).unwrap(),

@@ -1,4 +1,4 @@
-//! Trees as deep as another user of the vault may make them.
+//! Trees as deep as another user of the vault can make them.
 
 use kithfs::crypto::Suite;
 use kithfs::store::Access;
@@ -9,9 +9,9 @@ use crate::fuzz::memory;
 use crate::support::raw;
 use crate::support::vaults::{self, CALLER, READ, READ_WRITE};
 
-/// The rollback database held the paths of every directory with local changes until these were
-/// recorded, and copies of the paths meanwhile. An import of 2,000 levels took 347 MiB, and one of
-/// 1,000 levels 139 MiB.
+/// The rollback database held the path of each directory with local changes until the changes were
+/// recorded, and copied the paths to record them. An import of 2,000 levels took 347 MiB, and one
+/// of 1,000 levels 139 MiB.
 #[test]
 fn memory_grows_linearly_with_the_depth_of_changes() {
     let peak = |levels: usize| {
@@ -35,9 +35,10 @@ fn memory_grows_linearly_with_the_depth_of_changes() {
     assert!(many <= 2 * few + (1 << 20), "{many} bytes, {few} for half of the levels");
 }
 
-/// An error about a file whose stored path is too long for a record called it unlinked.
+/// If the stored path of a damaged file was too long for a journal record, the error called the
+/// file unlinked.
 #[test]
-fn an_error_says_that_a_path_is_too_long() {
+fn a_path_too_long_for_a_record_is_reported_as_such() {
     let store = MemStore::new();
     vaults::create(&store.root(), Suite::Aes256Gcm, 12);
     let vault = vaults::open(store.root()).unwrap();

@@ -1,5 +1,5 @@
-//! Records and entries that a storage host adds by the hundred thousand: memory does not grow with
-//! their number, and what is genuine is told all the same.
+//! A storage host adds records and entries by the hundred thousand. Memory does not grow with their
+//! number, and genuine alarms are still reported.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ fn a_check_of_made_up_entries_takes_bounded_memory() {
 /// A mount lists a directory of a few recorded entries in which it has changed a file, and held the rows
 /// of all new entries until the end.
 #[test]
-fn learning_of_a_flooded_directory_takes_bounded_memory() {
+fn recording_a_flooded_directory_takes_bounded_memory() {
     let peak = |copies: usize| {
         let scene = Scene::new();
         assert!(Vault::set_synced(&scene.root()).unwrap());
@@ -237,8 +237,8 @@ fn learning_of_a_flooded_directory_takes_bounded_memory() {
     assert!(many <= few + MORE, "{few} bytes for {FEW} copies, {many} for {MANY}");
 }
 
-/// Returns the peak of memory while a vault with these many files of a name at its root is opened, and
-/// the error.
+/// Opens a vault with this many additional files at its root, named by `name`. Returns the peak of
+/// memory and the error, if there is one. An open vault must still be readable.
 fn opened(files: usize, name: impl Fn(usize) -> String) -> (usize, Option<String>) {
     let scene = Scene::new();
     for n in 0..files {
@@ -261,9 +261,10 @@ fn too_many_manifests_are_refused_in_bounded_memory() {
     assert!(many <= few + MORE, "{few} bytes for 70,000 manifests, {many} for 140,000");
 }
 
-/// Every file with the name of a journal was remembered until all were replayed, and logged.
+/// A mount remembered each file with the name of a journal until all were replayed, and logged
+/// each.
 #[test]
-fn journals_of_nobody_take_bounded_memory() {
+fn invalid_journals_take_bounded_memory() {
     let name = |n| format!("+journal-other-{n:016x}");
     let ((few, error), (many, _)) = (opened(FEW, name), opened(MANY, name));
     assert_eq!(error, None);

@@ -1,4 +1,4 @@
-//! What fuzzing found in whole vaults, each as a story.
+//! Faults that fuzzing of whole vaults has found.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -29,11 +29,10 @@ fn vault() -> (MemStore, Identity, Vault) {
     (store, owner, vault)
 }
 
+/// The check read the attributes of the entries of each directory, and so never those of the root.
+/// It reported no fault in a vault whose root had damaged attributes.
 #[test]
 fn the_check_names_damaged_attributes_of_the_root() {
-    // Story: the check read the attributes of every entry of every directory, and so never those of
-    // the root, which is no directory's entry. It reported no fault in a vault whose root could not
-    // be listed with its attributes.
     let (store, owner, vault) = vault();
     vault.set_xattr(ROOT, b"user.note", b"of the root", SetXattr::Any).expect("set");
     vault.close().expect("closed");
@@ -49,10 +48,10 @@ fn the_check_names_damaged_attributes_of_the_root() {
     );
 }
 
+/// If the last component of a stored path did not exist, `map --reverse` counted a lookup of its
+/// directory and never forgot it, so the daemon grew with each call.
 #[test]
-fn a_stored_path_that_leads_nowhere_keeps_no_node() {
-    // Story: `map --reverse` of a path whose last component is no name of its directory added a
-    // lookup to that directory and never forgot it, so a mount that is asked often enough grew.
+fn a_stored_path_without_an_entry_leaves_no_node() {
     let (_store, _owner, vault) = vault();
     let dir = vault.mkdir(&CALLER, ROOT, b"dir", 0o755).expect("made");
     let stored = vault.cipher_path(b"dir").expect("mapped");
@@ -62,12 +61,12 @@ fn a_stored_path_that_leads_nowhere_keeps_no_node() {
     assert_eq!(vault.node_count(), before);
 }
 
+/// Two files had two commits each in the journal when the power failed, and the storage host
+/// changed one byte of one of the files. The replay repeated as long as it made progress. Each time
+/// it redid the other file's first commit over its second one, so it never ended, and the vault
+/// never opened.
 #[test]
-fn a_damaged_file_does_not_keep_a_replay_from_its_end() {
-    // Story: two files had two commits each in the journal when the power failed, and the storage
-    // host changed one byte of one of them. The replay repeated as long as it made progress, and
-    // each time redid the other file's first commit over its second one, so the vault never opened
-    // again.
+fn a_replay_ends_despite_a_damaged_file() {
     let (store, owner, first) = vault();
     for name in [b"a", b"b"] {
         let (_, file) = first.create_file(&CALLER, ROOT, name, 0o644, WRITE).expect("created");

@@ -36,9 +36,9 @@ fn with_cem() -> (MemStore, Identity, Identity) {
 
 /// Returns the planted data that a member is shown, and which therefore counts as signed by a
 /// writer.
-fn laundered(store: &MemStore, who: &Identity) -> Vec<Vec<u8>> {
+fn laundered(store: &MemStore, member: &Identity) -> Vec<Vec<u8>> {
     let holds = |bytes: &[u8]| bytes.windows(PLANTED.len()).any(|part| part == PLANTED);
-    let vault = open_as(store, who).unwrap();
+    let vault = open_as(store, member).unwrap();
     let mut found = Vec::new();
     let mut visit = |path: &[u8], item: Result<Item, Error>| {
         match item {
@@ -54,15 +54,16 @@ fn laundered(store: &MemStore, who: &Identity) -> Vec<Vec<u8>> {
 }
 
 /// Asserts that none of these members reads planted data.
-fn nothing_is_laundered(store: &MemStore, who: &[&Identity]) {
-    who.iter().for_each(|who| {
-        assert_eq!(laundered(store, who), Vec::<Vec<u8>>::new(), "signed by an honest client")
+fn nothing_is_laundered(store: &MemStore, members: &[&Identity]) {
+    members.iter().for_each(|member| {
+        assert_eq!(laundered(store, member), Vec::<Vec<u8>>::new(), "signed by an honest client")
     });
 }
 
 #[test]
-fn what_was_laundered_would_be_found() {
-    // A search that finds nothing proves nothing: data that Ann's own key has signed is found.
+fn laundered_data_is_found_by_the_search() {
+    // The other tests assert that the search finds nothing. Here it finds data that Ann's key has
+    // signed.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"letter", b"by Ann").unwrap();
@@ -101,7 +102,7 @@ fn journal(root: &dyn Dir) -> Vec<u8> {
 
 #[test]
 fn records_planted_in_a_journal_are_not_replayed() {
-    // Cem writes records into a journal of Ann's with his keys.
+    // Cem, a reader, writes records into a journal of Ann's.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"plan", &pattern(1, 40_000)).unwrap();
@@ -162,7 +163,7 @@ fn records_planted_in_a_journal_are_not_replayed() {
             expected[5000..5014].copy_from_slice(b"by Ann herself");
             assert_eq!(get(&vault, b"plan").unwrap(), expected);
         }
-        // As a journal of his own with her owner mark.
+        // As a journal of Cem's own, with Ann's owner mark.
         let copy = middle.snapshot();
         let mut bytes = honest.clone();
         bytes[RECORDS_AT as usize..].fill(0);
@@ -249,7 +250,7 @@ fn a_replay_signs_nothing_planted_beside_its_record() {
 }
 
 #[test]
-fn what_is_planted_before_a_repair_is_not_signed_by_it() {
+fn a_repair_signs_nothing_planted_before_it() {
     // Cem plants everything that a repair could take for evidence, and Ann accepts everything that
     // it proposes.
     let (store, ann, cem) = with_cem();
@@ -392,8 +393,8 @@ fn a_conversion_signs_nothing_planted_in_the_folder() {
 }
 
 #[test]
-fn attributes_are_not_signed_and_a_reader_can_give_others() {
-    // What Cem can do according to the threat model, so that nobody takes it for a promise.
+fn attributes_are_unsigned_and_a_reader_can_change_them() {
+    // THREAT_MODEL.md allows this: attributes are not signed.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"tagged", b"by Ann").unwrap();
@@ -415,7 +416,7 @@ fn attributes_are_not_signed_and_a_reader_can_give_others() {
 
 #[test]
 fn a_removed_member_can_set_attributes_under_the_old_key() {
-    // What Cem can do according to the threat model.
+    // THREAT_MODEL.md allows this: attributes are not signed.
     let (store, ann, cem) = with_cem();
     let vault = open_as(&store, &ann).unwrap();
     put(&vault, b"tagged", b"by Ann").unwrap();

@@ -1,5 +1,5 @@
-//! Hostile bytes: the fuzz targets, a storage host that changes a vault, and members who write what
-//! they may not.
+//! Hostile bytes: the fuzz targets, a storage host that changes a vault, and members who write
+//! without the right to.
 //!
 //! This binary counts the memory that each thread allocates (`fuzz::memory` is its allocator). No
 //! test here starts a program.

@@ -1,7 +1,7 @@
 //! What a reader of a synced signed share seals with the keys that every member has, while a writer
-//! has the share open: files, targets of links, lists of attributes and rename evidence. Nobody reads
-//! wrong bytes, follows a wrong target or sees a wrong name. Attributes are the exception that
-//! THREAT_MODEL.md states: they are not signed.
+//! has the share open: files, targets of links, lists of attributes and rename evidence. No member
+//! reads wrong bytes, follows a wrong target or sees a wrong name. Attributes are the exception
+//! that THREAT_MODEL.md states: they are not signed.
 
 use kithfs::crypto::{RecordCipher, directory_key, directory_tag, moved_place, root_tag};
 use kithfs::format::moved::{Moved, file_name, place_name};
@@ -63,16 +63,17 @@ impl Share {
         context.seal(kind, bound, plain, Some(Sign { by, sign: &sign }), &random)
     }
 
-    /// The ways in which Cem can sign, and to leave the signature out.
+    /// Returns the ways in which Cem can sign a record, and `None` for a record without a
+    /// signature.
     fn signatures(&self) -> Vec<Option<[&Identity; 3]>> {
         let (bob, cem) = (&self.bob, &self.cem);
         let signed = [[cem, cem, cem], [bob, cem, cem], [bob, bob, cem], [cem, bob, cem]];
         signed.into_iter().map(Some).chain([None]).collect()
     }
 
-    /// Each member's view from beside the open vault, and one that is opened for writing.
+    /// Opens the vault as each member, beside the mount that has it open.
     fn views(&self) -> Vec<Vault> {
-        [&self.ann, &self.bob, &self.cem].map(|who| beside(&self.store, who)).into()
+        [&self.ann, &self.bob, &self.cem].map(|member| beside(&self.store, member)).into()
     }
 }
 
@@ -124,7 +125,11 @@ fn a_readers_file_over_an_open_one_is_not_continued() {
         }
         assert_eq!(error_of(vaults::write_at(&vault, b"letter", 0, b"x")), Some(libc::EIO));
         let there = read(&*root, &stored);
-        assert_eq!(there, share.forger.small(forged, &share.bob, &share.cem), "nobody signs it");
+        assert_eq!(
+            there,
+            share.forger.small(forged, &share.bob, &share.cem),
+            "no member has signed it"
+        );
     }
 }
 
@@ -190,9 +195,9 @@ fn a_readers_targets_are_not_followed() {
     assert_eq!(faults(&vault), Vec::<String>::new());
 }
 
-/// Attributes are not signed: a reader can give a file others, in the store's attribute and in the
-/// file of a long list. What they cannot do with them: change contents, or put a list of another
-/// reference, or a record of another kind, there.
+/// Attributes are not signed: a reader can change those of a file, both in the store's attribute
+/// and in the control file of a long list. Contents stay unchanged. A list with another reference,
+/// or a record of another kind, is refused there.
 #[test]
 fn a_readers_lists_change_attributes_and_nothing_else() {
     let share = Share::new();

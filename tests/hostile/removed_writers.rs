@@ -8,8 +8,9 @@ use crate::support::vaults::{READ_WRITE, get, open_or_create, pattern, put};
 
 #[test]
 fn a_cached_signature_is_worth_no_more_than_its_signer() {
-    // Bob loses the right to write while Ann has the vault open. Of his two versions she has
-    // verified both and kept the newer one. The older one is restored; its signature is cached.
+    // Ann's open vault has verified two versions of a file by Bob, and has their signatures in its
+    // cache. Bob loses the right to write, and the inventory lists the newer version as valid. Then
+    // the storage host restores the older one.
     let (store, ann, bob) = with_bob();
     let version = |n: u64, len| {
         let of_bob = open_as(&store, &bob).unwrap();
@@ -36,16 +37,16 @@ fn a_cached_signature_is_worth_no_more_than_its_signer() {
             );
         }
         root_share(&vault).set_role(&key(&bob), Role::Writer, &mut quiet()).unwrap();
-        assert_eq!(get(&vault, b"file").unwrap(), pattern(1, len), "he may again");
+        assert_eq!(get(&vault, b"file").unwrap(), pattern(1, len), "Bob may write again");
         vault.close().unwrap();
     }
 }
 
 #[test]
 fn a_removed_writers_journal_does_not_hide_their_valid_files() {
-    // Bob's machine stopped with a commit in its journal. Meanwhile he became a reader, and the
-    // file in its former state was listed as valid. Bob was shown what his journal would have made
-    // of it, signed by a member who may not write: an error, for as long as the journal existed.
+    // Bob's machine stopped with a commit in its journal. Then Bob became a reader, and the former
+    // state of the file was listed as valid. As long as the journal existed, Bob could not read the
+    // file: the journal's version was shown, and its signer may not write.
     let (store, ann, bob) = with_bob();
     let vault = open_as(&store, &bob).unwrap();
     put(&vault, b"plan", &pattern(1, 40_000)).unwrap();
@@ -55,10 +56,10 @@ fn a_removed_writers_journal_does_not_hide_their_valid_files() {
     let vault = open_as(&store, &bob).unwrap();
     let handle = open_or_create(&vault, b"plan", READ_WRITE).unwrap();
     vault.fsync(handle, false).unwrap();
-    vault.write(handle, 5000, b"his last", false).unwrap();
+    vault.write(handle, 5000, b"the last", false).unwrap();
     vault.fsync(handle, false).unwrap();
     let stopped = store.snapshot();
-    write(&*stopped.root(), &stored, &before); // what the journal was for had not reached its place
+    write(&*stopped.root(), &stored, &before); // the commit is in the journal only
     root_share(&beside(&stopped, &ann)).set_role(&key(&bob), Role::Reader, &mut quiet()).unwrap();
     let vault = open_as(&stopped, &ann).unwrap();
     assert_eq!(get(&vault, b"plan").unwrap(), pattern(1, 40_000));

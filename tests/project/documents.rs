@@ -23,7 +23,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files below `dir` whose names end with `suffix`.
+/// Collects the files below `dir` whose names end with `suffix`.
 fn files(dir: &Path, suffix: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
         let entry = entry.unwrap();
@@ -89,13 +89,16 @@ fn every_test_that_a_page_names_exists() {
     let mut pages = Vec::new();
     files(&root().join("docs"), ".md", &mut pages);
     pages.extend(fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path()));
-    let binaries = binaries();
+    let (binaries, mut count) = (binaries(), 0);
     for page in pages.iter().filter(|page| page.extension().is_some_and(|end| end == "md")) {
         let (name, text) = (page.file_name().unwrap().to_str().unwrap(), read(page));
         let old = text.split('`').find(|code| code.contains(".rs::"));
         assert_eq!(old, None, "{name}: a test is named as binary::module::test");
-        named(&text, &binaries).iter().for_each(|test| must_be_a_test(test, name));
+        let named = named(&text, &binaries);
+        named.iter().for_each(|test| must_be_a_test(test, name));
+        count += named.len();
     }
+    assert!(count > 150, "{count} tests are named");
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn every_yes_of_the_comparison_names_its_test() {
 }
 
 #[test]
-fn every_line_of_the_page_has_its_test() {
+fn every_row_of_durability_md_has_its_test() {
     let page = read(&root().join("docs/DURABILITY.md"));
     let mut named = 0;
     for line in page.lines().filter(|line| line.starts_with('|')) {
@@ -145,7 +148,7 @@ fn every_line_of_the_page_has_its_test() {
         named += 1;
     }
     assert!(named >= 14, "{named} lines");
-    // And the other way round: every tested promise is on the page.
+    // Each tested promise is on the page.
     for test in tests(&module("durability::contract").expect("the contract")) {
         assert!(
             page.contains(&format!("`durability::contract::{test}`")),
@@ -175,7 +178,7 @@ fn every_source_file_that_a_page_names_exists() {
     assert!(named > 30, "{named} files");
 }
 
-/// Whether a source file has unit tests.
+/// Returns whether a source file has unit tests.
 fn has_unit_tests(path: &str) -> bool {
     path.starts_with("src/")
         && root().join(path).exists()
@@ -226,8 +229,8 @@ fn names_of_tests_are_short() {
     assert!(count > 500, "{count} tests are not all of them");
 }
 
-/// A test that starts its own binary again names itself or a helper; a name that is no test would
-/// run nothing and succeed.
+/// A test that starts its own binary again passes the name of a test to it. If no test has that
+/// name, the child runs nothing and succeeds.
 #[test]
 fn tests_that_are_run_as_children_exist() {
     let mut found = 0;

@@ -1,5 +1,4 @@
-//! The length of functions: what does not fit on a screen or two is read in parts, and so it is
-//! written in parts.
+//! The length of functions: each fits on a screen or two.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +8,7 @@ use crate::rooms::files_below;
 /// Maximum number of lines from the signature to the closing brace.
 const LINES_MAX: usize = 80;
 
-/// Longer functions: each is one flat match or one table, whose lines are read one by one.
+/// Functions that may be longer: each is one flat match or one table.
 const FLAT: &[(&str, &str)] = &[
     ("cli/args/mod.rs", "each_spelling_of_the_manual_is_understood"),
     ("cli/report/mod.rs", "from"),

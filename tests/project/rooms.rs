@@ -488,7 +488,7 @@ fn arrows(sources: &[Source], crates: &BTreeSet<String>) -> Vec<String> {
 }
 
 #[test]
-fn no_arrow_points_up_and_the_pure_rooms_are_pure() {
+fn each_room_names_only_those_below_it_and_pure_crates() {
     let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
         .expect("Cargo.toml");
     let (sources, crates) = (sources(), dependencies(&manifest));
@@ -657,7 +657,7 @@ const MADE_UP: &[(&str, &str, usize)] = &[
 ];
 
 #[test]
-fn each_fault_is_found_in_sources_made_up() {
+fn each_fault_is_found_in_invented_sources() {
     let manifest = "[package]\nname = \"x\"\n[dependencies]\nlibc = \"1\"\nfuser = \"1\"\n\
                     ring = \"1\"\nsha2 = \"1\"\nx25519-dalek = \"3\"\n[dev-dependencies]\nhex = \"1\"\n";
     let crates = dependencies(manifest);
@@ -685,7 +685,7 @@ fn each_fault_is_found_in_sources_made_up() {
 }
 
 #[test]
-fn a_file_of_tests_is_free_and_its_neighbour_is_not() {
+fn a_file_of_tests_is_exempt_and_its_neighbour_is_not() {
     let text = "use crate::vault::Vault;".to_owned();
     let parent = "#[cfg(test)]\nmod tests;\nmod more;".to_owned();
     let files = vec![

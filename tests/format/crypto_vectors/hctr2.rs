@@ -110,7 +110,7 @@ fn polyval_official_vectors() {
 
 /// RFC 8452, appendix A: one known answer, also checked without the official files.
 #[test]
-fn polyval_of_its_rfc() {
+fn polyval_matches_rfc_8452() {
     let key = PolyKey::new(&unhex("25629347589242761d31f826ba4b757b"));
     let message: [u8; 32] =
         unhex("4f4f95668c83dfb6401762bb2d01a262d1a24ddd2721d006bbe45f20d3c9f362");

@@ -15,7 +15,7 @@ pub struct Entry {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// The whole file.
+/// The contents of `expected.txt`.
 #[derive(Debug, Default)]
 pub struct Expected {
     pub passphrase: String,

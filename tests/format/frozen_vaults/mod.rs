@@ -168,7 +168,7 @@ fn frozen_vaults_have_no_faults() {
 }
 
 #[test]
-fn every_secret_unlocks_and_what_is_public_is_the_same() {
+fn every_secret_unlocks_and_public_facts_are_unchanged() {
     for frozen in vaults() {
         let copy = copy(&frozen);
         let described = Vault::describe(&copy.store).unwrap();

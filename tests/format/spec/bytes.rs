@@ -210,7 +210,7 @@ fn records(all: &mut Vec<Structure>) {
             }
         }
     }
-    // The page's words are those that opened the seals above.
+    // The page has the words with which the records above were opened.
     let words: Vec<String> = super::page::table_after("60 | | what the record is bound to")
         .into_iter()
         .map(|row| row[1].clone())

@@ -40,7 +40,7 @@ struct Inputs(BTreeMap<String, String>);
 
 impl Inputs {
     fn hex<const N: usize>(&self, name: &str) -> [u8; N] {
-        let value = self.0.get(name).unwrap_or_else(|| panic!("the page gives {name}"));
+        let value = self.0.get(name).unwrap_or_else(|| panic!("the page lacks {name}"));
         hex::decode(value).unwrap().try_into().unwrap_or_else(|_| panic!("{name} has {N} bytes"))
     }
 

@@ -59,7 +59,7 @@ fn every_label_of_the_program_is_used_by_it() {
 }
 
 #[test]
-fn every_byte_table_says_what_the_program_writes() {
+fn every_byte_table_matches_what_the_program_writes() {
     let known: Vec<bytes::Structure> = bytes::structures()
         .into_iter()
         .chain(sharing::structures())

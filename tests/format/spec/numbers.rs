@@ -14,7 +14,7 @@ fn layout(chunk_log2: u64, signed: bool) -> Layout {
 }
 
 #[test]
-fn constants_of_the_arithmetic() {
+fn the_constants_match_the_page() {
     let rows = table_after("which is stored in its descriptor.");
     let row = |prefix: &str| {
         let row = rows
@@ -40,7 +40,7 @@ fn constants_of_the_arithmetic() {
 }
 
 #[test]
-fn geometry_of_every_chunk_size() {
+fn the_geometry_of_each_chunk_size_matches_the_page() {
     let rows = table_after("at c ≥ 18 at least 4096");
     assert_eq!(rows.len(), usize::from(layout::CHUNK_LOG2_MAX - layout::CHUNK_LOG2_MIN) + 1);
     for row in rows {
@@ -60,7 +60,7 @@ fn geometry_of_every_chunk_size() {
 }
 
 #[test]
-fn worked_sizes() {
+fn the_worked_sizes_match_the_page() {
     let rows = table_after("the header's size counts.");
     let columns = [layout(12, false), layout(18, false), layout(22, false), layout(18, true)];
     let mut sizes = Vec::new();
@@ -82,7 +82,7 @@ fn worked_sizes() {
 
 /// The formulas of section 4.1, implemented again from the page.
 #[test]
-fn formulas_of_the_page() {
+fn the_formulas_of_the_page_match_the_program() {
     for (log2, signed) in
         [(12, false), (12, true), (14, false), (18, false), (18, true), (22, true)]
     {
@@ -141,7 +141,7 @@ fn formulas_of_the_page() {
 }
 
 #[test]
-fn lengths_of_names() {
+fn the_lengths_of_stored_names_match_the_page() {
     let hctr2 = Hctr2::new(&NamesKey::from_bytes([1; 32]));
     let names = NameCipher::new(&hctr2, usize::from(share::LONGEST_NAME_DEFAULT));
     for row in table_after("stored length with L = 152") {
@@ -154,52 +154,52 @@ fn lengths_of_names() {
 
 /// Bounds that the text states, each found by its sentence.
 #[test]
-fn bounds_in_the_text() {
+fn the_bounds_in_the_text_match_the_program() {
     let page = super::page::PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
-    let says = |sentence: String| assert!(page.contains(&sentence), "the page says {sentence:?}");
-    says(format!("It is {RECORD_OVERHEAD} bytes longer than what it holds"));
-    says(format!("at the latest after 2^{} seals", table::SEALS_MAX.ilog2()));
-    says(format!("1 to {} bytes; or the 16-byte reference", record::TARGET_MAX));
-    says(format!(
+    let has = |sentence: String| assert!(page.contains(&sentence), "the page lacks {sentence:?}");
+    has(format!("It is {RECORD_OVERHEAD} bytes longer than what it holds"));
+    has(format!("at the latest after 2^{} seals", table::SEALS_MAX.ilog2()));
+    has(format!("1 to {} bytes; or the 16-byte reference", record::TARGET_MAX));
+    has(format!(
         "A target of up to {} bytes ({} in a signed share)",
         record::TARGET_INLINE_MAX,
         record::TARGET_INLINE_MAX_SIGNED
     ));
-    says(format!("At most {} bytes in all", record::XATTRS_MAX));
-    says(format!("of at most {} bytes, is stored in `+attr-", record::XATTRS_LONG_MAX));
-    says(format!(
+    has(format!("At most {} bytes in all", record::XATTRS_MAX));
+    has(format!("of at most {} bytes, is stored in `+attr-", record::XATTRS_LONG_MAX));
+    has(format!(
         "n · 3 / 4 - {} ({} in a signed share)",
         record::OVERHEAD,
         record::OVERHEAD + TRAILER_LEN
     ));
-    says(format!("{RECORD_OVERHEAD} to {}", journal::RECORD_MAX));
-    says(format!(
+    has(format!("{RECORD_OVERHEAD} to {}", journal::RECORD_MAX));
+    has(format!(
         "Records begin at {}, each at a multiple of {}",
         journal::RECORDS_AT,
         journal::ALIGN
     ));
-    says(format!("number of slots, 1 to {}", identity::MAX_SLOTS));
-    says(format!("length of the label, 0 to {}", identity::MAX_LABEL));
-    says(format!(
+    has(format!("number of slots, 1 to {}", identity::MAX_SLOTS));
+    has(format!("length of the label, 0 to {}", identity::MAX_LABEL));
+    has(format!(
         "length of the age file, {} to {}",
         identity::AGE_MAGIC.len(),
         identity::MAX_AGE_FILE
     ));
-    says(format!("{} bytes. It never changes", share::DESCRIPTOR_LEN));
-    says(format!(
+    has(format!("{} bytes. It never changes", share::DESCRIPTOR_LEN));
+    has(format!(
         "{} to {}, by default {}",
         share::LONGEST_NAME_MIN,
         share::LONGEST_NAME_MAX,
         share::LONGEST_NAME_DEFAULT
     ));
-    says(format!("n, number of slots and of members, 1 to {}", members::MAX_MEMBERS));
-    says(format!("length of the name, at most {}", members::MAX_NAME));
-    says(format!("a page is {} slots", slots::PAGE_SLOTS));
-    says(format!("number of admins, 1 to {}", manifest::MAX_ADMINS));
-    says(format!("number of history entries, at most {}", manifest::MAX_HISTORY));
-    says(format!("number of slot blocks, 1 to {}", manifest::MAX_BLOCKS));
-    says(format!("12 ≤ c ≤ {}", layout::CHUNK_LOG2_MAX));
-    says(format!("The default is c = {}", layout::CHUNK_LOG2_DEFAULT));
+    has(format!("n, number of slots and of members, 1 to {}", members::MAX_MEMBERS));
+    has(format!("length of the name, at most {}", members::MAX_NAME));
+    has(format!("a page is {} slots", slots::PAGE_SLOTS));
+    has(format!("number of admins, 1 to {}", manifest::MAX_ADMINS));
+    has(format!("number of history entries, at most {}", manifest::MAX_HISTORY));
+    has(format!("number of slot blocks, 1 to {}", manifest::MAX_BLOCKS));
+    has(format!("12 ≤ c ≤ {}", layout::CHUNK_LOG2_MAX));
+    has(format!("The default is c = {}", layout::CHUNK_LOG2_DEFAULT));
     assert_eq!(record::link_target_len(22, false), 0);
     for n in [66usize, 86, 100, 4095] {
         assert_eq!(
@@ -218,7 +218,7 @@ fn bounds_in_the_text() {
 
 /// The tables of signed shares have the lengths that the arithmetic uses for them.
 #[test]
-fn lengths_of_signed_shares() {
+fn the_lengths_of_signed_shares_match_the_page() {
     let trailer = table_after("<!-- lengths: trailer of a file header -->");
     let mut at = kithfs::format::header::BODY_AT as u64;
     for row in &trailer {

@@ -152,7 +152,7 @@ fn a_signed_header_opens_and_verifies_as_the_page_says() {
             assert_eq!(
                 body[16..48],
                 if data.is_some() { [0; 32] } else { root },
-                "the body says nothing of it in the small form"
+                "the body of the small form does not contain it"
             );
             let file = [
                 &SHARE[..],

@@ -34,7 +34,7 @@ fn scenarios() -> Vec<(String, PathBuf)> {
             assert_eq!(
                 path.extension().and_then(|e| e.to_str()),
                 Some("txt"),
-                "{}: only scenarios stand here",
+                "{}: is no scenario",
                 path.display()
             );
             all.push((structure.clone(), path));
@@ -45,7 +45,7 @@ fn scenarios() -> Vec<(String, PathBuf)> {
 }
 
 #[test]
-fn every_vector_gives_what_it_expects() {
+fn every_vector_has_its_expected_result() {
     let mut seen: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let mut wrong = Vec::new();
     for (structure, path) in scenarios() {
@@ -63,7 +63,7 @@ fn every_vector_gives_what_it_expects() {
         };
         if !right {
             wrong.push(format!(
-                "{}: expects {} {:?}, gives {outcome:?}",
+                "{}: expects {} {:?}, but the result is {outcome:?}",
                 path.display(),
                 scenario.expect,
                 scenario.fields

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// See the module. Values are text; bytes are written in hexadecimal.
+/// A scenario. Values are text; bytes are written in hexadecimal.
 #[derive(Debug, Clone, Default)]
 pub struct Scenario {
     pub comment: String,

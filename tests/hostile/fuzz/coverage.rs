@@ -1,9 +1,9 @@
 //! One target under libFuzzer, which `KITHFS_FUZZ_TARGET` names. Built and started by
 //! `scripts/fuzz.sh`.
 //!
-//! Rules: stable Rust; flags of the script request coverage counters from the compiler. Without a
-//! target it prints a message and ends. The target's seeds are written into the directory
-//! `KITHFS_FUZZ_CORPUS` before libFuzzer reads it.
+//! It builds with stable Rust: the script passes flags with which the compiler adds coverage
+//! counters. Without a target the program prints a message and ends. Otherwise it writes the
+//! target's seeds into the directory `KITHFS_FUZZ_CORPUS`, before libFuzzer reads that.
 #![no_main]
 
 mod memory;

@@ -15,7 +15,7 @@ thread_local! {
 struct Counting;
 
 fn count(change: isize) {
-    // A thread that is ending has no counters any more, and nobody reads them.
+    // A thread that is ending has no counters any more, and no test reads them.
     let _ = NOW.try_with(|now| {
         now.set(now.get() + change);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now.get())));

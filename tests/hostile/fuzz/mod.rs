@@ -1,9 +1,9 @@
 //! The fuzz targets as an ordinary test: the seeds of each target and a fixed number of mutated
 //! inputs.
 //!
-//! `scripts/fuzz.sh` runs the same targets under a fuzzer that follows coverage. Rules: without
-//! variables the inputs are the same each time; `KITHFS_FUZZ_SEED=N` selects others,
-//! `KITHFS_FUZZ_RUNS=N` runs more.
+//! `scripts/fuzz.sh` runs the same targets under a fuzzer that follows coverage. Here the inputs
+//! are the same each time, unless `KITHFS_FUZZ_SEED=N` selects others. `KITHFS_FUZZ_RUNS=N` sets
+//! their number.
 
 pub mod memory;
 mod mutate;

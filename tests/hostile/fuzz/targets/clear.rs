@@ -79,7 +79,7 @@ fn header(public: PublicHeader) -> Header {
     }
 }
 
-/// A signature of nobody if the share is signed: only the part in clear is parsed.
+/// A placeholder for a signature if the share is signed: only the part in clear is parsed.
 fn unsigned(layout: &Layout) -> Option<Sign<'static>> {
     let by = Authorship { author: [1; 32], signer: [2; 32] };
     layout.signed().then_some(Sign { by, sign: &|_, _| [3; 64] })

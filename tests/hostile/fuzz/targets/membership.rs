@@ -48,7 +48,7 @@ pub fn invitation(data: &[u8]) {
         assert!(record.descriptor.signed && record.sequence > 0);
         let verified = Invitation::verify(data, &record.invited);
         if verified.is_ok_and(|invitation| *invitation.admin() == INVITING.public()) {
-            assert_eq!(data, invitation_bytes(), "nobody else can sign as this admin");
+            assert_eq!(data, invitation_bytes(), "only the admin can sign");
         }
     }
 }

@@ -591,7 +591,7 @@ pub fn vault_path(data: &[u8]) {
     if let Ok(plain) = OPEN.plain_path(&path) {
         forget(&OPEN.resolve(&plain).expect("what has a name is there"));
     }
-    assert_eq!(OPEN.node_count(), nodes, "a node is kept that nobody has");
+    assert_eq!(OPEN.node_count(), nodes, "a node is kept without a reference");
 }
 
 pub fn vault_path_seeds() -> Vec<Vec<u8>> {
