@@ -18,42 +18,21 @@ step cargo test --locked --no-run
 outputs=$(mktemp -d)
 names=()
 declare -A running
-# Everything that this check starts inherits this variable, also the daemons of tests, which have sessions of their own.
-export KITHFS_CHECK=$$-$RANDOM
-# Prints the number and the name of each process that this check has started.
-started() {
-    local environ pid
-    for environ in /proc/[0-9]*/environ; do
-        if grep -qzFx "KITHFS_CHECK=$KITHFS_CHECK" "$environ" 2>/dev/null; then
-            pid=${environ//[!0-9]/}
-            echo "$pid $(cat "/proc/$pid/comm" 2>/dev/null)"
-        fi
-    done
-}
-# Ends what an interrupted check has started: cargo and the tests would go on to their end. A daemon that is ended unmounts, so daemons are
-# ended after the tests that use their mounts.
-end_all() {
-    trap - EXIT
-    local pids
-    kill "${running[@]}" 2>/dev/null || :
-    mapfile -t pids < <(started | awk '$2 != "kithfs" { print $1 }')
-    kill "${pids[@]}" 2>/dev/null || :
-    mapfile -t pids < <(started | awk '$2 == "kithfs" { print $1 }')
-    kill "${pids[@]}" 2>/dev/null || :
-    rm -rf -- "$outputs"
-}
-trap end_all EXIT
+# An interrupted check ends what it has started: each command beside the others has a process group, with what cargo runs.
+trap 'for group in "${running[@]}"; do kill -- "-$group" 2>/dev/null || :; done; rm -rf -- "$outputs"' EXIT
 trap 'exit 130' INT TERM
 # beside NAME COMMAND...: runs a command beside the others. Its output is printed when all have ended.
 beside() {
     local name=$1
     names+=("$name")
+    set -m
     (
         SECONDS=0
         trap 'echo "== $name has ended after $SECONDS s" >&2' EXIT
         "${@:2}"
-    ) >"$outputs/$name" 2>&1 &
+    ) </dev/null >"$outputs/$name" 2>&1 &
     running[$name]=$!
+    set +m
 }
 
 # The tests that mount wait more than they compute, and a process runs them one at a time (tests/support/turn.rs). So several processes share
@@ -62,7 +41,7 @@ mounting=(cli fsck mount project sync)
 others=()
 for main in tests/*/main.rs; do
     name=$(basename -- "$(dirname -- "$main")")
-    case " ${mounting[*]} " in *" $name "*) ;; *) others+=(--test "$name") ;; esac
+    case " ${mounting[*]} durability " in *" $name "*) ;; *) others+=(--test "$name") ;; esac
 done
 threads=(--test-threads "$((2 * $(nproc)))")
 some=(hostile:: posix:: fuse_adapter:: random_shared:: uring::)
@@ -71,6 +50,7 @@ beside mount-2 cargo test --locked --test mount -- "${threads[@]}" "${some[@]/#/
 beside mounting cargo test --locked --no-fail-fast --test cli --test fsck --test project -- "${threads[@]}"
 beside sync cargo test --locked --test sync -- "${threads[@]}"
 # The other tests compute. They have a lower priority, because the tests above wait with deadlines.
+beside durability nice -n 5 cargo test --locked --test durability
 beside others nice -n 5 cargo test --locked --no-fail-fast --lib --bins "${others[@]}"
 
 # Compiling begins only when all tests have begun, because cargo locks the build directory.

@@ -782,7 +782,7 @@ impl<'a> Walk<'a> {
     fn surplus(&mut self, plain: &[u8], cipher: &[u8], length: u64) {
         let journal = &self.core.journal;
         let is_needed = || {
-            // Whoever only reads has not looked for the journals of others.
+            // A vault that is open to be read has not looked for the journals of others.
             journal.may_rely_on_surplus() || journal.others_have_records().unwrap_or(true)
         };
         let name = plain.rsplit(|b| *b == b'/').next().unwrap_or(plain).to_vec();
