@@ -375,6 +375,7 @@ impl Committer<'_> {
             // Places that earlier records write may become free with this commit, and may then be
             // filled without a record.
             self.journal.checkpoint_for(Some(open.inode()))?;
+            self.check_not_overwritten(state, file)?; // that took time
         }
         let blocks = &planned.tree.blocks;
         let fresh: usize = blocks.iter().filter(|b| !b.live).map(|b| b.bytes.len()).sum();

@@ -57,8 +57,7 @@ type Waiting = (Vec<JournalRecord<'static>>, Option<Inode>);
 #[derive(Default)]
 struct Places {
     paths: HashMap<FileId, Vec<Vec<u8>>>,
-    /// Something could not be looked at.
-    unread: bool,
+    unseen: Unseen,
 }
 
 /// Result of replaying one journal, or the records of one file.
@@ -122,8 +121,6 @@ struct Round {
     unread: bool,
     /// Number of journals of another share, or with a head that cannot be read.
     foreign: usize,
-    /// The ids of files whose last chain waits. An earlier chain could match its file.
-    stopped: HashSet<FileId>,
 }
 
 /// What came of a chain that was tried on files.
@@ -137,22 +134,35 @@ struct Tried {
     is_deferred: bool,
     /// The file that the chain matches and could not be written to.
     failed: Option<Inode>,
-    /// See [`Redone::unread`].
-    unread: bool,
+    /// Files that the chain may match.
+    unseen: Unseen,
     /// The files at the chain's paths.
     files: HashMap<Inode, Arc<dyn File>>,
 }
 
-/// Returns what was looked at; `None` if it is gone or this user may not see it. `unread` becomes true
-/// for other errors, which may pass.
-fn seen<T>(looked: Inner<T>, unread: &mut bool) -> Option<T> {
-    match looked {
-        Ok(seen) => Some(seen),
-        Err(fault) => {
-            let is_hidden = matches!(fault.errno(), libc::EACCES | libc::EPERM | libc::ESTALE);
-            *unread |= !is_hidden && !leads_to_no_file(&fault);
-            None
-        }
+/// What could not be looked at.
+#[derive(Clone, Copy, Default)]
+struct Unseen {
+    /// This user may not see something.
+    is_hidden: bool,
+    /// Something could not be looked at for another reason, which may pass.
+    is_unread: bool,
+}
+
+impl Unseen {
+    /// Returns what was looked at; `None` if it is gone or could not be looked at.
+    fn note<T>(&mut self, looked: Inner<T>) -> Option<T> {
+        looked
+            .inspect_err(|fault| match fault.errno() {
+                libc::EACCES | libc::EPERM => self.is_hidden = true,
+                libc::ESTALE => {}
+                _ => self.is_unread |= !leads_to_no_file(fault),
+            })
+            .ok()
+    }
+
+    fn is_nothing(self) -> bool {
+        !self.is_hidden && !self.is_unread
     }
 }
 
@@ -219,12 +229,11 @@ impl Journal {
                 // If a file could not be written or looked at, refused records may be about just that
                 // file: all of them wait.
                 let waits = unread
-                    || places.as_ref().is_some_and(|places| places.unread)
+                    || places.as_ref().is_some_and(|places| places.unseen.is_unread)
                     || refused.iter().any(|refused| refused.has_failed);
                 if waits {
-                    let mut stopped = HashSet::new();
                     for Refused { found, .. } in refused {
-                        self.replay_one(&found, places.as_ref(), true, &mut stopped)?;
+                        self.replay_one(&found, places.as_ref(), true)?;
                     }
                 } else {
                     self.end_refused(refused)?;
@@ -273,7 +282,7 @@ impl Journal {
     }
 
     fn replay_in(&self, round: &mut Round, found: Found, places: Option<&Places>) -> Inner<()> {
-        let redone = self.replay_one(&found, places, false, &mut round.stopped)?;
+        let redone = self.replay_one(&found, places, false)?;
         round.done += redone.done;
         // The storage host could add any number.
         if let Some(shown) = redone.foreign {
@@ -411,13 +420,7 @@ impl Journal {
 
     /// Replays one journal, and removes it if nothing in it was refused and nothing failed. If something
     /// failed at the last attempt, the journal is kept.
-    fn replay_one(
-        &self,
-        found: &Found,
-        places: Option<&Places>,
-        is_last: bool,
-        stopped: &mut HashSet<FileId>,
-    ) -> Inner<Redone> {
+    fn replay_one(&self, found: &Found, places: Option<&Places>, is_last: bool) -> Inner<Redone> {
         let Found { dir, name, .. } = found;
         let access = if self.overlaid.is_some() { Access::Read } else { Access::ReadWrite };
         let file = match dir.open_file(name, access) {
@@ -441,8 +444,7 @@ impl Journal {
         if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
-        let (all, waiting) =
-            self.redo_chains(records, places, stopped, is_last.then_some(&*shown))?;
+        let (all, waiting) = self.redo_chains(records, places, is_last.then_some(&*shown))?;
         let is_used_elsewhere = Self::may_be_used_elsewhere(found, &*file)?;
         if is_used_elsewhere {
             // Its owner relies on it, and its records may be replayed once more.
@@ -465,10 +467,9 @@ impl Journal {
         &self,
         records: Vec<JournalRecord<'static>>,
         places: Option<&Places>,
-        stopped: &mut HashSet<FileId>,
         shown: Option<&str>,
     ) -> Inner<(Redone, Vec<Waiting>)> {
-        let (mut all, mut waiting) = (Redone::default(), Vec::new());
+        let (mut all, mut waiting, mut stopped) = (Redone::default(), Vec::new(), HashSet::new());
         // The last one first: what is at a path now is what it was made for. While it waits, an earlier one
         // of this file id would be applied to its file.
         for records in chains(records).into_iter().rev() {
@@ -519,7 +520,7 @@ impl Journal {
     /// [`TOO_MANY_JOURNALS`] if more than [`KEPT_MAX`] bytes are kept.
     fn keep(&self, waiting: Vec<Waiting>, journal: Option<Old>, shown: &str) -> Inner<()> {
         tracing::error!(
-            "journal {shown}: {} files could not be written or found; opening them fails until that succeeds",
+            "journal {shown}: {} files could not be written or found; opening them fails until they are written, which each mount tries",
             waiting.len()
         );
         let mut state = self.state.lock();
@@ -591,20 +592,23 @@ impl Journal {
         places: Option<&Places>,
         tried: &mut Tried,
     ) -> Inner<Redone> {
-        let is_searched = places.is_some_and(|places| !places.unread);
         // A former version that a sync tool has put at a path matches too, but may lack bytes on which the
         // records rely. It gets the records only if no other file is found.
         self.redo_pass(records, places, self.home.is_local, tried)?;
-        if tried.is_deferred && tried.done.is_none() && is_searched && !tried.unread {
+        let is_searched = places.is_some_and(|places| !places.unseen.is_unread);
+        if tried.is_deferred && tried.done.is_none() && is_searched && !tried.unseen.is_unread {
             self.redo_pass(records, places, false, tried)?;
         }
         // If all paths lead to newer versions, a sync tool may have given ours any name.
-        let waits = tried.refused || tried.unread || self.home.is_local && !is_searched;
+        let is_sure = !self.home.is_local
+            || places.is_some_and(|places| places.unseen.is_nothing()) && tried.unseen.is_nothing();
         let mut redone = match tried.done {
-            None if waits => Redone::refused(records[0].file_id),
+            None if tried.refused || tried.unseen.is_unread || !is_sure => {
+                Redone::refused(records[0].file_id)
+            }
             done => Redone { done: done.unwrap_or(0), ..Redone::default() },
         };
-        redone.unread = redone.refused > 0 && tried.unread;
+        redone.unread = redone.refused > 0 && tried.unseen.is_unread;
         redone.files = std::mem::take(&mut tried.files);
         Ok(redone)
     }
@@ -634,7 +638,10 @@ impl Journal {
                         self.redo_one(&*file, records, whole, tried)?;
                     }
                 }
-                Err(fault) if leads_to_no_file(&fault) => tried.refused = true,
+                // A file that got the chain already is another one than this.
+                Err(fault) if leads_to_no_file(&fault) || tried.done.is_some() => {
+                    tried.refused = true;
+                }
                 Err(fault) => return Err(fault),
             }
         }
@@ -687,11 +694,9 @@ impl Journal {
     ) -> Inner<()> {
         for path in paths {
             let (above, name) = split(path);
-            let Some(dir) = seen(self.open_below(above), &mut tried.unread) else { continue };
-            for entry in seen(entries(&*dir), &mut tried.unread).into_iter().flatten() {
-                let Some(DirEntry { name: copy, .. }) = seen(entry, &mut tried.unread) else {
-                    break;
-                };
+            let Some(dir) = tried.unseen.note(self.open_below(above)) else { continue };
+            for entry in tried.unseen.note(entries(&*dir)).into_iter().flatten() {
+                let Some(DirEntry { name: copy, .. }) = tried.unseen.note(entry) else { break };
                 // Every sync tool appends its suffix to the name.
                 if copy.len() > name.len() && copy.starts_with(name) {
                     self.redo_at(&join(above, &copy), records, whole, tried)?;
@@ -713,8 +718,8 @@ impl Journal {
         let opened = self.open_path(path);
         // Another program is renaming it.
         let is_gone = |fault: &Fault| matches!(fault.errno(), libc::ENOENT | libc::ESTALE);
-        tried.unread |= opened.as_ref().is_err_and(is_gone);
-        let Some(file) = seen(opened, &mut tried.unread) else { return Ok(()) };
+        tried.unseen.is_unread |= opened.as_ref().is_err_and(is_gone);
+        let Some(file) = tried.unseen.note(opened) else { return Ok(()) };
         if self.matches(&*file, records)? {
             self.redo_one(&*file, records, whole, tried)?;
         }
@@ -727,18 +732,18 @@ impl Journal {
         let (mut places, mut left) = (Places::default(), vec![Vec::new()]);
         while let Some(above) = left.pop() {
             // Another daemon may be removing it, and this user may not be allowed to list it.
-            let Places { paths, unread } = &mut places;
-            let Some(dir) = seen(self.open_below(&above), unread) else { continue };
-            for entry in seen(entries(&*dir), unread).into_iter().flatten() {
-                let Some(DirEntry { name, .. }) = seen(entry, unread) else { break };
+            let Places { paths, unseen } = &mut places;
+            let Some(dir) = unseen.note(self.open_below(&above)) else { continue };
+            for entry in unseen.note(entries(&*dir)).into_iter().flatten() {
+                let Some(DirEntry { name, .. }) = unseen.note(entry) else { break };
                 // Control files and foreign names are not files of the vault.
                 if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
                     continue;
                 }
-                match seen(dir.stat(&name).map_err(Fault::from), unread).map(|stat| stat.kind) {
+                match unseen.note(dir.stat(&name).map_err(Fault::from)).map(|stat| stat.kind) {
                     Some(Kind::Dir) => left.push(join(&above, &name)),
                     Some(Kind::File) => {
-                        let id = seen(self.id_of(&*dir, &name), unread).flatten();
+                        let id = unseen.note(self.id_of(&*dir, &name)).flatten();
                         if let Some(id) = id.filter(|id| ids.contains(id)) {
                             paths.entry(id).or_default().push(join(&above, &name));
                         }
