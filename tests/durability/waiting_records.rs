@@ -427,7 +427,7 @@ fn lost_bytes_are_written_again_although_records_wait() {
         vault.flush_due(Duration::ZERO);
         assert!(plan.failed() > 0);
         plan.heal();
-        handles.map(|handle| drop(vault.release(handle)));
+        handles.into_iter().for_each(|handle| drop(vault.release(handle)));
         plan.reset();
         if one_fails {
             let calls = Calls::Of(Call::Seek);
@@ -437,7 +437,7 @@ fn lost_bytes_are_written_again_although_records_wait() {
         assert_eq!(plan.failed(), u64::from(one_fails));
         drop(vault);
         let vault = open_on(&store, None).unwrap();
-        news.map(|name| overwrite(&vault, name, LARGE as u64, b"more"));
+        news.into_iter().for_each(|name| overwrite(&vault, name, LARGE as u64, b"more"));
         let vault = open_on(&store.crash(&mut |_| 0), None).unwrap();
         let wanted = [&pattern(5, LARGE)[..], b"more"].concat();
         let whole = news.iter().filter(|name| get(&vault, &name[..]).is_ok_and(|it| it == wanted));
