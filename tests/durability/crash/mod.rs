@@ -396,17 +396,17 @@ fn a_snapshot_of_the_disk_holds_all_acknowledged_data() {
 }
 
 /// Returns the state, as in /proc, of the process with which a daemon calls `syncfs`, while it
-/// exists.
+/// exists. It exists for a few milliseconds, so only the daemon's children are looked at.
 fn state_of_helper(daemon: u32) -> Option<String> {
-    std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
-        let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
-        let mut fields = stat.rsplit(')').next()?.split_whitespace();
-        let (state, parent) = (fields.next()?.to_owned(), fields.next()?);
-        let is_helper = || {
-            std::fs::read(process.path().join("cmdline"))
-                .is_ok_and(|line| line.starts_with(b"kithfs-syncfs\0"))
-        };
-        (parent == daemon.to_string() && is_helper()).then_some(state)
+    let threads = std::fs::read_dir(format!("/proc/{daemon}/task")).ok()?.flatten();
+    let children =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    children.collect::<String>().split_whitespace().find_map(|child| {
+        let process = Path::new("/proc").join(child);
+        let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+        let state = stat.rsplit(')').next()?.split_whitespace().next()?.to_owned();
+        let line = std::fs::read(process.join("cmdline")).ok()?;
+        line.starts_with(b"kithfs-syncfs\0").then_some(state)
     })
 }
 
