@@ -719,7 +719,7 @@ fn left_by_bob() -> (MemStore, kithfs::roster::Identity, kithfs::roster::Identit
 }
 
 /// Bob's mount died after an append. The bytes were in the file, behind the end that its header states,
-/// and the header in his journal. A check by Ann offered to cut them off.
+/// and the header in Bob's journal. A check by Ann offered to cut them off.
 #[test]
 fn a_repair_cuts_nothing_another_journal_relies_on() {
     let (store, ann, bob, wanted) = left_by_bob();

@@ -57,6 +57,7 @@ type Waiting = (Vec<JournalRecord<'static>>, Option<Inode>);
 #[derive(Default)]
 struct Places {
     paths: HashMap<FileId, Vec<Vec<u8>>>,
+    /// What could not be looked at, and may be such a file.
     unseen: Unseen,
 }
 
@@ -75,6 +76,13 @@ struct Redone {
     files: HashMap<Inode, Arc<dyn File>>,
     /// The name of the journal, if it belongs to another share or its head cannot be read.
     foreign: Option<String>,
+}
+
+impl Redone {
+    /// Returns the result for one chain that was refused.
+    fn refused(file_id: FileId) -> Redone {
+        Redone { refused: 1, refused_ids: vec![file_id], ..Redone::default() }
+    }
 }
 
 /// The owner of a journal.
@@ -102,13 +110,6 @@ struct Refused {
     has_failed: bool,
 }
 
-impl Redone {
-    /// Returns the result for one chain that was refused.
-    fn refused(file_id: FileId) -> Redone {
-        Redone { refused: 1, refused_ids: vec![file_id], ..Redone::default() }
-    }
-}
-
 /// What became of all journals.
 #[derive(Default)]
 struct Round {
@@ -134,7 +135,7 @@ struct Tried {
     is_deferred: bool,
     /// The file that the chain matches and could not be written to.
     failed: Option<Inode>,
-    /// Files that the chain may match.
+    /// What could not be looked at, and may be a file that the chain matches.
     unseen: Unseen,
     /// The files at the chain's paths.
     files: HashMap<Inode, Arc<dyn File>>,
