@@ -17,7 +17,7 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process, setpriority_process};
 
 use crate::support::mounted::can_mount;
 use crate::support::people::{Person, knows, said, stderr, wait_until};
@@ -425,6 +425,8 @@ impl Scene {
             Interrupt(line, bytes) => {
                 let mut command = person.kithfs(&words(line));
                 let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+                // On a busy machine the command could end before this thread looks at it again.
+                setpriority_process(Some(Pid::from_child(&child)), 19).unwrap();
                 wait_until("the command has begun", || moved(child.id()) > bytes);
                 // `setsid` has become the program.
                 kill_process(Pid::from_child(&child), Signal::INT).unwrap();
