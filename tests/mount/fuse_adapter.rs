@@ -46,6 +46,11 @@ struct Mount {
 impl Mount {
     /// `None`, with a message, if this machine has no FUSE.
     fn new(list: &str) -> Option<Mount> {
+        Mount::serving(list, &ServeOptions { transport: transport(), ..ServeOptions::default() })
+    }
+
+    /// Does the same with these options of serving.
+    fn serving(list: &str, serve_options: &ServeOptions) -> Option<Mount> {
         if !Path::new("/dev/fuse").exists() {
             println!("skipped: there is no /dev/fuse");
             return None;
@@ -69,16 +74,8 @@ impl Mount {
         let ops = Arc::new(MemFs::new());
         let mut mount = Mount { mounted, serving: None, ops: ops.clone(), _dir: dir, _turn: turn };
         mount.serving = Some(
-            serve(
-                fd,
-                ops,
-                &ServeOptions {
-                    transport: transport(),
-                    permissions: options.permissions(),
-                    ..ServeOptions::default()
-                },
-            )
-            .expect("serving"),
+            serve(fd, ops, &ServeOptions { permissions: options.permissions(), ..*serve_options })
+                .expect("serving"),
         );
         Some(mount)
     }
@@ -160,6 +157,26 @@ fn contents_names_and_links() {
     fs::remove_file(mount.path("h")).unwrap();
     assert_eq!(errno(fs::create_dir(mount.path(&"n".repeat(256)))), Some(libc::ENAMETOOLONG));
     fs::write(mount.path(&"n".repeat(255)), b"long").unwrap();
+}
+
+/// Where kithfs's own loop served a mount with cached writes, as it does if the kernel refuses io_uring,
+/// the pages that the kernel held were not requested before a write: a store could run full with them.
+#[test]
+fn the_own_loop_requests_pages_before_a_write() {
+    if !kithfs::fuse::kernel::is_since(6, 16) {
+        return println!("skipped: older kernels send no pages when they are told to");
+    }
+    let own = ServeOptions { locks: true, transport: Transport::Dev, ..ServeOptions::default() };
+    let Some(mount) = Mount::serving("", &own) else { return };
+    let file = File::create(mount.path("f")).unwrap();
+    let node = file.metadata().unwrap().ino() - INO_OFFSET;
+    file.write_all_at(b"first", 0).unwrap();
+    assert_eq!(mount.ops.largest_write(), 0, "the kernel holds it");
+    mount.ops.fill_up();
+    // So that the kernel asks for the attributes before the next write.
+    mount.notifier().inval_inode(node, -1, 0).unwrap();
+    file.write_all_at(b"second", 8192).unwrap();
+    assert!(mount.ops.largest_write() > 0, "the kernel holds it still");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,6 +48,7 @@ pub struct MemFs {
     gate_changed: Condvar,
     flushed_by: Mutex<Vec<String>>,
     largest_write: AtomicUsize,
+    has_little_room: AtomicBool,
 }
 
 /// Holds up fsync or reads, as a slow disk would.
@@ -231,6 +232,7 @@ impl MemFs {
             gate_changed: Condvar::new(),
             flushed_by: Mutex::default(),
             largest_write: AtomicUsize::new(0),
+            has_little_room: AtomicBool::new(false),
         }
     }
 
@@ -260,6 +262,11 @@ impl MemFs {
     /// Returns the size of the largest write request so far, in bytes.
     pub fn largest_write(&self) -> usize {
         self.largest_write.load(Ordering::Relaxed)
+    }
+
+    /// Has little room from now on: what the kernel holds is needed before each write.
+    pub fn fill_up(&self) {
+        self.has_little_room.store(true, Ordering::Relaxed);
     }
 
     /// Makes fsync wait from now on.
@@ -346,7 +353,7 @@ impl Operations for MemFs {
     }
 
     fn before_write(&self, _handle: Handle) -> Result<bool> {
-        Ok(false)
+        Ok(self.has_little_room.load(Ordering::Relaxed))
     }
 
     fn lock(&self, _handle: Handle, _request: &LockRequest) -> Result<bool> {

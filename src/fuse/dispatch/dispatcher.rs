@@ -29,7 +29,7 @@ use crate::fuse::ops::{
 };
 use crate::fuse::permission::access::Gate;
 use crate::fuse::permission::privilege;
-use crate::fuse::protocol::abi::{self, forget_one, put, statfs_out, u64_at};
+use crate::fuse::protocol::abi::{self, forget_one, opcode, put, statfs_out, u64_at};
 use crate::fuse::protocol::notify::Notifier;
 use crate::fuse::protocol::request::{Call, Header, Range};
 use crate::fuse::protocol::wire::{self, Device};
@@ -323,6 +323,16 @@ impl Dispatcher {
             Said::Depends(_) => Ok(None),
         };
         guarded(|| "Seek".into(), seek)
+    }
+
+    /// Returns whether the answer to a request, through a handle or not, may have to wait until the
+    /// kernel has written back its pages.
+    pub fn may_wait(&self, operation: u32, through_handle: bool) -> bool {
+        match operation {
+            opcode::LSEEK => true,
+            opcode::GETATTR => through_handle && self.options.writeback,
+            _ => false,
+        }
     }
 
     /// Takes back what an answer handed out, if the kernel did not take that answer.

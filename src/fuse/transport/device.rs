@@ -142,6 +142,16 @@ pub fn serve(
     served
 }
 
+/// Answers a call that may wait for other requests, which the calling thread serves meanwhile.
+fn later(dispatcher: &Arc<Dispatcher>, patient: &Pool, header: Header, call: Call<'static>) {
+    let dispatcher = dispatcher.clone();
+    patient.run(move || {
+        let mut out = Vec::new();
+        let answer = dispatcher.answer(&header, &call, Patience::Some, &mut out);
+        dispatcher.send(&header, answer, &out);
+    });
+}
+
 fn serve_all(
     device: &Device,
     dispatcher: &Arc<Dispatcher>,
@@ -152,19 +162,13 @@ fn serve_all(
     let mut out = Vec::new();
     while let Some((header, body)) = reader.next()? {
         match Call::from_body(header.opcode, body) {
-            // LSEEK may wait for other requests, which these threads serve.
             Ok(Call::Seek { handle, offset, whence }) => {
-                let dispatcher = dispatcher.clone();
-                patient.run(move || {
-                    let mut out = Vec::new();
-                    let answer = dispatcher.answer(
-                        &header,
-                        &Call::Seek { handle, offset, whence },
-                        Patience::Some,
-                        &mut out,
-                    );
-                    dispatcher.send(&header, answer, &out);
-                });
+                later(dispatcher, patient, header, Call::Seek { handle, offset, whence });
+            }
+            Ok(Call::GetAttr { handle })
+                if dispatcher.may_wait(header.opcode, handle.is_some()) =>
+            {
+                later(dispatcher, patient, header, Call::GetAttr { handle });
             }
             // The lock may have to wait for another program, or for other requests.
             Ok(Call::SetLk { handle, request, wait }) => {

@@ -31,6 +31,7 @@ use super::pool::Pool;
 use crate::fuse::dispatch::dispatcher::Dispatcher;
 use crate::fuse::dispatch::reply::{Answer, Patience, Undo};
 use crate::fuse::ops::{FileRange, OpenRequest, Operations, SetAttr};
+use crate::fuse::protocol::abi::opcode;
 use crate::fuse::protocol::init;
 use crate::fuse::protocol::request::{Call, Header, Range};
 use crate::fuse::protocol::wire::Device;
@@ -196,8 +197,7 @@ impl ::fuser::Filesystem for Adapter {
     ) {
         let handle = handle.map(|handle| handle.0);
         let call = Call::GetAttr { handle };
-        // The answer may have to wait until the kernel has written back its pages.
-        if handle.is_some() && self.options.writeback {
+        if self.dispatcher.may_wait(opcode::GETATTR, handle.is_some()) {
             self.answer_later(request, node, call, reply);
         } else {
             self.answer(request, node, &call, reply);

@@ -249,7 +249,7 @@ impl Queue {
             self.lock(slot);
             return Ok(());
         }
-        let may_wait = matches!(operation, opcode::LSEEK | opcode::GETATTR) && size > 0;
+        let may_wait = self.common.dispatcher.may_wait(operation, size > 0);
         let patient = may_wait && self.patient < self.patient_max;
         if patient || !may_wait && self.goes_to_pool(operation, size) {
             let (pool, patience) = if patient {
@@ -363,7 +363,6 @@ fn kind(slot: &mut Slot) -> (u32, u32) {
         opcode::GETATTR => {
             u32_at(&headers[URING_HEADER..], abi::getattr_in::getattr_flags) & abi::GETATTR_FH
         }
-        opcode::LSEEK => 1,
         _ => 0,
     };
     (operation, size)
