@@ -1774,6 +1774,13 @@ class JournalRecord:
     patches: list[tuple[int, bytes]]
 
 
+def parse_birth(at: Bytes, what: str) -> None:
+    """A birth time, which this reader does not use: in Python no call returns that of a file."""
+    seconds, nanoseconds = at.number(8), at.number(4)
+    if (seconds, nanoseconds) != (0, 0xffffffff):
+        within(nanoseconds, 0, 999999999, f"the nanoseconds of {what}")
+
+
 def parse_journal_head(data: bytes) -> tuple[int, bytes, bytes, bytes]:
     """Suite, share id, journal id and owner."""
     at = Bytes(data, "the journal's head")
@@ -1781,7 +1788,9 @@ def parse_journal_head(data: bytes) -> tuple[int, bytes, bytes, bytes]:
     suite = at.suite()
     at.zeros(5)
     share_id, journal_id, owner = at.take(32), at.take(16), at.take(16)
-    at.zeros(4016)
+    for what in ("journal", "root"):
+        parse_birth(at, f"the birth time of the {what}")
+    at.zeros(3992)
     at.end()
     return suite, share_id, journal_id, owner
 
@@ -1792,7 +1801,9 @@ def parse_journal_body(body: bytes) -> JournalRecord:
     if kind:
         raise Fault("flags", f"a journal record is of kind {kind}, which this reader does not know")
     path = at.take(at.number(2))
-    file_id, base, result, length = at.take(32), at.take(32), at.take(32), at.number(8)
+    file_id = at.take(32)
+    parse_birth(at, "the birth time in a journal record")
+    base, result, length = at.take(32), at.take(32), at.number(8)
     seconds = int.from_bytes(at.take(8), "little", signed=True)
     nanoseconds = within(at.number(4), 0, 999999999, "the nanoseconds of a journal record")
     patches = []

@@ -3,15 +3,15 @@
 //!
 //! Rules that hold here
 //! * A record is a set of byte patches for one ciphertext file. Applying it again changes nothing.
-//! * It contains the file's path and id, and the hashes of the header before and after it. It
-//!   applies only to a file that has one of these headers, or one that was torn by this record.
+//! * It contains the file's path, id and birth time, and the hashes of the header before and after
+//!   it. It applies only to a file that has one of these headers, or one that was torn by this record.
 //! * It begins with its kind. A reader refuses an unknown kind and leaves the journal unchanged: an
 //!   authentic record does not mark the end of the journal.
 //! * It is sealed under the journal key of the mounting identity, bound to journal, generation and
 //!   sequence number.
 //!
 //! ```text
-//! journal file   0    magic "kithjrnl" 8, version 2, suite 1, flags 1, reserved 4, share id 32, journal id 16, owner 16; zeros to 4096
+//! journal file   0    magic "kithjrnl" 8, version 2, suite 1, flags 1, reserved 4, share id 32, journal id 16, owner 16, birth times of journal and root 24; zeros to 4096
 //!                4096 records, each padded to a multiple of 512
 //! record         magic "KREC" 4, length of the sealed part 4, generation 8, sequence 8, sealed part
 //! ```
@@ -42,6 +42,13 @@ pub const RECORD_MAX: usize = 64 << 20;
 /// Kind of a record that holds the changed bytes themselves. The others are reserved.
 const WHOLE: u8 = 0;
 
+/// The nanoseconds of a birth time that the store does not have.
+const UNBORN: u32 = u32::MAX;
+
+/// Birth time of a file or directory in the store: seconds and nanoseconds. `None` if the store has
+/// none, or none that lasts.
+pub type Birth = Option<(i64, u32)>;
+
 const RECORD_MAGIC: &[u8; 4] = b"KREC";
 const WHAT: &str = "journal";
 const WHAT_RECORD: &str = "journal record";
@@ -58,6 +65,9 @@ pub struct JournalHead {
     /// Keyed hash of `id` under the owner's journal key: only the owner can recognize the journal
     /// as theirs.
     pub owner: [u8; 16],
+    /// Of the journal file, and of the share's root. In a copy of either they are others, and those in
+    /// the records tell nothing.
+    pub births: [Birth; 2],
 }
 
 impl JournalHead {
@@ -72,6 +82,9 @@ impl JournalHead {
             .bytes(&self.share)
             .bytes(&self.id)
             .bytes(&self.owner);
+        for birth in self.births {
+            w.bytes(&encode_birth(birth));
+        }
         w.zeros(RECORDS_AT as usize - w.len());
         w.into_vec()
     }
@@ -88,14 +101,32 @@ impl JournalHead {
             return Err(r.error(FormatErrorKind::Flags(flags as u32)));
         }
         r.zeros(4)?;
-        let head = JournalHead { suite, share: r.array()?, id: r.array()?, owner: r.array()? };
+        let (share, id, owner) = (r.array()?, r.array()?, r.array()?);
+        let births = [decode_birth(&mut r)?, decode_birth(&mut r)?];
+        let head = JournalHead { suite, share, id, owner, births };
         r.zeros(RECORDS_AT as usize - HEAD_USED)?;
         r.finish()?;
         Ok(head)
     }
 }
 
-const HEAD_USED: usize = 8 + 2 + 1 + 1 + 4 + 32 + 16 + 16;
+const HEAD_USED: usize = 8 + 2 + 1 + 1 + 4 + 32 + 16 + 16 + 2 * 12;
+
+fn encode_birth(birth: Birth) -> [u8; 12] {
+    let (secs, nanos) = birth.unwrap_or((0, UNBORN));
+    let mut out = [0; 12];
+    out[..8].copy_from_slice(&secs.to_le_bytes());
+    out[8..].copy_from_slice(&nanos.to_le_bytes());
+    out
+}
+
+fn decode_birth(r: &mut Reader<'_>) -> Result<Birth, FormatError> {
+    match (r.u64()? as i64, r.u32()?) {
+        (0, UNBORN) => Ok(None),
+        (secs, nanos) if nanos < 1_000_000_000 => Ok(Some((secs, nanos))),
+        _ => Err(r.error(FormatErrorKind::Range)),
+    }
+}
 
 /// Bytes to be written at an offset of the ciphertext file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +144,8 @@ pub struct JournalRecord<'a> {
     pub path: Vec<u8>,
     /// Id of the file.
     pub file_id: [u8; 32],
+    /// Of the file in the store: other versions of it, and copies, have other ones.
+    pub born: Birth,
     /// BLAKE3 of the header bytes that the commit replaces.
     pub base: [u8; 32],
     /// BLAKE3 of the header bytes after the commit.
@@ -147,6 +180,7 @@ impl JournalRecord<'_> {
             + 2
             + self.path.len()
             + 96
+            + 12
             + 8
             + 12
             + 4
@@ -179,9 +213,10 @@ impl JournalRecord<'_> {
         out.push(WHOLE);
         out.extend_from_slice(&(self.path.len() as u16).to_le_bytes());
         out.extend_from_slice(&self.path);
-        for part in [&self.file_id, &self.base, &self.result] {
-            out.extend_from_slice(part);
-        }
+        out.extend_from_slice(&self.file_id);
+        out.extend_from_slice(&encode_birth(self.born));
+        out.extend_from_slice(&self.base);
+        out.extend_from_slice(&self.result);
         out.extend_from_slice(&self.cipher_len.to_le_bytes());
         out.extend_from_slice(&self.mtime.0.to_le_bytes());
         out.extend_from_slice(&self.mtime.1.to_le_bytes());
@@ -206,7 +241,8 @@ impl JournalRecord<'_> {
         }
         let path_len = r.u16()? as usize;
         let path = r.bytes(path_len)?.to_vec();
-        let (file_id, base, result) = (r.array()?, r.array()?, r.array()?);
+        let (file_id, born) = (r.array()?, decode_birth(&mut r)?);
+        let (base, result) = (r.array()?, r.array()?);
         let cipher_len = r.u64()?;
         let mtime = (r.u64()? as i64, r.u32()?);
         let count = r.u32()? as usize;
@@ -224,7 +260,7 @@ impl JournalRecord<'_> {
         {
             return Err(FormatError::new(WHAT_RECORD, FormatErrorKind::Range));
         }
-        Ok(JournalRecord { path, file_id, base, result, cipher_len, mtime, patches })
+        Ok(JournalRecord { path, file_id, born, base, result, cipher_len, mtime, patches })
     }
 }
 

@@ -273,6 +273,40 @@ fn a_failing_call_loses_no_records_of_a_renamed_file() {
     nothing_is_lost(&torn, "renamed");
 }
 
+/// A replay searched for a file that another program had renamed. An entry of a directory was moved after
+/// it was listed, perhaps to where it was not seen any more. It counted as missing, and the records were
+/// put aside for good.
+#[test]
+fn an_entry_that_moves_during_the_search_is_not_missed() {
+    let torn = torn(b"file", true);
+    let theirs = open_on(&torn.elsewhere, Some(&MemStore::new())).unwrap();
+    rename(&theirs, b"file", b"new", VaultRename::NoReplace).unwrap();
+    let to = theirs.cipher_path(b"new").unwrap();
+    theirs.close().unwrap();
+    let root = torn.store.root();
+    root.rename(&stored_file(&*root), &*root, &to, RenameMode::NoReplace).unwrap();
+    let mut failed = 0;
+    for call in [Call::Stat, Call::OpenFile] {
+        for nth in 1.. {
+            let (store, state) = (torn.store.snapshot(), torn.state.as_ref().unwrap().snapshot());
+            let (calls, when) = (Calls::Of(call), When::Nth(nth));
+            let plan = FaultPlan::failing(Fault { calls, when, errno: libc::ENOENT, short: false });
+            let local = Some(Local { state: state.root(), path: "/copy".into() });
+            let options = OpenOptions { local, ..OpenOptions::default() };
+            let wrapped = FaultStore::wrap(store.root(), plan.clone());
+            drop(Vault::open(wrapped, &owner(), options));
+            let files = files(&open_on(&store, Some(&state)).unwrap());
+            let is_whole = files.iter().any(|(_, bytes)| bytes.as_ref() == Some(&torn.wanted));
+            assert!(is_whole, "{call:?} {nth}: {:?}", shown(&files));
+            failed += plan.failed();
+            if plan.failed() == 0 {
+                break;
+            }
+        }
+    }
+    assert!(failed > 10, "{failed}");
+}
+
 /// A young journal of another machine, which may be using it, is not removed here. It was removed
 /// if a file could not be written at first.
 #[test]

@@ -135,6 +135,7 @@ fn records_planted_in_a_journal_are_not_replayed() {
     let record = JournalRecord {
         path: stored.clone(),
         file_id: file[28..60].try_into().unwrap(),
+        born: None,
         base: header_hash(&file[..header]),
         result: header_hash(&own_header[..header]),
         cipher_len: own_header.len() as u64,

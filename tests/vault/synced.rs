@@ -220,12 +220,18 @@ fn a_replay_finds_a_file_that_another_machine_renamed() {
                 root.rename(&stored, &*dir, name, RenameMode::NoReplace).unwrap();
             }
             let vault = open_on(&here, Some(&state)).unwrap();
-            assert!(get(&vault, to).unwrap() == expected, "{what}: {}", to.escape_ascii());
-            completed += usize::from(before.as_ref() != Some(&expected));
+            let there = get(&vault, to).unwrap();
+            // A copy of which nothing was written yet may be a former version that somebody restored.
+            // What the record contains was not acknowledged then: that would be in the file.
+            let is_former = is_copied && there != expected;
+            let path = to.escape_ascii();
+            assert!(!is_former || before.as_ref() == Some(&there), "{what}: {path}");
+            assert!(promises[&b"file"[..]].states.contains(&Some(there.into())), "{what}: {path}");
+            completed += usize::from(before.as_ref() != Some(&expected) && !is_former);
             assert!(vault.check(b"", &mut |_| {}).unwrap().faults.is_empty(), "{what}");
             vault.close().unwrap();
             assert_eq!(below(&*state.root(), b"+journal-").len(), 0, "{what}");
-            assert_eq!(below(&*state.root(), b"+refused-").len(), 0, "{what}");
+            assert_eq!(below(&*state.root(), b"+refused-").len(), usize::from(is_former), "{what}");
         }
     }
     assert!(completed > 0);

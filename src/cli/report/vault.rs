@@ -114,9 +114,15 @@ fn of_unread_journal(source: &io::Error, path: &Path, vault: &Path) -> Option<St
         ));
     }
     let (store, aside) = places_of_journals(path, vault);
-    let (journal, aside) = (word(store.join(&journal.name)), word(aside));
+    let (stored, aside) = (word(store.join(&journal.name)), word(aside));
+    if journal.source.kind() == io::ErrorKind::PermissionDenied {
+        return Some(format!(
+            "{why}, by another user of this machine: mount the vault once as that user, or let root give you the journal: chown --reference={} {stored}",
+            word(vault)
+        ));
+    }
     Some(format!(
-        "{why}, perhaps of another member: check the disk, or bring the file back from another copy of the vault; otherwise move it away, and keep it: mkdir -p {aside} && mv -t {aside} {journal}"
+        "{why}, perhaps of another member: check the disk, or bring the file back from another copy of the vault; otherwise move it away, and keep it: mkdir -p {aside} && mv -t {aside} {stored}"
     ))
 }
 

@@ -32,7 +32,7 @@ use crate::format::layout::{DATA_START, Layout};
 use crate::format::signature::Authorship;
 use crate::format::table::HOLE;
 use crate::store::{Allocate, File};
-use crate::vault::durability::journal::{Journal, Ticket};
+use crate::vault::durability::journal::{Journal, Ticket, birth};
 use crate::vault::durability::replacement::Beside;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Corruption, Fault, Inner, is_no_descriptor, is_no_space};
@@ -413,6 +413,7 @@ impl Committer<'_> {
         let record = JournalRecord {
             path,
             file_id: state.file_id,
+            born: birth(&file.stat_but_times()?),
             base,
             result: header_hash(&planned.header[..layout.header()]),
             cipher_len: planned.cipher_len,

@@ -224,10 +224,24 @@ fn journal(all: &mut Vec<Structure>) {
         share: SHARE,
         id: count(1),
         owner: count(0x21),
+        births: [Some((-2, 0x0102_0304)), None],
     };
     let (id, owner): ([u8; 16], [u8; 16]) = (count(1), count(0x21));
-    let fields: [&[u8]; 9] =
-        [b"kithjrnl", &[1, 0], &[2], &[0], &[0; 4], &SHARE, &id, &owner, &[0; 4016]];
+    let birth = [&(-2i64).to_le_bytes()[..], &[4, 3, 2, 1]].concat();
+    let no_birth = [&[0; 8][..], &[255; 4]].concat();
+    let fields: [&[u8]; 11] = [
+        b"kithjrnl",
+        &[1, 0],
+        &[2],
+        &[0],
+        &[0; 4],
+        &SHARE,
+        &id,
+        &owner,
+        &birth,
+        &no_birth,
+        &[0; 3992],
+    ];
     all.push(structure("journal head", head.encode(), &fields));
 
     let patch = Patch { offset: 0x0102_0304, bytes: b"patched".to_vec().into() };
@@ -235,17 +249,19 @@ fn journal(all: &mut Vec<Structure>) {
     let record = JournalRecord {
         path: b"a/b".to_vec(),
         file_id: [1; 32],
+        born: Some((-2, 0x0102_0304)),
         base: [2; 32],
         result: [3; 32],
         cipher_len: 0x0202_0304,
         mtime: (-2, 0x0102_0304),
         patches: vec![patch],
     };
-    let body: [&[u8]; 11] = [
+    let body: [&[u8]; 12] = [
         &[0],
         &[3, 0],
         b"a/b",
         &[1; 32],
+        &birth,
         &[2; 32],
         &[3; 32],
         &[4, 3, 2, 2, 0, 0, 0, 0],

@@ -1338,8 +1338,10 @@ fn xattrs() -> Make {
 
 fn journal_head() -> Make {
     let mut make = Make::of("journal-head");
-    let head =
-        |suite| JournalHead { suite, share: SHARE, id: count(1), owner: count(0x21) }.encode();
+    let with_births = |suite, births| {
+        JournalHead { suite, share: SHARE, id: count(1), owner: count(0x21), births }.encode()
+    };
+    let head = |suite| with_births(suite, [Some((-1, 999_999_999)), None]);
     let inputs = Vec::new();
     make.ok("aes", "A head.", &inputs, &head(AES));
     make.ok("chacha", "The same with the other suite.", &inputs, &head(CHACHA));
@@ -1357,6 +1359,13 @@ fn journal_head() -> Make {
         "A reserved byte that is not zero.",
         &inputs,
         &with(&head(AES), 15, 1),
+    );
+    make.bad(
+        "birth",
+        "range",
+        "A birth time of a whole second in nanoseconds.",
+        &inputs,
+        &with_births(AES, [Some((0, 1_000_000_000)), None]),
     );
     make.bad(
         "behind-the-head",
@@ -1381,6 +1390,7 @@ fn journal_record() -> Make {
     let record = |cipher_len: u64, nanos: u32| JournalRecord {
         path: b"AAAA/BBBB".to_vec(),
         file_id: [1; 32],
+        born: Some((-2, 1)),
         base: [2; 32],
         result: [3; 32],
         cipher_len,
@@ -1391,7 +1401,8 @@ fn journal_record() -> Make {
         ],
     };
     let seal = |suite: Suite, record: &JournalRecord<'_>| {
-        let head = JournalHead { suite, share: SHARE, id: count(1), owner: [0; 16] };
+        let head =
+            JournalHead { suite, share: SHARE, id: count(1), owner: [0; 16], births: [None; 2] };
         let mut out = Vec::new();
         record.seal(&mut out, &head, &RecordCipher::new(suite, &[9; 32]), 4, 5, &Counting::from(1));
         out
@@ -1408,6 +1419,7 @@ fn journal_record() -> Make {
     let header = vec![7; 512];
     let (nothing, result) = (*blake3::hash(b"").as_bytes(), *blake3::hash(&header).as_bytes());
     let made = JournalRecord {
+        born: None,
         base: nothing,
         result,
         patches: vec![Patch { offset: 0, bytes: header.into() }],
@@ -1422,7 +1434,7 @@ fn journal_record() -> Make {
     let void = JournalRecord {
         base: result,
         patches: Vec::new(),
-        ..JournalRecord { result, ..record(0, 0) }
+        ..JournalRecord { born: None, result, ..record(0, 0) }
     };
     make.ok(
         "file-made-void",

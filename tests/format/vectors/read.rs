@@ -371,8 +371,13 @@ fn journal_head(scenario: &Scenario) -> Outcome {
 
 fn journal_record(scenario: &Scenario) -> Outcome {
     let id = scenario.bytes_input("journal-id").try_into().unwrap();
-    let head =
-        JournalHead { suite: suite(scenario), share: scenario.key("share"), id, owner: [0; 16] };
+    let head = JournalHead {
+        suite: suite(scenario),
+        share: scenario.key("share"),
+        id,
+        owner: [0; 16],
+        births: [None; 2],
+    };
     let cipher = RecordCipher::new(head.suite, &scenario.key("journal-key"));
     let (start, rest) = scenario.bytes.split_first_chunk::<RECORD_HEAD>().ok_or("truncated")?;
     let (generation, sequence, len) = record_head(start).ok_or("magic")?;

@@ -102,9 +102,11 @@ impl Journal {
         // A conflict copy, and the version that arrived at its path, have one id. So the records are those
         // that lead to the last one.
         for broken in state.broken.iter_mut().filter(|b| b.records.is_none()) {
-            let (mut records, mut header) = (Vec::new(), broken.last);
+            let mut records: Vec<JournalRecord<'static>> = Vec::new();
+            let mut header = broken.last;
             for record in all.iter().rev() {
-                if Some(record.result) == header {
+                let is_of_file = records.last().is_none_or(|r| r.born == record.born);
+                if Some(record.result) == header && is_of_file {
                     header = Some(record.base);
                     records.push(record.clone());
                 }

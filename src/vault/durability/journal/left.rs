@@ -158,10 +158,11 @@ impl Journal {
         Ok(all)
     }
 
-    /// Adds to an error of the disk the name of the journal that it cannot read.
-    fn unread(&self, Found { dir, name, .. }: &Found, fault: Fault) -> Fault {
+    /// Adds to an error of the disk, or of permissions, the name of the journal that cannot be read.
+    pub(super) fn unread(&self, Found { dir, name, .. }: &Found, fault: Fault) -> Fault {
+        let is_of_file = |errno| matches!(errno, libc::EIO | libc::EACCES | libc::EPERM);
         match fault {
-            Fault::Io(source) if source.raw_os_error() == Some(libc::EIO) => {
+            Fault::Io(source) if source.raw_os_error().is_some_and(is_of_file) => {
                 let name = String::from_utf8_lossy(name).into_owned();
                 let is_in_store = Arc::ptr_eq(dir, &self.root);
                 tracing::error!("journal {name}: {source}");

@@ -83,6 +83,7 @@ impl Made {
         JournalRecord {
             path: self.path.clone(),
             file_id: self.file_id,
+            born: None,
             base: header_hash(b""),
             result: header_hash(&self.header),
             cipher_len: self.header.len() as u64,

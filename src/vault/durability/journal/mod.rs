@@ -54,8 +54,8 @@ use self::overlay::OverlayFile;
 use self::state::{Inode, Running, State, Tracked};
 use self::surplus::Surplus;
 use crate::crypto::{JournalKey, Random, RecordCipher, hmac, labels};
-use crate::format::journal::{JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
-use crate::store::{Allocate, Dir, File, Timestamp};
+use crate::format::journal::{Birth, JournalHead, JournalRecord, RECORD_MAX, RECORDS_AT};
+use crate::store::{Allocate, Dir, File, Stat, Timestamp};
 use crate::vault::durability::lease::Lease;
 use crate::vault::durability::writers::Writers;
 use crate::vault::error::{Fault, Inner, is_no_space};
@@ -195,6 +195,11 @@ impl Journal {
             .expect("16 of 32 bytes")
     }
 
+    /// Returns the birth times of a journal file and of the share's root.
+    fn births(&self, journal: &dyn File) -> Inner<[Birth; 2]> {
+        Ok([birth(&journal.stat_but_times()?), birth(&self.root.stat_self()?)])
+    }
+
     /// Creates a journal file with room for a record of at least `needed` bytes.
     fn begin(&self, needed: u64) -> Inner<Running> {
         match self
@@ -215,23 +220,22 @@ impl Journal {
         let machine = if *is_local { machine } else { machine_in_store };
         let name = [prefix, machine.as_bytes(), b"-", hex::encode(&id[..8]).as_bytes()].concat();
         let file = self.home.dir.create_file(&name, self.writers.journal_perm(&*self.home.dir)?)?;
-        let head = JournalHead {
-            suite: self.keys.suite,
-            share: self.keys.share,
-            id,
-            owner: Self::owner(&self.key, &id),
-        };
         let made = (|| {
             self.take(&*file)?;
+            let head = JournalHead {
+                suite: self.keys.suite,
+                share: self.keys.share,
+                id,
+                owner: Self::owner(&self.key, &id),
+                births: self.births(&*file)?,
+            };
             file.write_at(&head.encode(), 0)?;
             write_zeros(&*file, RECORDS_AT, capacity)?;
             file.sync_all()?;
-            Ok::<_, Fault>(self.home.dir.sync()?)
+            self.home.dir.sync()?;
+            Ok::<_, Fault>(head)
         })();
-        if let Err(fault) = made {
-            let _ = self.home.dir.unlink(&name);
-            return Err(fault);
-        }
+        let head = made.inspect_err(|_| drop(self.home.dir.unlink(&name)))?;
         let (dir, generation, sequence) = (self.home.dir.clone(), 1, 0);
         Ok(Running {
             file,
@@ -595,6 +599,11 @@ impl Journal {
         let file = self.overlaid.as_ref()?.lock().get(&inode)?.clone();
         file.stat().ok().map(|stat| (stat.size, stat.mtime))
     }
+}
+
+/// Returns the birth time of an object, which tells it from another version or a copy.
+pub(in crate::vault::durability) fn birth(stat: &Stat) -> Birth {
+    stat.btime.map(|time| (time.secs, time.nanos))
 }
 
 fn write_zeros(file: &dyn File, mut from: u64, to: u64) -> std::io::Result<()> {

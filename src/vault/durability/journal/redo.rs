@@ -1,4 +1,4 @@
-//! Applies the redo records of one file.
+//! Applies the chain of redo records of one file.
 //!
 //! Rules that hold here
 //! * Records apply only to a file whose header matches one of them, or is torn and has a part of the
@@ -17,8 +17,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Journal;
 use super::turn::Apply;
+use super::{Journal, birth};
 use crate::format::header::NONCE_AT;
 use crate::format::journal::{JournalRecord, Patch, header_hash};
 use crate::format::layout::SMALL_MAX;
@@ -44,8 +44,7 @@ pub(super) enum Outcome {
 }
 
 impl Journal {
-    /// Applies the records of one inode in order: all that follow from each other, if one of them
-    /// matches the file's header.
+    /// Applies a chain in order, if one of its records matches the file's header.
     ///
     /// # Errors
     /// Those of [`Journal::in_turn`].
@@ -57,30 +56,28 @@ impl Journal {
     ) -> Inner<Outcome> {
         self.in_turn(file, when, || {
             let bytes = self.beginning(file)?;
-            match self.known(&bytes, records) {
-                Some(known) => self.write_from(known, file, records, when == Apply::Again),
-                None if self.is_newer(&bytes, records) => Ok(Outcome::Newer),
-                None => Ok(Outcome::Refused),
+            if self.knows(&bytes, records) {
+                self.write(file, records, when == Apply::Again)
+            } else if self.is_newer(&bytes, records) {
+                Ok(Outcome::Newer)
+            } else {
+                Ok(Outcome::Refused)
             }
         })
     }
 
-    /// Writes the records to a file that one of them, number `known`, matches. `rewrite`: also those
-    /// bytes that are there already.
-    fn write_from(
+    /// Writes a chain to a file that it matches. `rewrite`: also those bytes that are there already.
+    fn write(
         &self,
-        known: usize,
         file: &dyn File,
         records: &[&JournalRecord<'_>],
         rewrite: bool,
     ) -> Inner<Outcome> {
-        let follows = |i: usize| records[i].base == records[i - 1].result;
-        let start = (1..=known).rev().find(|i| !follows(*i)).unwrap_or(0);
-        let mut end = (known + 1..records.len()).find(|i| !follows(*i)).unwrap_or(records.len());
-        while self.overlaid.is_some() && end > start && !self.counts(records[end - 1]) {
+        let mut end = records.len();
+        while self.overlaid.is_some() && end > 0 && !self.counts(records[end - 1]) {
             end -= 1;
         }
-        if end == start {
+        if end == 0 {
             return Ok(Outcome::Refused);
         }
         let last = records[end - 1];
@@ -88,7 +85,7 @@ impl Journal {
         // Only the net effect is written: a redo of applied records must find nothing to do, or a
         // replay that waits for that never ends.
         let mut pieces =
-            net_effect(records[start..end].iter().flat_map(|r| &r.patches), last.cipher_len);
+            net_effect(records[..end].iter().flat_map(|r| &r.patches), last.cipher_len);
         if self.is_beside_others() {
             let (header, rest): (Vec<_>, _) =
                 pieces.into_iter().partition(|(offset, _)| *offset == 0);
@@ -162,27 +159,57 @@ impl Journal {
         Ok((read == header.len()).then(|| header_hash(&header)))
     }
 
-    /// Returns the last record that matches a file with these first bytes. A header that a crash has
-    /// torn matches a record whose header is in it in part: another daemon's commit can have torn it.
-    fn known(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> Option<usize> {
-        let header = bytes.get(..self.keys.layout.header())?;
+    /// Returns whether a record matches a file with these first bytes. A header that a crash has torn
+    /// matches a record whose header is in it in part: another daemon's commit can have torn it.
+    fn knows(&self, bytes: &[u8], records: &[&JournalRecord<'_>]) -> bool {
+        let Some(header) = bytes.get(..self.keys.layout.header()) else { return false };
         let hash = header_hash(header);
-        let known = |r: &&JournalRecord<'_>| r.result == hash || r.base == hash;
         let is_in_part = |r: &&JournalRecord<'_>| {
             let result = r.patches.iter().rfind(|patch| patch.offset == 0);
             result.is_some_and(|result| shares_a_part(header, &result.bytes))
         };
-        records.iter().rposition(known).or_else(|| {
-            if !self.keys.is_torn_header(bytes, &records[0].file_id) {
-                return None;
-            }
-            records.iter().rposition(is_in_part)
-        })
+        records.iter().any(|r| r.result == hash || r.base == hash)
+            || self.keys.is_torn_header(bytes, &records[0].file_id)
+                && records.iter().any(is_in_part)
     }
 
-    /// Returns whether the records were made for a file in this state.
+    /// Returns whether a chain was made for this file, and for one of its states. In a copy of the
+    /// store, and on one that has no birth times, that of any file may be it.
     pub(super) fn matches(&self, file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<bool> {
-        Ok(self.known(&self.beginning(file)?, records).is_some())
+        let (bytes, born) = (self.beginning(file)?, records[0].born);
+        Ok(self.knows(&bytes, records)
+            && (born.is_none()
+                || born == birth(&file.stat_but_times()?)
+                || self.is_begun(file, &bytes, records)?))
+    }
+
+    /// Returns whether a file that the records match has a part of what they write: it is a copy of
+    /// the file that they were made for, and perhaps half written. (A part differs from what was
+    /// there before: see [`patches_of`](crate::vault::durability::commit::Committer::patches_of).)
+    fn is_begun(
+        &self,
+        file: &dyn File,
+        bytes: &[u8],
+        records: &[&JournalRecord<'_>],
+    ) -> Inner<bool> {
+        let hash = header_hash(&bytes[..self.keys.layout.header()]);
+        let done = records.iter().rposition(|r| r.result == hash).map_or(0, |last| last + 1);
+        if done == records.len() || done == 0 && records[0].base != hash {
+            return Ok(true); // all is done, or the header is torn
+        }
+        if self.writers.record_whole_blocks() {
+            return Ok(false); // with parts that were there before
+        }
+        let patches = records[done..].iter().flat_map(|record| &record.patches);
+        for patch in patches.filter(|patch| patch.offset > 0) {
+            let mut there = vec![0; patch.bytes.len()];
+            let read = file.read_at(&mut there, patch.offset)?;
+            let parts = there[..read].chunks_exact(PART).zip(patch.bytes.chunks_exact(PART));
+            if parts.into_iter().any(|(there, part)| there == part && part != [0; PART]) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Cuts the bytes beyond the end that an authentic header gives.

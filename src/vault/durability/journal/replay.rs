@@ -5,9 +5,11 @@
 //! * Only its owner's identity reads a journal, and only while no living process holds its lock.
 //! * Beside other daemons, records are applied in turns: see [`turn`](super::turn).
 //! * Records that do not follow from each other form different chains, also if they have one path:
-//!   those of a file that became a conflict copy, and those of the version that arrived there. The last
-//!   chain is applied first: it was made for what is at the path now. While it waits, the earlier ones of
-//!   its file id wait too: they could match its file.
+//!   those of a file that became a conflict copy, and those of the version that arrived there. A record
+//!   tells its file from other versions and copies by its birth time. Some stores have none, and in a
+//!   copy of the store it tells nothing: then a chain is applied to all files that it matches. So the
+//!   last chain is applied first: it was made for what is at the path now. While a file cannot be looked
+//!   at, the earlier chains of its id wait too: they could match its file.
 //! * A journal is removed only if nothing in it was refused and everything is flushed. A record
 //!   that could not be written makes its file broken and its journal an old one, whose records the
 //!   first checkpoint carries over. Refused records are carried too then, since they may be about that
@@ -131,8 +133,6 @@ struct Tried {
     done: Option<usize>,
     /// A path of the chain leads to no file, or to one in a state that is not known.
     refused: bool,
-    /// A file matches but lacks bytes. It is tried again once no other one was found.
-    is_deferred: bool,
     /// The file that the chain matches and could not be written to.
     failed: Option<Inode>,
     /// What could not be looked at, and may be a file that the chain matches.
@@ -148,18 +148,29 @@ struct Unseen {
     is_hidden: bool,
     /// Something could not be looked at for another reason, which may pass.
     is_unread: bool,
+    /// Something is gone that was listed: another program may have moved it to where it was not seen.
+    has_moved: bool,
 }
 
 impl Unseen {
     /// Returns what was looked at; `None` if it is gone or could not be looked at.
-    fn note<T>(&mut self, looked: Inner<T>) -> Option<T> {
-        looked
-            .inspect_err(|fault| match fault.errno() {
-                libc::EACCES | libc::EPERM => self.is_hidden = true,
-                libc::ESTALE => {}
-                _ => self.is_unread |= !leads_to_no_file(fault),
-            })
-            .ok()
+    fn note<T>(&mut self, path: &[u8], looked: Inner<T>) -> Option<T> {
+        let before = *self;
+        let found = looked.inspect_err(|fault| match fault.errno() {
+            libc::EACCES | libc::EPERM => self.is_hidden = true,
+            libc::ENOENT | libc::ESTALE => self.has_moved = true,
+            _ => self.is_unread |= !leads_to_no_file(fault),
+        });
+        if let Err(fault) = &found
+            && (self.is_hidden, self.is_unread) != (before.is_hidden, before.is_unread)
+        {
+            tracing::warn!(
+                errno = fault.errno(),
+                path = %path.escape_ascii(),
+                "cannot be looked at, and may be a file that journal records were made for"
+            );
+        }
+        found.ok()
     }
 
     fn is_nothing(self) -> bool {
@@ -184,6 +195,9 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
         None => (b"", path),
     }
 }
+
+/// How often the vault is searched if another program changes names meanwhile.
+const SEARCHES: usize = 3;
 
 /// How long the replay waits for readers of a journal, and the poll interval.
 const READER_WAIT: Duration = Duration::from_secs(10);
@@ -428,10 +442,11 @@ impl Journal {
             Ok(file) => file,
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(Redone::default()),
             Err(e) if self.writers.leave_journal(&e) => return Ok(Redone::default()),
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(self.unread(found, e.into())),
         };
         let shown = String::from_utf8_lossy(name).into_owned();
-        let head = match self.owner_of(found, &*file)? {
+        let owner = self.owner_of(found, &*file).map_err(|fault| self.unread(found, fault));
+        let head = match owner? {
             Owner::Us(head) => head,
             Owner::Another => return Ok(Redone::default()),
             Owner::AnotherShare => {
@@ -441,7 +456,11 @@ impl Journal {
         if !self.claim(&*file)? {
             return Ok(Redone::default());
         }
-        let records = self.records(&*file, &head)?;
+        let records = self.records(&*file, &head).map_err(|fault| self.unread(found, fault));
+        let mut records = records?;
+        if self.births(&*file)? != head.births {
+            records.iter_mut().for_each(|record| record.born = None);
+        }
         if records.is_empty() && !found.is_own && rested(&*file)? < EMPTY_RESTS {
             return Ok(Redone::default());
         }
@@ -482,7 +501,7 @@ impl Journal {
             };
             match redone {
                 Ok(redone) => {
-                    if redone.unread || tried.is_deferred && tried.done.is_none() {
+                    if redone.unread {
                         stopped.insert(file_id);
                     }
                     all.done += redone.done;
@@ -501,7 +520,12 @@ impl Journal {
                 Err(fault) => {
                     // One file that cannot be written does not stop the replay of the others.
                     if let Some(shown) = shown {
-                        tracing::error!("journal {shown}: errno {}", fault.errno());
+                        let path = records.last().map_or(&[][..], |record| &record.path);
+                        tracing::error!(
+                            errno = fault.errno(),
+                            path = %path.escape_ascii(),
+                            "journal {shown}: a file cannot be written"
+                        );
                     }
                     all.refused += 1;
                     all.refused_ids.push(file_id);
@@ -515,7 +539,8 @@ impl Journal {
     }
 
     /// Keeps records of files that could not be written or found. The first checkpoint carries them
-    /// over, and removes their `journal`.
+    /// over, and removes their `journal`. Beside other daemons, which can replay that journal as well, it
+    /// stays where it is, unless all files were found.
     ///
     /// # Errors
     /// [`TOO_MANY_JOURNALS`] if more than [`KEPT_MAX`] bytes are kept.
@@ -524,6 +549,9 @@ impl Journal {
             "journal {shown}: {} files could not be written or found; opening them fails until they are written, which each mount tries",
             waiting.len()
         );
+        if self.is_beside_others() && waiting.iter().any(|(_, inode)| inode.is_none()) {
+            return Ok(());
+        }
         let mut state = self.state.lock();
         // In their order in the journal.
         for (records, inode) in waiting.into_iter().rev() {
@@ -583,22 +611,48 @@ impl Journal {
         }
     }
 
-    /// Applies a chain to the files that its paths lead to and that it matches, from the last path on: the
-    /// paths may be hard links, or names from before and after a rename. If there is none, the chain is
-    /// applied to the conflict copies of these names that it matches; if there are none either, to the
-    /// files in `places`.
+    /// Applies a chain to its file: the one that it was made for, or if the chain does not tell that, each
+    /// that it matches. That is looked for at the chain's paths, from the last one on (they may be hard
+    /// links, or names from before and after a rename), then among the conflict copies of these names, and
+    /// then in `places`.
     fn redo_file(
         &self,
         records: &[&JournalRecord<'_>],
         places: Option<&Places>,
         tried: &mut Tried,
     ) -> Inner<Redone> {
-        // A former version that a sync tool has put at a path matches too, but may lack bytes on which the
-        // records rely. It gets the records only if no other file is found.
-        self.redo_pass(records, places, self.home.is_local, tried)?;
-        let is_searched = places.is_some_and(|places| !places.unseen.is_unread);
-        if tried.is_deferred && tried.done.is_none() && is_searched && !tried.unseen.is_unread {
-            self.redo_pass(records, places, false, tried)?;
+        let mut paths: Vec<&[u8]> = Vec::new();
+        for record in records.iter().rev() {
+            if !paths.contains(&&*record.path) {
+                paths.push(&record.path);
+            }
+        }
+        for path in &paths {
+            match self.open_path(path) {
+                Ok(file) => {
+                    let stat = file.stat()?;
+                    let is_link = tried.files.insert((stat.dev, stat.ino), file.clone()).is_some();
+                    if !is_link && self.matches(&*file, records)? {
+                        self.redo_one(&*file, records, tried)?;
+                    } else if !is_link {
+                        tried.refused |= !self.is_newer(&self.beginning(&*file)?, records);
+                    }
+                }
+                // A file that got the chain already is another one than this.
+                Err(fault) if leads_to_no_file(&fault) || tried.done.is_some() => {
+                    tried.refused = true;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        if tried.done.is_none() {
+            self.redo_copies(&paths, records, tried)?;
+        }
+        if tried.done.is_none() {
+            let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
+            for path in elsewhere.into_iter().flatten() {
+                self.redo_at(path, records, tried)?;
+            }
         }
         // If all paths lead to newer versions, a sync tool may have given ours any name.
         let is_sure = !self.home.is_local
@@ -614,65 +668,15 @@ impl Journal {
         Ok(redone)
     }
 
-    /// Tries a chain on the files that it may have been made for; if `whole`, only on those that have all
-    /// bytes on which it relies.
-    fn redo_pass(
-        &self,
-        records: &[&JournalRecord<'_>],
-        places: Option<&Places>,
-        whole: bool,
-        tried: &mut Tried,
-    ) -> Inner<()> {
-        let mut paths: Vec<&[u8]> = Vec::new();
-        for record in records.iter().rev() {
-            if !paths.contains(&&*record.path) {
-                paths.push(&record.path);
-            }
-        }
-        tried.files.clear();
-        for path in &paths {
-            match self.open_path(path) {
-                Ok(file) => {
-                    let stat = file.stat()?;
-                    let is_link = tried.files.insert((stat.dev, stat.ino), file.clone()).is_some();
-                    if !is_link {
-                        self.redo_one(&*file, records, whole, tried)?;
-                    }
-                }
-                // A file that got the chain already is another one than this.
-                Err(fault) if leads_to_no_file(&fault) || tried.done.is_some() => {
-                    tried.refused = true;
-                }
-                Err(fault) => return Err(fault),
-            }
-        }
-        if tried.done.is_none() {
-            self.redo_copies(&paths, records, whole, tried)?;
-        }
-        if tried.done.is_none() {
-            let elsewhere = places.and_then(|places| places.paths.get(&records[0].file_id));
-            for path in elsewhere.into_iter().flatten() {
-                self.redo_at(path, records, whole, tried)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Tries a chain on one file.
+    /// Applies a chain to a file that it matches.
     fn redo_one(
         &self,
         file: &dyn File,
         records: &[&JournalRecord<'_>],
-        whole: bool,
         tried: &mut Tried,
     ) -> Inner<()> {
-        let matches = self.matches(file, records)?;
-        if matches && whole && lacks_bytes(file, records)? {
-            (tried.refused, tried.is_deferred) = (true, true);
-            return Ok(());
-        }
         let redone = self.redo(file, records, Apply::Replay);
-        if matches && redone.is_err() {
+        if redone.is_err() {
             tried.failed = file.stat_but_times().ok().map(|stat| (stat.dev, stat.ino));
         }
         match redone? {
@@ -690,17 +694,18 @@ impl Journal {
         &self,
         paths: &[&[u8]],
         records: &[&JournalRecord<'_>],
-        whole: bool,
         tried: &mut Tried,
     ) -> Inner<()> {
         for path in paths {
             let (above, name) = split(path);
-            let Some(dir) = tried.unseen.note(self.open_below(above)) else { continue };
-            for entry in tried.unseen.note(entries(&*dir)).into_iter().flatten() {
-                let Some(DirEntry { name: copy, .. }) = tried.unseen.note(entry) else { break };
+            let Some(dir) = tried.unseen.note(above, self.open_below(above)) else { continue };
+            for entry in tried.unseen.note(above, entries(&*dir)).into_iter().flatten() {
+                let Some(DirEntry { name: copy, .. }) = tried.unseen.note(above, entry) else {
+                    break;
+                };
                 // Every sync tool appends its suffix to the name.
                 if copy.len() > name.len() && copy.starts_with(name) {
-                    self.redo_at(&join(above, &copy), records, whole, tried)?;
+                    self.redo_at(&join(above, &copy), records, tried)?;
                 }
             }
         }
@@ -709,44 +714,51 @@ impl Journal {
 
     /// Tries a chain on the file at a path that was listed before. Files that it does not match are
     /// others, so nothing is refused.
-    fn redo_at(
-        &self,
-        path: &[u8],
-        records: &[&JournalRecord<'_>],
-        whole: bool,
-        tried: &mut Tried,
-    ) -> Inner<()> {
+    fn redo_at(&self, path: &[u8], records: &[&JournalRecord<'_>], tried: &mut Tried) -> Inner<()> {
         let opened = self.open_path(path);
         // Another program is renaming it.
         let is_gone = |fault: &Fault| matches!(fault.errno(), libc::ENOENT | libc::ESTALE);
         tried.unseen.is_unread |= opened.as_ref().is_err_and(is_gone);
-        let Some(file) = tried.unseen.note(opened) else { return Ok(()) };
+        let Some(file) = tried.unseen.note(path, opened) else { return Ok(()) };
         if self.matches(&*file, records)? {
-            self.redo_one(&*file, records, whole, tried)?;
+            self.redo_one(&*file, records, tried)?;
         }
         Ok(())
     }
 
     /// Searches the vault for files with these ids.
     fn search(&self, ids: &[FileId]) -> Inner<Places> {
-        let ids: HashSet<_> = ids.iter().collect();
+        let ids = ids.iter().collect();
+        let mut places = Places::default();
+        for _ in 0..SEARCHES {
+            places = self.search_once(&ids)?;
+            if !places.unseen.has_moved {
+                return Ok(places);
+            }
+        }
+        places.unseen.is_unread = true;
+        Ok(places)
+    }
+
+    fn search_once(&self, ids: &HashSet<&FileId>) -> Inner<Places> {
         let (mut places, mut left) = (Places::default(), vec![Vec::new()]);
         while let Some(above) = left.pop() {
-            // Another daemon may be removing it, and this user may not be allowed to list it.
             let Places { paths, unseen } = &mut places;
-            let Some(dir) = unseen.note(self.open_below(&above)) else { continue };
-            for entry in unseen.note(entries(&*dir)).into_iter().flatten() {
-                let Some(DirEntry { name, .. }) = unseen.note(entry) else { break };
+            let Some(dir) = unseen.note(&above, self.open_below(&above)) else { continue };
+            for entry in unseen.note(&above, entries(&*dir)).into_iter().flatten() {
+                let Some(DirEntry { name, .. }) = unseen.note(&above, entry) else { break };
                 // Control files and foreign names are not files of the vault.
                 if matches!(parse(&name, self.keys.longest_name), Parts::Control | Parts::Foreign) {
                     continue;
                 }
-                match unseen.note(dir.stat(&name).map_err(Fault::from)).map(|stat| stat.kind) {
-                    Some(Kind::Dir) => left.push(join(&above, &name)),
+                let path = join(&above, &name);
+                let stat = unseen.note(&path, dir.stat(&name).map_err(Fault::from));
+                match stat.map(|stat| stat.kind) {
+                    Some(Kind::Dir) => left.push(path),
                     Some(Kind::File) => {
-                        let id = unseen.note(self.id_of(&*dir, &name)).flatten();
+                        let id = unseen.note(&path, self.id_of(&*dir, &name)).flatten();
                         if let Some(id) = id.filter(|id| ids.contains(id)) {
-                            paths.entry(id).or_default().push(join(&above, &name));
+                            paths.entry(id).or_default().push(path);
                         }
                     }
                     _ => {}
@@ -798,30 +810,17 @@ fn remove(Found { dir, name, .. }: &Found) -> Inner<()> {
     }
 }
 
-/// Returns the chains: the records of one file id that follow from each other, in their order.
+/// Returns the chains: the records of one file that follow from each other, in their order.
 pub(super) fn chains(records: Vec<JournalRecord<'static>>) -> Vec<Vec<JournalRecord<'static>>> {
     let mut chains: Vec<Vec<JournalRecord<'static>>> = Vec::new();
     for record in records {
-        let follows =
-            |last: &JournalRecord<'_>| last.file_id == record.file_id && last.result == record.base;
+        let follows = |last: &JournalRecord<'_>| {
+            (last.file_id, last.born, last.result) == (record.file_id, record.born, record.base)
+        };
         match chains.iter_mut().find(|chain| chain.last().is_some_and(follows)) {
             Some(chain) => chain.push(record),
             None => chains.push(vec![record]),
         }
     }
     chains
-}
-
-/// Returns whether a chain relies on bytes beyond the end of a file that it does not contain.
-fn lacks_bytes(file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<bool> {
-    let patches = records.iter().flat_map(|record| &record.patches);
-    let mut places: Vec<_> = patches.map(|p| (p.offset, p.offset + p.bytes.len() as u64)).collect();
-    places.sort_unstable();
-    let mut end = file.stat()?.size;
-    for (from, to) in places {
-        if from <= end {
-            end = end.max(to);
-        }
-    }
-    Ok(records.last().is_some_and(|last| end < last.cipher_len))
 }

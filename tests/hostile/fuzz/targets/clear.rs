@@ -291,9 +291,14 @@ pub fn journal_head(data: &[u8]) {
 }
 
 pub fn journal_head_seeds() -> Vec<Vec<u8>> {
-    let head =
-        JournalHead { suite: Suite::ChaCha20Poly1305, share: SHARE, id: [1; 16], owner: [2; 16] }
-            .encode();
+    let head = JournalHead {
+        suite: Suite::ChaCha20Poly1305,
+        share: SHARE,
+        id: [1; 16],
+        owner: [2; 16],
+        births: [Some((1, 2)), None],
+    }
+    .encode();
     assert_eq!(head.len() as u64, RECORDS_AT);
     vec![head, [&b"KREC"[..], &[200, 0, 0, 0], &[1; 16]].concat()]
 }

@@ -191,8 +191,13 @@ pub fn evidence_seeds() -> Vec<Vec<u8>> {
     vec![Moved { from: [1; 8], to: [2; 8] }.encode()]
 }
 
-const JOURNAL: JournalHead =
-    JournalHead { suite: Suite::Aes256Gcm, share: SHARE, id: [1; 16], owner: [2; 16] };
+const JOURNAL: JournalHead = JournalHead {
+    suite: Suite::Aes256Gcm,
+    share: SHARE,
+    id: [1; 16],
+    owner: [2; 16],
+    births: [None; 2],
+};
 const GENERATION: u64 = 5;
 const SEQUENCE: u64 = 1;
 
@@ -205,6 +210,7 @@ fn journal_record() -> JournalRecord<'static> {
     JournalRecord {
         path: b"Zm9v/YmFy".to_vec(),
         file_id: [7; 32],
+        born: Some((-1, 999_999_999)),
         base,
         result,
         cipher_len: 8000,
