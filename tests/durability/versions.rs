@@ -11,7 +11,9 @@ use kithfs::vault::{Local, OpenOptions, ROOT, RenameMode as VaultRename, SetAttr
 use crate::failing_replays::{LARGE, stored_file, torn};
 use crate::support::cuts::chance;
 use crate::support::raw;
-use crate::support::vaults::{self, READ_WRITE, get, open_on, owner, pattern, rename, write_at};
+use crate::support::vaults::{
+    self, READ_WRITE, get, open_on, owner, pattern, put, rename, write_at,
+};
 use crate::waiting_records::{
     CONFLICT, assert_has, overwrite, patched, replaced_by_tool, with_file,
 };
@@ -79,9 +81,12 @@ fn with_failing_calls(
 /// program had synced was gone, and it read what it had never written.
 #[test]
 fn a_failed_record_leaves_its_file_to_no_former_one() {
-    for is_synced in [false, true] {
+    for (is_synced, has_births) in [(false, true), (true, true), (true, false)] {
         let state = is_synced.then(MemStore::new);
         let store = with_file(state.as_ref());
+        if !has_births {
+            store.hide_birth_times();
+        }
         let elsewhere = store.crash(&mut |n| n - 1);
         let vault = open_on(&store, state.as_ref()).unwrap();
         overwrite(&vault, b"file", 8192, &pattern(2, 4096));
@@ -108,27 +113,32 @@ fn a_failed_record_leaves_its_file_to_no_former_one() {
 /// append was lost, although all of it was in the copy.
 #[test]
 fn a_record_goes_to_the_file_that_has_its_bytes() {
-    let state = MemStore::new();
-    let store = with_file(Some(&state));
-    let elsewhere = store.crash(&mut |n| n - 1);
-    let vault = open_on(&store, Some(&state)).unwrap();
-    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
-    vault.write(handle, LARGE as u64, &pattern(5, 400_000), false).unwrap();
-    vault.commit_due(Duration::ZERO);
-    replaced_by_tool(&*store.root(), &elsewhere);
-    let copy = [b"file", CONFLICT].concat();
-    let found = |vault: &Vault, case: &str| {
-        assert_has(vault, &copy, &patched(&[(LARGE, &pattern(5, 400_000))]), case);
-        assert_has(vault, b"file", &patched(&[]), case);
-    };
-    for seed in 0..50 {
-        let mut chance = chance(seed);
-        let after = store.crash(&mut |n| if seed == 0 { 0 } else { chance(n) });
-        let vault = open_on(&after, Some(&state.crash(&mut |_| 0))).unwrap();
-        found(&vault, &format!("seed {seed}"));
+    for has_births in [true, false] {
+        let state = MemStore::new();
+        let store = with_file(Some(&state));
+        if !has_births {
+            store.hide_birth_times();
+        }
+        let elsewhere = store.crash(&mut |n| n - 1);
+        let vault = open_on(&store, Some(&state)).unwrap();
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.write(handle, LARGE as u64, &pattern(5, 400_000), false).unwrap();
+        vault.commit_due(Duration::ZERO);
+        replaced_by_tool(&*store.root(), &elsewhere);
+        let copy = [b"file", CONFLICT].concat();
+        let found = |vault: &Vault, case: &str| {
+            assert_has(vault, &copy, &patched(&[(LARGE, &pattern(5, 400_000))]), case);
+            assert_has(vault, b"file", &patched(&[]), case);
+        };
+        for seed in 0..50 {
+            let mut chance = chance(seed);
+            let after = store.crash(&mut |n| if seed == 0 { 0 } else { chance(n) });
+            let vault = open_on(&after, Some(&state.crash(&mut |_| 0))).unwrap();
+            found(&vault, &format!("births: {has_births}, seed {seed}"));
+        }
+        let (after, state) = (store.crash(&mut |_| 0), state.crash(&mut |_| 0));
+        with_failing_calls(&after, Some(&state), |vault, _| drop(get(vault, b"file")), found);
     }
-    let (after, state) = (store.crash(&mut |_| 0), state.crash(&mut |_| 0));
-    with_failing_calls(&after, Some(&state), |vault, _| drop(get(vault, b"file")), found);
 }
 
 /// A conflict copy with a record had a former version at its path. A program lengthened that one, and the
@@ -136,23 +146,28 @@ fn a_record_goes_to_the_file_that_has_its_bytes() {
 /// file, and applied the copy's record to it.
 #[test]
 fn a_record_that_is_put_off_leaves_its_file_to_no_other() {
-    let state = MemStore::new();
-    let store = with_file(Some(&state));
-    let elsewhere = store.crash(&mut |n| n - 1);
-    let vault = open_on(&store, Some(&state)).unwrap();
-    overwrite(&vault, b"file", 8192, &pattern(2, 4096));
-    replaced_by_tool(&*store.root(), &elsewhere);
-    let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
-    let longer = SetAttr { size: Some(3_000_000), ..SetAttr::default() };
-    vaults::at(&vault, b"file", |node| vault.setattr(node, &longer)).unwrap();
-    vault.commit_due(Duration::ZERO);
-    let vault = open_on(&store.crash(&mut |_| 0), Some(&state.crash(&mut |_| 0))).unwrap();
-    let mut wanted = patched(&[]);
-    wanted.resize(3_000_000, 0);
-    assert_has(&vault, b"file", &wanted, "at the path");
-    let copy = [b"file", CONFLICT].concat();
-    assert_has(&vault, &copy, &patched(&[(8192, &pattern(2, 4096))]), "the copy");
-    let _ = handle;
+    for has_births in [true, false] {
+        let state = MemStore::new();
+        let store = with_file(Some(&state));
+        if !has_births {
+            store.hide_birth_times();
+        }
+        let elsewhere = store.crash(&mut |n| n - 1);
+        let vault = open_on(&store, Some(&state)).unwrap();
+        overwrite(&vault, b"file", 8192, &pattern(2, 4096));
+        replaced_by_tool(&*store.root(), &elsewhere);
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        let longer = SetAttr { size: Some(3_000_000), ..SetAttr::default() };
+        vaults::at(&vault, b"file", |node| vault.setattr(node, &longer)).unwrap();
+        vault.commit_due(Duration::ZERO);
+        let vault = open_on(&store.crash(&mut |_| 0), Some(&state.crash(&mut |_| 0))).unwrap();
+        let mut wanted = patched(&[]);
+        wanted.resize(3_000_000, 0);
+        assert_has(&vault, b"file", &wanted, &format!("births: {has_births}, at the path"));
+        let copy = [b"file", CONFLICT].concat();
+        assert_has(&vault, &copy, &patched(&[(8192, &pattern(2, 4096))]), "the copy");
+        let _ = handle;
+    }
 }
 
 /// Puts the former version of `elsewhere` at a path, as a restored backup does. All of it is on the disk
@@ -243,6 +258,87 @@ fn a_former_version_with_a_hole_gets_no_records() {
         let vault = open_on(&after, Some(&state.crash(&mut |_| 0))).unwrap();
         assert_has(&vault, &copy, &wanted, &format!("seed {seed}: the copy"));
         assert_has(&vault, b"file", &former, &format!("seed {seed}: the former version"));
+    }
+}
+
+/// After a crash, a tool kept our version as a copy, and put a newer one at its path. The copy has another
+/// birth time than the record, and the newer version counted as settling it: the record was dropped, with
+/// what had been synced.
+#[test]
+fn a_newer_version_settles_no_records_of_a_copied_file() {
+    let store = with_file(None);
+    let elsewhere = store.crash(&mut |n| n - 1);
+    let theirs = open_on(&elsewhere, None).unwrap();
+    (0..4).for_each(|_| write_at(&theirs, b"file", 0, b"newer than ours").unwrap());
+    theirs.close().unwrap();
+    let vault = open_on(&store, None).unwrap();
+    overwrite(&vault, b"file", 8192, &pattern(2, 4096));
+    let after = store.crash(&mut |_| 0);
+    let root = after.root();
+    let stored = stored_file(&*root);
+    raw::write(&*root, &[&stored[..], CONFLICT].concat(), &raw::read(&*root, &stored));
+    restore(&*root, &stored, &elsewhere);
+    open_on(&after, None).unwrap().close().unwrap();
+    assert_eq!(raw::named(&*root, b"+refused").len(), 1);
+}
+
+/// A copy of a small file was half written: its header was the former one, and its data, which is sealed
+/// with the header, was new. All of both is in one patch, so nothing told that writing had begun.
+#[test]
+fn a_half_written_copy_of_a_small_file_is_completed() {
+    let store = with_file(None);
+    let vault = open_on(&store, None).unwrap();
+    put(&vault, b"file", &pattern(1, 3000)).unwrap();
+    overwrite(&vault, b"file", 0, b"x");
+    vault.close().unwrap();
+    let elsewhere = store.crash(&mut |n| n - 1);
+    let vault = open_on(&store, None).unwrap();
+    overwrite(&vault, b"file", 2000, b"more");
+    let after = store.crash(&mut |n| n - 1);
+    let root = after.root();
+    let stored = stored_file(&*root);
+    let (old, new) = (raw::read(&*elsewhere.root(), &stored), raw::read(&*root, &stored));
+    root.unlink(&stored).unwrap();
+    raw::write(&*root, &stored, &[&old[..512], &new[512..]].concat());
+    let mut wanted = pattern(1, 3000);
+    wanted[0] = b'x';
+    wanted[2000..2004].copy_from_slice(b"more");
+    assert_has(&open_on(&after, None).unwrap(), b"file", &wanted, "the copy");
+}
+
+/// The attributes of a file could not be looked at during a commit. What programs had written was dropped
+/// from memory, and the next fsync succeeded without it.
+#[test]
+fn a_failed_look_at_a_file_drops_nothing_written() {
+    let store = with_file(None);
+    for nth in 1.. {
+        let plan = FaultPlan::new();
+        let vault = open_behind(&plan, &store, None).unwrap();
+        let handle = vaults::open_or_create(&vault, b"file", READ_WRITE).unwrap();
+        vault.write(handle, 0, b"y", false).unwrap();
+        vault.fsync(handle, false).unwrap();
+        vault.write(handle, 8192, &pattern(2, 4096), false).unwrap();
+        plan.reset();
+        let (calls, errno) = (Calls::Of(Call::Stat), libc::ENFILE);
+        plan.add(Fault { calls, when: When::Nth(nth), errno, short: false });
+        let first = vault.fsync(handle, false);
+        let failed = plan.failed();
+        plan.heal();
+        let second = vault.fsync(handle, false);
+        let case = format!("call {nth}: {first:?}, {second:?}");
+        if second.is_ok() {
+            let after = open_on(&store.crash(&mut |_| 0), None).unwrap();
+            let wanted = patched(&[(0, b"y"), (8192, &pattern(2, 4096))]);
+            assert_has(&after, b"file", &wanted, &case);
+        }
+        let _ = vault.release(handle);
+        vault.close().unwrap();
+        if failed == 0 {
+            break;
+        }
+        let vault = open_on(&store, None).unwrap();
+        overwrite(&vault, b"file", 8192, &pattern(1, LARGE)[8192..12_288]);
+        vault.close().unwrap();
     }
 }
 

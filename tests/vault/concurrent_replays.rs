@@ -11,7 +11,7 @@ use kithfs::store::{Access, Call, Lock, SetTime, Span};
 use kithfs::vault::{Error, LockMode, OpenFlags, RenameMode, SetAttr, Vault};
 
 use super::concurrent_deaths::{
-    LEN, has_name, left_record, open, planned, with_left_record, write_and_sync,
+    LEN, has_name, left_record, open, planned, with_file, with_left_record, write_and_sync,
 };
 use crate::support::members::{open_as, together, trusting, with_bob};
 use crate::support::raw;
@@ -245,6 +245,29 @@ fn a_mount_that_finds_no_file_leaves_its_record_to_others() {
     first.close().unwrap();
     let bytes = get(&together(&store, &bob).unwrap(), b"file").unwrap();
     assert!(bytes[..4096] == [1; 4096]);
+}
+
+/// A mount that had the vault alone crashed after an fsync, of which only its journal knew. The next one,
+/// beside others, could not open the file and left the record to them. Programs read what was there before
+/// the fsync, and what they wrote made the record void.
+#[test]
+fn a_record_that_is_left_to_others_guards_its_file() {
+    let (start, ann, _) = with_file();
+    let vault = open_as(&start, &ann).unwrap();
+    let handle = open(&vault, b"file", READ_WRITE).unwrap();
+    write_and_sync(&vault, handle, 0, &[1; 4096]).unwrap();
+    let stored = vault.cipher_path(b"file").unwrap();
+    let store = start.crash(&mut |_| 0);
+    drop(vault);
+    let plan = FaultPlan::new();
+    plan.forbid(&stored);
+    let wrapped = FaultStore::wrap(store.root(), plan.clone());
+    let first = Vault::open(wrapped, &ann, trusting(false, LockMode::Shared)).unwrap();
+    plan.allow(&stored);
+    assert_eq!(get(&first, b"file").unwrap_err().errno(), libc::EIO);
+    assert_eq!(open(&first, b"file", READ_WRITE).unwrap_err().errno(), libc::EIO);
+    assert!(get(&together(&store, &ann).unwrap(), b"file").unwrap()[..4096] == [1; 4096]);
+    assert!(get(&first, b"file").unwrap()[..4096] == [1; 4096], "the record is gone");
 }
 
 /// Two mounts of one identity found the journal of a third one. The slower one locked it after the other

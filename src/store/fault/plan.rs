@@ -143,6 +143,11 @@ impl FaultPlan {
         self.forbidden.lock().insert(name.to_vec());
     }
 
+    /// Ends [`FaultPlan::forbid`].
+    pub fn allow(&self, name: &[u8]) {
+        self.forbidden.lock().remove(name);
+    }
+
     /// Fails with `EACCES` if objects with this name cannot be opened.
     pub(super) fn check_allowed(&self, name: &[u8]) -> io::Result<()> {
         match self.forbidden.lock().contains(name) {

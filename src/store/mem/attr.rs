@@ -29,7 +29,7 @@ pub(super) fn stat(state: &State, ino: Ino) -> Result<Stat> {
     Ok(Stat {
         dev: DEVICE,
         ino,
-        btime: Some(inode.btime),
+        btime: state.has_births.then_some(inode.btime),
         kind: inode.kind,
         perm: inode.perm,
         nlink: Tree::nlink(inode),

@@ -111,6 +111,11 @@ impl MemStore {
         self.shared.state.lock().evict();
     }
 
+    /// Shows no birth times from now on, as sshfs does, nor do copies of the store.
+    pub fn hide_birth_times(&self) {
+        self.shared.state.lock().has_births = false;
+    }
+
     /// Calls `hook` before each call that changes the store or makes it durable, in place of an
     /// earlier hook. The hook may use the store, above all [`MemStore::snapshot`]. (A hook that
     /// owns a clone of this store keeps it alive for ever.)

@@ -31,6 +31,8 @@ pub(super) struct State {
     tick: Tick,
     next_ino: Ino,
     pub(super) capacity: Option<u64>,
+    /// Objects have birth times.
+    pub(super) has_births: bool,
     /// Blocks of files in the live tree.
     used_blocks: u64,
     /// Number of handles to each inode.
@@ -56,6 +58,7 @@ impl State {
             tick: 0,
             next_ino: ROOT + 1,
             capacity,
+            has_births: true,
             used_blocks: 0,
             handles: BTreeMap::new(),
             next_handle: 0,
@@ -74,6 +77,7 @@ impl State {
             tick: self.tick,
             next_ino: self.next_ino,
             capacity: self.capacity,
+            has_births: self.has_births,
             used_blocks: 0,
             handles: BTreeMap::new(),
             next_handle: 0,
@@ -113,6 +117,7 @@ impl State {
             tick: self.tick,
             next_ino: self.next_ino,
             capacity: self.capacity,
+            has_births: self.has_births,
             used_blocks: 0,
             handles: BTreeMap::new(),
             next_handle: 0,

@@ -44,7 +44,7 @@ const OF_ONE_MACHINE: [u32; 17] = [
 
 /// Filesystems (`statfs(2)`) of the kernel's SMB client: `CIFS_SUPER_MAGIC`, and the one of SMB 2 and
 /// later.
-const SMB: [u32; 2] = [0xff53_4d42, 0xfe53_4d42];
+pub(super) const SMB: [u32; 2] = [0xff53_4d42, 0xfe53_4d42];
 
 /// Takes a lock without waiting; returns false if another handle's lock prevents it.
 pub(super) fn try_lock(fd: BorrowedFd<'_>, lock: Lock) -> io::Result<bool> {

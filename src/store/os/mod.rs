@@ -75,8 +75,8 @@ struct Quirks {
     /// that entry. `fsync` of a file writes the entry without the letters. If a file was renamed to
     /// a directory, `fsync` of that directory writes an entry of length 0.
     names_apart: bool,
-    /// A directory's birth time changes with each rename into it, as on exFAT (Linux 6.1), so it
-    /// does not identify the object.
+    /// Birth times do not identify objects. That of a directory changes with each rename into it, as
+    /// on exFAT (Linux 6.1); or a server that has none gives another time, as Samba does.
     births_move: bool,
     /// As long as a file is open for writing on this machine, the driver keeps its pages although
     /// another machine has changed the file, whatever the options of the mount: it takes the change
@@ -89,7 +89,7 @@ impl Quirks {
     fn of(filesystem: u32) -> Quirks {
         Quirks {
             names_apart: filesystem == FAT,
-            births_move: filesystem == EXFAT,
+            births_move: filesystem == EXFAT || locks::SMB.contains(&filesystem),
             keeps_pages: filesystem == NFS,
         }
     }

@@ -390,7 +390,7 @@ impl Committer<'_> {
             }
             self.flush_before_record(state, open, latches)?;
         }
-        let mtime = state.mtime.of(&**file)?;
+        let (born, mtime) = (birth(&file.stat_but_times()?), state.mtime.of(&**file)?);
         self.allocate(state, &**file, planned, flush_fresh)?;
         // Moved out while the record borrows from it; nothing returns before it is put back.
         let dirty = std::mem::take(&mut state.dirty);
@@ -413,7 +413,7 @@ impl Committer<'_> {
         let record = JournalRecord {
             path,
             file_id: state.file_id,
-            born: birth(&file.stat_but_times()?),
+            born,
             base,
             result: header_hash(&planned.header[..layout.header()]),
             cipher_len: planned.cipher_len,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::redo::Outcome;
+use super::redo::{Fit, Outcome};
 use super::replay::leads_to_no_file;
 use super::state::{Inode, Origin, Running, State};
 use super::turn::Apply;
@@ -177,7 +177,9 @@ impl Journal {
             match self.open_path(path) {
                 Ok(file) => {
                     let stat = file.stat_but_times()?;
-                    if Some((stat.dev, stat.ino)) == inode {
+                    // The store may have given its number to another one since.
+                    if Some((stat.dev, stat.ino)) == inode && self.fit(&*file, records)? == Fit::Its
+                    {
                         return self.redo(&*file, records, Apply::Again);
                     }
                 }

@@ -158,6 +158,7 @@ impl Journal {
             unflushed: HashMap::new(),
             failures: 0,
             broken: Vec::new(),
+            left_behind: Vec::new(),
             old: Vec::new(),
             last_append: Instant::now(),
             buffer: Vec::new(),
@@ -433,7 +434,8 @@ impl Journal {
 
     /// Returns whether any file has records that could not be applied.
     pub fn has_broken(&self) -> bool {
-        !self.state.lock().broken.is_empty()
+        let state = self.state.lock();
+        !state.broken.is_empty() || !state.left_behind.is_empty()
     }
 
     /// Returns whether a record of the file was refused that may be in the journal all the same.

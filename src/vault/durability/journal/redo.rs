@@ -43,6 +43,21 @@ pub(super) enum Outcome {
     Refused,
 }
 
+/// What a file is to a chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fit {
+    /// The one that it was made for, or a copy of that.
+    Its,
+    /// That is not certain: the chain tells no birth time, and relies on bytes that the file lacks.
+    Perhaps,
+    /// Another file in a former state: somebody has put a former version there.
+    Former,
+    /// A file in a later state.
+    Newer,
+    /// None of these.
+    Other,
+}
+
 impl Journal {
     /// Applies a chain in order, if one of its records matches the file's header.
     ///
@@ -173,39 +188,48 @@ impl Journal {
                 && records.iter().any(is_in_part)
     }
 
-    /// Returns whether a chain was made for this file, and for one of its states. In a copy of the
-    /// store, and on one that has no birth times, that of any file may be it.
-    pub(super) fn matches(&self, file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<bool> {
+    /// Returns what a file is to a chain.
+    pub(super) fn fit(&self, file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<Fit> {
         let (bytes, born) = (self.beginning(file)?, records[0].born);
-        Ok(self.knows(&bytes, records)
-            && (born.is_none()
-                || born == birth(&file.stat_but_times()?)
-                || self.is_begun(file, &bytes, records)?))
+        if !self.knows(&bytes, records) {
+            return Ok(if self.is_newer(&bytes, records) { Fit::Newer } else { Fit::Other });
+        }
+        let is_its = born.is_some() && born == birth(&file.stat_but_times()?);
+        Ok(match is_its || self.is_begun(file, &bytes, records)? {
+            true => Fit::Its,
+            false if born.is_some() => Fit::Former,
+            false if lacks_bytes(file, records)? => Fit::Perhaps,
+            false => Fit::Its,
+        })
     }
 
-    /// Returns whether a file that the records match has a part of what they write: it is a copy of
-    /// the file that they were made for, and perhaps half written. (A part differs from what was
-    /// there before: see [`patches_of`](crate::vault::durability::commit::Committer::patches_of).)
+    /// Returns whether a file that the records match has a part of what they write: it is the file
+    /// that they were made for, or a copy of it, and perhaps half written. The parts are those of
+    /// segments, which are sealed anew for each record.
     fn is_begun(
         &self,
         file: &dyn File,
         bytes: &[u8],
         records: &[&JournalRecord<'_>],
     ) -> Inner<bool> {
-        let hash = header_hash(&bytes[..self.keys.layout.header()]);
+        let layout = &self.keys.layout;
+        let hash = header_hash(&bytes[..layout.header()]);
         let done = records.iter().rposition(|r| r.result == hash).map_or(0, |last| last + 1);
-        if done == records.len() || done == 0 && records[0].base != hash {
-            return Ok(true); // all is done, or the header is torn
+        if done == records.len() || self.keys.is_torn_header(bytes, &records[0].file_id) {
+            return Ok(true);
         }
-        if self.writers.record_whole_blocks() {
-            return Ok(false); // with parts that were there before
-        }
+        let is_segment = |patch: &&Patch<'_>| {
+            let plain = layout.plain_size(patch.offset + 1).checked_sub(1);
+            plain.map(|at| layout.locate(at)).is_some_and(|(chunk, segment)| {
+                layout.segment_offset(chunk, segment) == patch.offset
+            })
+        };
         let patches = records[done..].iter().flat_map(|record| &record.patches);
-        for patch in patches.filter(|patch| patch.offset > 0) {
+        for patch in patches.filter(is_segment) {
             let mut there = vec![0; patch.bytes.len()];
             let read = file.read_at(&mut there, patch.offset)?;
-            let parts = there[..read].chunks_exact(PART).zip(patch.bytes.chunks_exact(PART));
-            if parts.into_iter().any(|(there, part)| there == part && part != [0; PART]) {
+            let (there, parts) = (there[..read].chunks_exact(PART), patch.bytes.chunks_exact(PART));
+            if there.zip(parts).any(|(there, part)| there == part) {
                 return Ok(true);
             }
         }
@@ -249,6 +273,20 @@ impl Journal {
             _ => false,
         }
     }
+}
+
+/// Returns whether a chain relies on bytes beyond the end of a file that it does not contain.
+fn lacks_bytes(file: &dyn File, records: &[&JournalRecord<'_>]) -> Inner<bool> {
+    let patches = records.iter().flat_map(|record| &record.patches);
+    let mut places: Vec<_> = patches.map(|p| (p.offset, p.offset + p.bytes.len() as u64)).collect();
+    places.sort_unstable();
+    let mut end = file.stat()?.size;
+    for (from, to) in places {
+        if from <= end {
+            end = end.max(to);
+        }
+    }
+    Ok(records.last().is_some_and(|last| end < last.cipher_len))
 }
 
 /// Returns whether two headers agree in a part that differs in any two headers. A disk tears a header

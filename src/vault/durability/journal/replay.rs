@@ -31,8 +31,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::overlay::OverlayFile;
-use super::redo::Outcome;
-use super::state::{Broken, Inode, Old, Origin};
+use super::redo::{Fit, Outcome};
+use super::state::{Broken, Inode, LeftBehind, Old, Origin};
 use super::turn::Apply;
 use super::{CREATED, Found, Journal, PREFIX};
 use crate::format::error::FormatErrorKind;
@@ -133,6 +133,8 @@ struct Tried {
     done: Option<usize>,
     /// A path of the chain leads to no file, or to one in a state that is not known.
     refused: bool,
+    /// Files that may be the one that the chain was made for. They get it if no other one is found.
+    perhaps: Vec<Arc<dyn File>>,
     /// The file that the chain matches and could not be written to.
     failed: Option<Inode>,
     /// What could not be looked at, and may be a file that the chain matches.
@@ -473,7 +475,7 @@ impl Journal {
         if is_last && !waiting.is_empty() {
             let (dir, name) = (dir.clone(), name.clone());
             let old = Old { file, dir, name, head, acknowledged: 0 };
-            self.keep(waiting, (!is_used_elsewhere).then_some(old), &shown)?;
+            self.keep(waiting, old, is_used_elsewhere, &shown)?;
         } else if !is_used_elsewhere && all.refused == 0 && self.overlaid.is_none() {
             dir.unlink(name)?;
             dir.sync()?;
@@ -501,7 +503,7 @@ impl Journal {
             };
             match redone {
                 Ok(redone) => {
-                    if redone.unread {
+                    if redone.unread || !tried.perhaps.is_empty() && tried.done.is_none() {
                         stopped.insert(file_id);
                     }
                     all.done += redone.done;
@@ -544,15 +546,25 @@ impl Journal {
     ///
     /// # Errors
     /// [`TOO_MANY_JOURNALS`] if more than [`KEPT_MAX`] bytes are kept.
-    fn keep(&self, waiting: Vec<Waiting>, journal: Option<Old>, shown: &str) -> Inner<()> {
+    fn keep(
+        &self,
+        waiting: Vec<Waiting>,
+        journal: Old,
+        is_used_elsewhere: bool,
+        shown: &str,
+    ) -> Inner<()> {
         tracing::error!(
             "journal {shown}: {} files could not be written or found; opening them fails until they are written, which each mount tries",
             waiting.len()
         );
+        let mut state = self.state.lock();
         if self.is_beside_others() && waiting.iter().any(|(_, inode)| inode.is_none()) {
+            let records = waiting.iter().flat_map(|(records, _)| records);
+            let headers = records.flat_map(|record| [record.base, record.result]).collect();
+            let Old { dir, name, .. } = journal;
+            state.left_behind.push(LeftBehind { dir, name, headers });
             return Ok(());
         }
-        let mut state = self.state.lock();
         // In their order in the journal.
         for (records, inode) in waiting.into_iter().rev() {
             let origin = Origin::Closed(inode);
@@ -562,8 +574,8 @@ impl Journal {
                 state.broken.push(new);
             }
         }
-        if self.overlaid.is_none() {
-            state.old.extend(journal);
+        if self.overlaid.is_none() && !is_used_elsewhere {
+            state.old.push(journal);
         }
         let kept = state.broken.iter().flat_map(|broken| broken.records.iter().flatten());
         match kept.map(JournalRecord::encoded_len).sum::<usize>() > KEPT_MAX {
@@ -632,10 +644,8 @@ impl Journal {
                 Ok(file) => {
                     let stat = file.stat()?;
                     let is_link = tried.files.insert((stat.dev, stat.ino), file.clone()).is_some();
-                    if !is_link && self.matches(&*file, records)? {
-                        self.redo_one(&*file, records, tried)?;
-                    } else if !is_link {
-                        tried.refused |= !self.is_newer(&self.beginning(&*file)?, records);
+                    if !is_link {
+                        tried.refused |= self.redo_one(&file, records, tried)? == Fit::Other;
                     }
                 }
                 // A file that got the chain already is another one than this.
@@ -654,6 +664,12 @@ impl Journal {
                 self.redo_at(path, records, tried)?;
             }
         }
+        let is_searched = places.is_some_and(|places| !places.unseen.is_unread);
+        if tried.done.is_none() && is_searched && !tried.unseen.is_unread {
+            for file in std::mem::take(&mut tried.perhaps) {
+                self.write_one(&*file, records, tried)?;
+            }
+        }
         // If all paths lead to newer versions, a sync tool may have given ours any name.
         let is_sure = !self.home.is_local
             || places.is_some_and(|places| places.unseen.is_nothing()) && tried.unseen.is_nothing();
@@ -668,8 +684,27 @@ impl Journal {
         Ok(redone)
     }
 
-    /// Applies a chain to a file that it matches.
+    /// Applies a chain to a file if it was made for it. Returns what the file is.
     fn redo_one(
+        &self,
+        file: &Arc<dyn File>,
+        records: &[&JournalRecord<'_>],
+        tried: &mut Tried,
+    ) -> Inner<Fit> {
+        let fit = self.fit(&**file, records)?;
+        match fit {
+            Fit::Its => self.write_one(&**file, records, tried)?,
+            Fit::Perhaps => {
+                tried.refused = true;
+                tried.perhaps.push(file.clone());
+            }
+            Fit::Former => tried.refused = true,
+            Fit::Newer | Fit::Other => {}
+        }
+        Ok(fit)
+    }
+
+    fn write_one(
         &self,
         file: &dyn File,
         records: &[&JournalRecord<'_>],
@@ -720,9 +755,7 @@ impl Journal {
         let is_gone = |fault: &Fault| matches!(fault.errno(), libc::ENOENT | libc::ESTALE);
         tried.unseen.is_unread |= opened.as_ref().is_err_and(is_gone);
         let Some(file) = tried.unseen.note(path, opened) else { return Ok(()) };
-        if self.matches(&*file, records)? {
-            self.redo_one(&*file, records, tried)?;
-        }
+        self.redo_one(&file, records, tried)?;
         Ok(())
     }
 

@@ -132,6 +132,21 @@ impl Broken {
     }
 }
 
+/// A journal that a replay beside other daemons has left to them, because it could not look at a file.
+pub(super) struct LeftBehind {
+    pub(super) dir: Arc<dyn Dir>,
+    pub(super) name: Vec<u8>,
+    /// The hashes of the headers of its records.
+    pub(super) headers: Vec<[u8; 32]>,
+}
+
+impl LeftBehind {
+    /// Returns whether another daemon has replayed it since.
+    fn is_gone(&self) -> bool {
+        matches!(self.dir.stat(&self.name), Err(e) if e.raw_os_error() == Some(libc::ENOENT))
+    }
+}
+
 pub(super) struct State {
     pub(super) running: Option<Running>,
     /// Numbers of records appended and records covered by a flush, over the journal's life.
@@ -144,6 +159,7 @@ pub(super) struct State {
     /// Number of abandoned journals: tells a caller waiting for a flush that it will not come.
     pub(super) failures: u64,
     pub(super) broken: Vec<Broken>,
+    pub(super) left_behind: Vec<LeftBehind>,
     pub(super) old: Vec<Old>,
     pub(super) last_append: Instant,
     /// Reused from record to record: see [`JournalRecord::seal`].
@@ -175,10 +191,12 @@ impl State {
     }
 
     /// Returns the hashes of the headers of files that a replay could not complete, wherever they are.
-    pub(super) fn incomplete(&self) -> impl Iterator<Item = [u8; 32]> {
+    pub(super) fn incomplete(&mut self) -> impl Iterator<Item = [u8; 32]> {
+        self.left_behind.retain(|journal| !journal.is_gone());
         let closed = self.broken.iter().filter(|b| matches!(b.origin, Origin::Closed(_)));
         let records = closed.flat_map(|b| b.records.iter().flatten());
-        records.flat_map(|record| [record.base, record.result])
+        let left = self.left_behind.iter().flat_map(|journal| journal.headers.iter().copied());
+        records.flat_map(|record| [record.base, record.result]).chain(left)
     }
 
     pub(super) fn add_broken(&mut self, inode: Inode, tracked: Tracked) {
