@@ -13,6 +13,7 @@ mod concurrent_deaths;
 mod concurrent_model;
 mod concurrent_replays;
 mod kernel_cache;
+mod lease_taken;
 mod lingering;
 mod lock_model;
 mod model;

@@ -8,19 +8,25 @@
 //!   changed any more.
 //! * Most data is flushed before the file is locked: neither its writers nor the commit of another
 //!   file wait for a slow disk.
+//! * With concurrent openers much data is flushed before the lease is taken to commit it: as long as
+//!   one daemon has the lease, no other one changes anything.
 //! * A failed flush is reported like any other: the file returns the error until it is closed. The
 //!   kernel reports an error to only one of two concurrent flushes. So a commit or a checkpoint,
 //!   which may be the other one, waits for this one after its own flush.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::vault::core::Core;
 use crate::vault::error::Fault;
 use crate::vault::file::phase::{Phase, Tail};
-use crate::vault::file::{FileState, OpenFile};
+use crate::vault::file::{DIRTY_CHUNKS_MAX, FileState, OpenFile};
 use crate::vault::open_files::TURN;
+use crate::vault::open_files::handles::STREAM;
+
+/// Bytes of changed chunks from which they are flushed before the lease is taken: fewer are flushed
+/// by the commit alone, because a second flush costs more time than the first one saves.
+const FLUSHED_FIRST: u64 = 1 << 20;
 
 /// Work of the background thread for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +84,39 @@ impl Core {
         }
     }
 
-    fn flush_open(&self, open: &Arc<OpenFile>, due: Due, age: Duration) -> Result<(), Fault> {
+    /// Flushes most of what the next commit of a file relies on, before the caller takes the lease
+    /// for that commit. A failure stays with the file: the commit returns it.
+    pub fn flush_before_lease(&self, open: &OpenFile) {
+        let chunk = self.keys.layout.chunk();
+        self.flush_unleased(open, |state| state.dirty.len() as u64 * chunk >= FLUSHED_FIRST);
+    }
+
+    /// Like [`Core::flush_before_lease`], before a write of `len` bytes that may fill the memory for
+    /// changes, so that it commits. Small writes would cause many flushes.
+    pub fn flush_before_write(&self, open: &OpenFile, len: usize) {
+        if len >= STREAM {
+            let more = len / self.keys.layout.chunk() as usize + 2;
+            self.flush_unleased(open, |state| state.dirty.len() + more > DIRTY_CHUNKS_MAX);
+        }
+    }
+
+    fn flush_unleased(&self, open: &OpenFile, is_much: impl Fn(&FileState) -> bool) {
+        let is_due = |state: &FileState| {
+            state.unflushed.data
+                && state.changes.is_some()
+                && state.latched.is_none()
+                && is_much(state)
+        };
+        if self.lease.is_needed()
+            && !self.mode.read_only
+            && is_due(&open.state.read())
+            && let Err(fault) = self.flush_open(open, Due::Bytes, Duration::ZERO)
+        {
+            tracing::error!(path = %self.shown_path(open.node).display(), errno = fault.errno(), "flush before a commit failed");
+        }
+    }
+
+    fn flush_open(&self, open: &OpenFile, due: Due, age: Duration) -> Result<(), Fault> {
         // Twice if the rest is flushed with the file locked: more data arrives during the first
         // flush, which takes seconds.
         let times = if due == Due::Durable { 2 } else { 1 };

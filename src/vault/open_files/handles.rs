@@ -28,7 +28,7 @@ const LARGE: u64 = 1 << 40;
 const WRITE_PART: usize = 1 << 20;
 
 /// Size in bytes from which a write counts as part of a stream.
-const STREAM: usize = 128 << 10;
+pub(super) const STREAM: usize = 128 << 10;
 
 /// Bytes of a page. The kernel reads whole pages, also beyond the end of the file.
 const PAGE: u64 = 4096;
@@ -168,6 +168,7 @@ impl Core {
         let seal = |(i, part)| Ready::seal(&context, &open.file_id, at(i), part);
         let mut ready =
             ahead.chunks(WRITE_PART).enumerate().map(seal).collect::<Vec<Ready>>().into_iter();
+        self.flush_before_write(&open, data.len());
         let low = self.is_low(); // before the file is locked: it locks the table of open files
         let mut state = self.mode.writers.state_to_change(self, &open)?;
         if kill_suid_sgid {
@@ -231,6 +232,7 @@ impl Core {
     pub fn flush(&self, handle: Handle) -> Inner<()> {
         let (open, flags) = self.open.file_handle(handle)?;
         if flags.write && !self.mode.read_only && self.is_shown(&open) {
+            self.flush_before_lease(&open);
             let _change = self.lease.change()?;
             // A close is a program's last chance to get an error; errors of the final release are
             // not reported.
@@ -248,6 +250,7 @@ impl Core {
         if self.mode.read_only {
             return Ok(());
         }
+        self.flush_before_lease(&open);
         let _change = self.lease.change()?;
         let mut state = open.state.write();
         state.resolve_mtime();
@@ -278,7 +281,9 @@ impl Core {
     pub fn truncate(&self, open: &Arc<OpenFile>, size: u64) -> Inner<()> {
         let writers = self.mode.writers;
         let mut state = if size == 0 {
-            writers.state_to_empty(self, open)?
+            // A file that was opened to be emptied may stay open here until it can be committed.
+            let give_up = |fault: &Fault| open.state.write().give_up_truncation(fault.errno());
+            writers.state_to_empty(self, open).inspect_err(give_up)?
         } else {
             writers.state_to_change(self, open)?
         };

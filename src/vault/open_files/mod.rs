@@ -247,6 +247,7 @@ impl Core {
     /// Commits a file.
     pub fn commit(&self, open: &OpenFile, durability: Durability) -> Inner<()> {
         let is_changed = || open.state.try_read().is_none_or(|state| state.changes.is_some());
+        self.flush_before_lease(open);
         let _change = is_changed().then(|| self.lease.change()).transpose()?;
         self.commit_state(open, &mut open.state.write(), durability)
     }
@@ -373,10 +374,14 @@ impl Core {
     }
 
     /// Drops one handle of an open file. Commits with the last one, and with concurrent openers
-    /// with the last one that writes, unless nobody sees the file any more.
+    /// with the last one that writes, unless nobody sees the file any more. If another daemon does
+    /// not release the lease, the file stays open without a handle, and the background commits it
+    /// later.
     pub fn release(&self, open: &Arc<OpenFile>, flags: OpenFlags) -> Inner<()> {
-        // If another daemon does not release the lease, the commit reports the error.
-        let _change = if flags.write { self.lease.change().ok() } else { None };
+        if flags.write {
+            self.flush_before_lease(open);
+        }
+        let change = flags.write.then(|| self.lease.change()).transpose();
         let mut committed = None;
         loop {
             let mut files = self.open.files.lock();
@@ -404,7 +409,10 @@ impl Core {
                     // Committed while still in the table, so that a concurrent lookup sees the
                     // right size.
                     drop(files);
-                    committed = Some(self.commit_last(open));
+                    committed = Some(match &change {
+                        Err(fault) if changed => Err(Fault::Os(fault.errno())),
+                        _ => self.commit_last(open),
+                    });
                     continue;
                 }
             }
@@ -418,7 +426,7 @@ impl Core {
                     continue;
                 };
                 if state.changes.is_some() && state.latched.is_none() {
-                    waits = self.keys.signing.waits();
+                    waits = self.keys.signing.waits() || self.is_lease_taken(fault);
                     // A task that still has a reference, such as the background, must not commit
                     // the file once it was opened again.
                     state.latched = (!waits).then(|| fault.errno());
@@ -430,7 +438,7 @@ impl Core {
             if shared.handles == 0 {
                 if waits {
                     // It stays in the table without a handle until a commit succeeds, which needs a
-                    // head that can be opened.
+                    // head that can be opened, and the lease.
                     break;
                 }
                 self.note_surplus(open);
@@ -445,6 +453,12 @@ impl Core {
             break;
         }
         committed.unwrap_or(Ok(()))
+    }
+
+    /// Returns whether a commit that left its changes in memory failed because another daemon has
+    /// the lease.
+    fn is_lease_taken(&self, fault: &Fault) -> bool {
+        self.lease.is_needed() && fault.errno() == libc::EBUSY
     }
 
     /// Notes a file beyond whose end the store may have bytes, accepted before it refused the rest.

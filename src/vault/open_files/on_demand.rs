@@ -243,6 +243,7 @@ impl Core {
 
     fn commit_and_give_back(&self, open: &OpenFile) -> Inner<()> {
         let is_changed = open.state.try_read().is_none_or(|state| state.changes.is_some());
+        self.flush_before_lease(open);
         // An unlock after reading needs no lease.
         let change = is_changed.then(|| self.lease.change()).transpose()?;
         let mut state = open.state.write();

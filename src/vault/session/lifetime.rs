@@ -281,7 +281,7 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
         return Ok(());
     }
     drop(core.membership.passing.lock());
-    let is_changed = core.open.files.lock().values().any(|it| it.writers > 0);
+    let is_changed = core.open.files.lock().values().any(|it| it.writers > 0 || it.handles == 0);
     let writes = is_changed || !core.mode.read_only && core.journal.has_broken();
     let change = writes.then(|| core.lease.change());
     let mut result = Ok(());
