@@ -1,11 +1,11 @@
-//! What a daemon does with written data while another one has the lease.
+//! What a daemon does with written data while another one has the lease, or the store is full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kithfs::roster::Identity;
-use kithfs::store::fault::{FaultPlan, FaultStore};
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, File, Lock, SetTime, Span};
 use kithfs::vault::{Error, LockMode, LockRequest, OpenFlags, Vault};
@@ -107,6 +107,41 @@ fn data_closed_while_the_lease_is_taken_is_kept() {
         write_at(&ann, name, 0, b"hers").unwrap();
     }
     bob.close().unwrap();
+}
+
+/// The last program that wrote to a file closed it while the store was full, and another one had it open
+/// for reading, such as `tail -f`. The background committed the changes later, but the guard stayed: all
+/// other daemons got EBUSY until the reader closed the file, too.
+#[test]
+fn a_guard_ends_with_a_commit_after_the_close() {
+    for is_locked in [false, true] {
+        let (store, ann, bob) = with_bob();
+        let plan = FaultPlan::new();
+        let (ann, bob) = (together(&store, &ann).unwrap(), on(&store, &bob, &plan));
+        put(&bob, b"file", &[1; 10_000]).unwrap();
+        let (writing, reading) = (open(&bob, b"file", READ_WRITE), open(&bob, b"file", READ));
+        if is_locked {
+            for lock in [Some(Lock::Exclusive), None] {
+                let request = LockRequest { owner: 1, lock, span: ALL, whole: false };
+                assert!(bob.lock(writing, &request).unwrap());
+            }
+        }
+        bob.write(writing, 0, &[2; 5000], false).unwrap();
+        for call in [Call::Write, Call::CreateFile] {
+            let calls = Calls::Of(call);
+            plan.add(Fault { calls, when: When::From(1), errno: libc::ENOSPC, short: false });
+        }
+        assert_eq!(errno(bob.release(writing)), libc::ENOSPC);
+        assert!(is_guarded(&store, &bob, b"file"), "there are changes");
+        plan.heal();
+        assert!(commits(&store, &bob, b"file"));
+        assert_eq!(get(&ann, b"file").unwrap()[..5000], [2; 5000]);
+        write_at(&ann, b"file", 0, b"hers").unwrap();
+        let mut read = [0; 4];
+        assert_eq!(bob.read(reading, 0, &mut read).unwrap(), 4);
+        assert_eq!(&read, b"hers");
+        bob.release(reading).unwrap();
+    }
 }
 
 /// A commit flushes what it relies on before it writes its record. The daemon did that under the lease,

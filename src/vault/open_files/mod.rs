@@ -817,6 +817,17 @@ impl Core {
                 self.commit_deferred(&open);
             }
         }
+        self.end_unused_guards();
+    }
+
+    /// Gives back the guards of files that no program has open for writing any more. At the last
+    /// close of a writer there may have been changes that could not be committed then.
+    fn end_unused_guards(&self) {
+        if self.mode.writers.share_names() {
+            let files = self.open.files.lock();
+            let unused = files.values().filter(|it| it.writers == 0);
+            unused.for_each(|it| self.end_guard(&it.file, true));
+        }
     }
 
     fn commit_deferred(&self, open: &Arc<OpenFile>) {
