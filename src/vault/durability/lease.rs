@@ -28,7 +28,9 @@
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
 //!   they have cached for a few seconds, and each commit still checks what it builds on.
 //! * A change takes the lease before any lock of the daemon (but see [`Lease::change_locked`]), and
-//!   keeps it to its end. The thread that gives the lease up takes none of these locks.
+//!   keeps it to its end. The thread that gives the lease up takes none of these locks, and does not
+//!   wait for changes: it looks after other shares, too, and the last change in progress releases
+//!   the lease.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -112,6 +114,8 @@ struct State {
     contended: Option<Instant>,
     changed: Instant,
     used: Instant,
+    /// The last sign of life.
+    shown: Instant,
 }
 
 impl State {
@@ -120,9 +124,18 @@ impl State {
     }
 
     /// Shows daemons that want the lease that this one is alive, and cannot give it up yet.
-    fn show_life(&self) {
+    fn show_life(&mut self) {
+        self.shown = Instant::now();
         if let Some((_, file)) = &self.held {
             let _ = file.set_times(SetTime::Omit, SetTime::Now);
+        }
+    }
+
+    /// Releases the lease. `contended`: another daemon wants it.
+    fn release(&mut self, contended: bool) {
+        (self.held, self.closing, self.surrender) = (None, false, false);
+        if contended {
+            self.contended = Some(Instant::now());
         }
     }
 
@@ -161,6 +174,7 @@ impl Lease {
                 contended: None,
                 changed: now,
                 used: now,
+                shown: now,
             }),
             turned: Condvar::new(),
             getting: Mutex::new(()),
@@ -320,7 +334,9 @@ impl Lease {
         state.changing -= 1;
         state.changed = Instant::now();
         let is_kept = self.looked.load(Ordering::Acquire) != u64::MAX && !state.is_contended();
-        if state.changing == 0 && !is_kept && !state.cached && !self.may_cache() {
+        if state.changing == 0 && state.closing {
+            state.release(true);
+        } else if state.changing == 0 && !is_kept && !state.cached && !self.may_cache() {
             state.held = None;
         }
         if state.changing == 0 {
@@ -371,6 +387,12 @@ impl Lease {
             return Ok(());
         };
         let surrender = state.surrender;
+        if state.closing {
+            if state.shown.elapsed() >= SIGNS {
+                state.show_life();
+            }
+            return Ok(()); // the last of the changes in progress releases it
+        }
         drop(state);
         let is_ours = || -> Inner<bool> {
             Ok(was_valid && !is_wanted(root)? && is_there(root, LEASE_FILE, &*file)?)
@@ -435,8 +457,8 @@ impl Lease {
         is_shared
     }
 
-    /// Makes the kernel drop what it has cached, waits for the changes in progress and releases the
-    /// lease. `contended`: another daemon wants it.
+    /// Makes the kernel drop what it has cached, and releases the lease, or has the last change in
+    /// progress release it. `contended`: another daemon wants it.
     fn give_up(&self, forget: &mut impl FnMut(), contended: bool) {
         let mut state = self.state.lock();
         self.generation.store(0, Ordering::Release);
@@ -444,16 +466,11 @@ impl Lease {
             MutexGuard::unlocked(&mut state, forget);
             state.cached = false;
         }
-        state.closing = true;
-        while state.changing > 0 {
-            if self.turned.wait_for(&mut state, SIGNS).timed_out() {
-                state.show_life();
-            }
+        if state.changing > 0 {
+            state.closing = true;
+            return;
         }
-        (state.held, state.closing, state.surrender) = (None, false, false);
-        if contended {
-            state.contended = Some(Instant::now());
-        }
+        state.release(contended);
         self.turned.notify_all();
     }
 
@@ -468,7 +485,7 @@ impl Lease {
     pub fn end(&self) {
         let mut state = self.state.lock();
         self.generation.store(if self.root.is_some() { 0 } else { ALONE }, Ordering::Release);
-        state.held = None;
+        state.release(false);
         self.turned.notify_all();
     }
 }
@@ -609,6 +626,36 @@ mod tests {
         assert!(!one.surrender(Instant::now()).unwrap() && one.generation().is_none());
         two.end();
         assert!(one.change().is_ok());
+    }
+
+    /// One thread looks after the leases of all shares. It waited until the changes in progress ended,
+    /// such as a `share create` of minutes. Meanwhile the leases of the other shares expired: programs
+    /// got EBUSY there, and other daemons took these leases over.
+    #[test]
+    fn a_look_does_not_wait_for_changes_in_progress() {
+        let (one, two) = two();
+        let change = one.change().unwrap();
+        let (tell, told) = channel();
+        let ends = AtomicBool::new(false);
+        let (looked, is_kept) = thread::scope(|scope| {
+            scope.spawn(|| drop(two.change().unwrap()));
+            scope.spawn(|| {
+                while !one.state.lock().closing && !ends.load(Ordering::Acquire) {
+                    one.look_after(|| {}).unwrap();
+                }
+                one.look_after(|| {}).unwrap();
+                tell.send(()).unwrap();
+            });
+            let looked = told.recv_timeout(Duration::from_secs(5));
+            let is_kept = !one.join(false) && two.state.lock().held.is_none();
+            drop(change);
+            ends.store(true, Ordering::Release);
+            (looked, is_kept)
+        });
+        assert!(looked.is_ok() && is_kept);
+        // The first one may change again, for each change anew.
+        drop(one.change().unwrap());
+        assert!(one.state.lock().held.is_none());
     }
 
     #[test]
