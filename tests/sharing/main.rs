@@ -14,3 +14,4 @@ mod rekey;
 mod roster;
 mod signed;
 mod store;
+mod while_writing;

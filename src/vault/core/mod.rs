@@ -26,7 +26,7 @@ use self::away::Away;
 use self::free_space::Room;
 use self::inodes::{Link, Nodes};
 use self::known_names::{Censuses, Evidence, LongNames, Unreadable};
-use self::name_lock::NameLock;
+use self::name_lock::{NameLock, NameReadGuard, NameWriteGuard};
 use self::open_table::OpenTable;
 use self::overflow::Young;
 use self::trash::Trash;
@@ -294,6 +294,30 @@ impl Core {
         } else {
             Ok(())
         }
+    }
+
+    /// Locks for adding or removing a name: see [`NameLock::read`].
+    ///
+    /// # Errors
+    /// `EROFS` if this identity may not write, or not any more; those of the lock.
+    pub fn lock_names(&self) -> Inner<NameReadGuard<'_>> {
+        self.check_writable()?;
+        let names = self.namespace.names.read()?;
+        self.look_for_news();
+        self.check_writable()?;
+        Ok(names)
+    }
+
+    /// Locks all names: see [`NameLock::write`].
+    ///
+    /// # Errors
+    /// Those of [`Core::lock_names`].
+    pub fn lock_all_names(&self) -> Inner<NameWriteGuard<'_>> {
+        self.check_writable()?;
+        let names = self.namespace.names.write()?;
+        self.look_for_news();
+        self.check_writable()?;
+        Ok(names)
     }
 
     // ---- directories

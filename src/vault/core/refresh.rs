@@ -99,6 +99,19 @@ impl Core {
         }
     }
 
+    /// Looks for new manifests if another daemon may have written some before this one took the
+    /// lease, which it has now: what it signs next must count. A failure is reported, and may end the
+    /// right to write.
+    pub fn look_for_news(&self) {
+        if !self.keys.signed() || !self.lease.may_have_news() {
+            return;
+        }
+        match self.refresh(&self.membership.trust) {
+            Ok(_) => self.lease.know_news(),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
     /// Records the state of the roster at the opening: only later changes are checked.
     pub fn note_head(&self, manifests: Vec<Box<[u8]>>, entered: &Entered) {
         let mut seen = self.membership.seen.lock();

@@ -23,6 +23,9 @@
 //! * Both are taken through handles that are open for writing, where that is allowed. As long as no
 //!   machine has a file open for writing, an NFS server lets each machine answer for it by itself.
 //!   No machine then learns of another one's shared lock.
+//! * The members are changed under the lease, if a member loses rights, and the time of the lease
+//!   file then changes. A daemon that takes the lease and finds another time than before looks for
+//!   new manifests before it signs anything.
 //! * As long as no thread looks after the lease, as when the vault is being opened or closed, it is
 //!   held only during each change.
 //! * No promise about contents depends on the lease. If a store loses it, kernels may show what
@@ -39,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::store::{Access, Dir, File, Lock, SetTime, Span};
+use crate::store::{Access, Dir, File, Lock, SetTime, Span, Stat, Timestamp};
 use crate::vault::durability::lock_files::{is_there, lock_file};
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::ALONE;
@@ -116,6 +119,10 @@ struct State {
     used: Instant,
     /// The last sign of life.
     shown: Instant,
+    /// The file of the lease when it was taken last: inode number and time.
+    taken: Option<(u64, Timestamp)>,
+    /// Another daemon may have changed the members before the lease was taken.
+    has_news: bool,
 }
 
 impl State {
@@ -129,6 +136,14 @@ impl State {
         if let Some((_, file)) = &self.held {
             let _ = file.set_times(SetTime::Omit, SetTime::Now);
         }
+    }
+
+    /// Notes a lease that was just taken. Its time has changed if the members have: see
+    /// [`Lease::show_life`].
+    fn hold(&mut self, how: Lock, file: Arc<dyn File>, stat: &Stat) {
+        let taken = (stat.ino, stat.mtime);
+        self.has_news |= self.taken.replace(taken) != Some(taken);
+        self.held = Some((how, file));
     }
 
     /// Releases the lease. `contended`: another daemon wants it.
@@ -175,6 +190,8 @@ impl Lease {
                 changed: now,
                 used: now,
                 shown: now,
+                taken: None,
+                has_news: false,
             }),
             turned: Condvar::new(),
             getting: Mutex::new(()),
@@ -233,9 +250,28 @@ impl Lease {
         Ok(Change(Some(self)))
     }
 
-    /// Shows daemons that want the lease that this one, if it has the lease, is alive.
+    /// Shows daemons that want the lease that this one, if it has the lease, is alive. A change of
+    /// the members is shown to them in the same way: they look for it when they have the lease.
     pub fn show_life(&self) {
         self.state.lock().show_life();
+    }
+
+    /// Shows a sign of life if the last one is old. For a lease that no thread looks after.
+    pub fn stay_alive(&self) {
+        let mut state = self.state.lock();
+        if state.shown.elapsed() >= SIGNS {
+            state.show_life();
+        }
+    }
+
+    /// Returns whether another daemon may have changed the members before this one took the lease.
+    pub fn may_have_news(&self) -> bool {
+        self.state.lock().has_news
+    }
+
+    /// Notes that the members are known as they were when this daemon took the lease.
+    pub fn know_news(&self) {
+        self.state.lock().has_news = false;
     }
 
     /// Begins a change if this daemon has an exclusive lease; unless `anyway`, only if the lease is
@@ -299,13 +335,14 @@ impl Lease {
         let (mut wanted, mut pause, mut seen) = (None, FIRST_LOOK, None);
         loop {
             let file = lock_file(root, LEASE_FILE, Lock::Exclusive)?;
-            if try_lock(&*file, Lock::Exclusive)? && is_there(root, LEASE_FILE, &*file)? {
+            let is_ours = try_lock(&*file, Lock::Exclusive)? && is_there(root, LEASE_FILE, &*file)?;
+            let (stat, now) = (file.stat()?, Instant::now());
+            if is_ours {
                 let mut state = self.state.lock();
-                state.held = Some((Lock::Exclusive, file));
+                state.hold(Lock::Exclusive, file, &stat);
                 state.changing += 1;
                 return Ok(());
             }
-            let (stat, now) = (file.stat()?, Instant::now());
             let sign = (stat.ino, stat.mtime);
             let (_, since) =
                 *seen.insert(seen.filter(|(last, _)| *last == sign).unwrap_or((sign, now)));
@@ -387,13 +424,12 @@ impl Lease {
             return Ok(());
         };
         let surrender = state.surrender;
-        if state.closing {
-            if state.shown.elapsed() >= SIGNS {
-                state.show_life();
-            }
+        let is_closing = state.closing;
+        drop(state);
+        if is_closing {
+            self.stay_alive();
             return Ok(()); // the last of the changes in progress releases it
         }
-        drop(state);
         let is_ours = || -> Inner<bool> {
             Ok(was_valid && !is_wanted(root)? && is_there(root, LEASE_FILE, &*file)?)
         };
@@ -438,10 +474,11 @@ impl Lease {
         if !try_lock(&*file, Lock::Shared)? || !is_there(root, LEASE_FILE, &*file)? {
             return Ok(false);
         }
+        let stat = file.stat()?;
         let mut state = self.state.lock();
         let is_free = state.held.is_none();
         if is_free {
-            state.held = Some((Lock::Shared, file));
+            state.hold(Lock::Shared, file, &stat);
         }
         Ok(is_free)
     }

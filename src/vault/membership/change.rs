@@ -4,6 +4,9 @@
 //! * Entries that a former writer had signed stay valid through an inventory: a list of those
 //!   entries, taken and verified just before the change. Names may move during a walk, so the share
 //!   is walked again until nothing new is found, up to [`ROUNDS`] times.
+//! * With concurrent openers all walks but the first one, and the change itself, are made under the
+//!   lease. So no honest daemon commits between the last walk and the change, and after that it
+//!   looks for new members before it signs.
 //! * A change of the roster holds a lock against other changes in the same store, from before the
 //!   head is read. Afterwards the heads are read again, because a lock does not reach every client.
 //!   A change that does not count is reported as an error.
@@ -19,6 +22,7 @@ use crate::crypto::Random;
 use crate::format::inventory::{self, InventoryList};
 use crate::roster::{Acting, Change, Inventory, Member, Pin, Role, RosterError};
 use crate::store::{Access, File, Lock};
+use crate::vault::durability::lease::{self, Lease};
 use crate::vault::durability::lock_files::{insist, open_to_lock};
 use crate::vault::error::{Corruption, Error, Fault, Inner, Result};
 use crate::vault::membership::inventory_walk::{Walk, Walked};
@@ -27,6 +31,7 @@ use crate::vault::session::options::OsRandom;
 use crate::vault::share::control_files::read_control;
 use crate::vault::share::enter;
 use crate::vault::share::enter::{Entered, Head};
+use crate::vault::share::synced;
 use crate::vault::types::ShareProgress;
 use crate::vault::types::{NodeId, ROOT};
 
@@ -207,10 +212,8 @@ impl Share {
             let before = writers(head);
             // What a reader signed while they could write is in an inventory since they lost that
             // right.
-            let taken = match before.is_empty() {
-                true => None,
-                false => self.take_inventory(&before, Vec::new(), progress)?,
-            };
+            let lease = self.lease();
+            let (taken, _change) = self.take_inventory(&lease, &before, Vec::new(), progress)?;
             removed = Some(self.change(|head, acting| {
                 // A reader who was made a writer meanwhile may have signed entries that belong in an
                 // inventory.
@@ -326,9 +329,10 @@ impl Share {
     ) -> Result<Pin> {
         let before = self.enter()?.heads[0].members.get(sign).map(|member| member.role);
         // An admin who becomes a writer may have signed junctions, which only an admin may sign.
-        let inventory = match before.is_some_and(|before| before > role) {
-            true => self.take_inventory(&[*sign], Vec::new(), progress)?,
-            false => None,
+        let lease = self.lease();
+        let (inventory, _change) = match before.is_some_and(|before| before > role) {
+            true => self.take_inventory(&lease, &[*sign], Vec::new(), progress)?,
+            false => (None, None),
         };
         self.change(|head, acting| {
             // The inventory was decided by the role that the member had before. A member who was
@@ -407,10 +411,8 @@ impl Share {
                     );
                 }
             }
-            let inventory = match lost.is_empty() && joined.is_empty() {
-                true => None,
-                false => self.take_inventory(&lost, joined, &mut |_| {})?,
-            };
+            let lease = self.lease();
+            let (inventory, _change) = self.take_inventory(&lease, &lost, joined, &mut |_| {})?;
             let change = settle(inventory)?;
             let _alone = self.alone();
             let is_as_before = |now: &Entered| {
@@ -457,29 +459,65 @@ impl Share {
         Ok(found)
     }
 
+    /// Returns the lease for a change of the members. A command has opened the share without one,
+    /// beside a daemon; then it is taken all the same, unless the share is synced.
+    fn lease(&self) -> Arc<Lease> {
+        let root = &self.core.root;
+        if self.core.lease.is_needed() || synced::is_set(&**root).unwrap_or(true) {
+            return self.core.lease.clone();
+        }
+        Arc::new(Lease::new(Some(root.clone()), false))
+    }
+
+    /// Begins the last part of a change of the members: other daemons commit nothing until it ends,
+    /// and look for new members before their next commit. Returns `None` if the lease cannot be
+    /// taken, for the same reasons as in [`Share::alone`].
+    fn keep_others_out<'a>(&self, lease: &'a Lease) -> Option<lease::Change<'a>> {
+        let change = lease.change().inspect_err(|fault| {
+            tracing::warn!(
+                errno = fault.errno(),
+                "the members are changed while others may write; their last writes may be refused"
+            )
+        });
+        lease.show_life();
+        change.ok()
+    }
+
     /// Takes an inventory of the valid entries whose last signer is one of `signs`, and of `more`.
-    /// Returns `None` if there are none.
-    fn take_inventory(
+    /// Returns `None` if there are none. Also returns the change of `lease` that keeps other daemons
+    /// from signing more until the manifest with the inventory is written.
+    fn take_inventory<'a>(
         &self,
+        lease: &'a Lease,
         signs: &[[u8; 32]],
         more: Vec<[u8; 32]>,
         progress: &mut dyn FnMut(&ShareProgress),
-    ) -> Result<Option<Inventory>> {
+    ) -> Result<(Option<Inventory>, Option<lease::Change<'a>>)> {
+        if signs.is_empty() && more.is_empty() {
+            return Ok((None, None));
+        }
         self.core.refresh(self.vault.shares().trust())?;
+        let mut change = None;
+        let mut shown = |done: &ShareProgress| {
+            lease.stay_alive();
+            progress(done);
+        };
         // What an earlier walk has found stays in the list, because it was valid when it was
         // verified. Otherwise members could prevent their removal by continuing to write.
         let mut all: HashSet<[u8; 32]> = more.into_iter().collect();
         for round in 1..=ROUNDS {
-            let found = self.walk(signs, &all, progress)?;
+            let found = self.walk(signs, &all, &mut shown)?;
             found.forget_nested(&self.core);
             let known = all.len();
             all.extend(found.hashes);
-            if round > 1 && all.len() == known {
+            if round == 1 {
+                change = self.keep_others_out(lease);
+            } else if all.len() == known {
                 break;
             }
         }
         if all.is_empty() {
-            return Ok(None);
+            return Ok((None, change));
         }
         if all.len() >= inventory::MAX_ENTRIES {
             return Err(Self::error(RosterError::TooMany("entries of an inventory")));
@@ -496,7 +534,9 @@ impl Share {
             }
             other => other,
         };
-        written.map(Some).map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))
+        let written =
+            written.map_err(|fault| self.core.explain("take an inventory of", ROOT, fault))?;
+        Ok((Some(written), change))
     }
 
     /// Writes the control file of an inventory, durably; fails with `EEXIST` if its name is taken

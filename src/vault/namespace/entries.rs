@@ -93,8 +93,7 @@ impl Core {
         name: &[u8],
         make: impl FnOnce(&Folder, &[u8]) -> Inner<()>,
     ) -> Inner<Attr> {
-        self.check_writable()?;
-        let _names = self.namespace.names.read()?;
+        let _names = self.lock_names()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         let is_taken = match stored {
@@ -213,8 +212,7 @@ impl Core {
         perm: u32,
         flags: OpenFlags,
     ) -> Inner<(Attr, Handle)> {
-        self.check_writable()?;
-        let _names = self.namespace.names.read()?;
+        let _names = self.lock_names()?;
         let folder = self.folder(parent)?;
         let stored = folder.encode(name)?;
         if folder.is_taken(name)? {
@@ -286,8 +284,7 @@ impl Core {
     }
 
     pub fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Inner<Attr> {
-        self.check_writable()?;
-        let _names = self.namespace.names.write()?;
+        let _names = self.lock_all_names()?;
         if self.nodes.kind(node)? == Kind::Dir {
             return Err(Fault::Os(libc::EPERM));
         }
@@ -316,8 +313,7 @@ impl Core {
     }
 
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
-        self.check_writable()?;
-        let _names = self.namespace.names.read()?;
+        let _names = self.lock_names()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind == Kind::Dir {
@@ -373,8 +369,7 @@ impl Core {
     }
 
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
-        self.check_writable()?;
-        let _names = self.namespace.names.write()?;
+        let _names = self.lock_all_names()?;
         let folder = self.folder(parent)?;
         let (stored, stat) = folder.find(name)?;
         if stat.kind != Kind::Dir {

@@ -61,8 +61,7 @@ impl Core {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Inner<()> {
-        self.check_writable()?;
-        let _names = self.namespace.names.write()?;
+        let _names = self.lock_all_names()?;
         let from = self.folder(parent)?;
         let to = self.folder(new_parent)?;
         let (stored, stat) = from.find(name)?;

@@ -353,8 +353,7 @@ impl Core {
     }
 
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: SetXattr) -> Inner<()> {
-        self.check_writable()?;
-        let names = self.namespace.names.write()?;
+        let names = self.lock_all_names()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             place.set(name, value)?;
@@ -407,8 +406,7 @@ impl Core {
     }
 
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Inner<()> {
-        self.check_writable()?;
-        let names = self.namespace.names.write()?;
+        let names = self.lock_all_names()?;
         let place = self.xattr_place(node)?;
         if is_acl(name) {
             let was_there = place.remove(name)?;

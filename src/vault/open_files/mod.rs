@@ -263,6 +263,7 @@ impl Core {
             return self.commit_noted(open, state, durability);
         }
         let _change = self.lease.change_locked()?;
+        self.look_for_news();
         let link = self.nodes.link(open.node).ok();
         if let Some(link) = &link {
             self.renew_hint(state, link.stored());
