@@ -18,7 +18,7 @@ use crate::support::vaults::{
     rename, tree, write_at,
 };
 
-fn both() -> (MemStore, Vault, Vault) {
+pub(super) fn both() -> (MemStore, Vault, Vault) {
     let (store, ann, bob) = with_bob();
     let (ann, bob) = (together(&store, &ann).unwrap(), together(&store, &bob).unwrap());
     (store, ann, bob)
@@ -34,11 +34,11 @@ fn when_free<T>(mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     }
 }
 
-fn errno<T>(result: Result<T, Error>) -> i32 {
+pub(super) fn errno<T>(result: Result<T, Error>) -> i32 {
     result.map_or_else(|error| error.errno(), |_| 0)
 }
 
-fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
+pub(super) fn open(vault: &Vault, path: &[u8], flags: OpenFlags) -> Result<u64, Error> {
     at(vault, path, |node| Ok(vault.open_file(node, flags)?.handle))
 }
 
@@ -455,7 +455,11 @@ fn damage_is_reported_at_once_to_a_writer() {
 }
 
 /// Opens the share for each of `who`, on a store whose locks behave as `how`.
-fn with_locks<const N: usize>(store: &MemStore, who: [&Identity; N], how: Locks) -> [Vault; N] {
+pub(super) fn with_locks<const N: usize>(
+    store: &MemStore,
+    who: [&Identity; N],
+    how: Locks,
+) -> [Vault; N] {
     who.map(|who| {
         let plan = FaultPlan::new();
         plan.give_locks(how);

@@ -11,6 +11,7 @@ mod calls;
 mod concurrent;
 mod concurrent_deaths;
 mod concurrent_model;
+mod concurrent_overtaken;
 mod concurrent_replays;
 mod kernel_cache;
 mod lease_taken;

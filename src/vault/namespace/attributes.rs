@@ -1,5 +1,7 @@
 //! Attributes of entries, as programs see them.
 
+use std::sync::Arc;
+
 use crate::format::record;
 use crate::store::{Dir, Kind, Stat};
 use crate::vault::core::Core;
@@ -114,6 +116,26 @@ impl Core {
         }
     }
 
+    /// Returns a name by which a node can be changed; the caller has the lease. With concurrent
+    /// openers, fails with `ESTALE` if the name leads to another object by now: a program may still
+    /// use an object that another daemon has renamed, through a descriptor, and must not change what
+    /// has the name now.
+    pub fn link_to_change(&self, node: NodeId) -> Inner<Link> {
+        let link = self.link_of(node)?;
+        if node != ROOT
+            && self.mode.writers.share_names()
+            && !self.names(&link, |stat| self.nodes.is(node, stat))?
+        {
+            return Err(Fault::Os(libc::ESTALE));
+        }
+        Ok(link)
+    }
+
+    /// Returns a handle of a directory that is not found by its name.
+    pub fn dir_without_name(&self, node: NodeId) -> Option<Arc<dyn Dir>> {
+        self.known_dir(node).or_else(|| self.open.listed_dir(node))
+    }
+
     /// Retires the node of a file that is not open if one of its names leads elsewhere in the store
     /// by now: another program has renamed the file. An open of the node would fail with `ESTALE`
     /// because of that name, and the kernel repeats a lookup only once. Returns whether it did.
@@ -194,10 +216,7 @@ impl Core {
                 match open {
                     Some(open) => self.attr(node, &open.file().stat()?, None),
                     None if self.nodes.link(node).is_ok() => Err(fault),
-                    None => match (
-                        self.known_dir(node).or_else(|| self.open.listed_dir(node)),
-                        self.nodes.last_stat(node),
-                    ) {
+                    None => match (self.dir_without_name(node), self.nodes.last_stat(node)) {
                         (Some(dir), _) => self.attr(node, &dir.stat_self()?, None),
                         (None, Some(last)) => self.attr(node, &last, None),
                         (None, None) => Err(fault),

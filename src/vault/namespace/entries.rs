@@ -293,7 +293,7 @@ impl Core {
             return Err(Fault::Os(libc::EEXIST));
         }
         let stored = folder.encode(new_name)?;
-        let from = self.link_of(node)?;
+        let from = self.link_to_change(node)?;
         self.prepare(&stored)?;
         self.namespace.young_lists.forget_all(); // conflict copies of the old name are not beside the new one
         self.journal.before_name(|| self.path_in(new_parent, stored.entry()));

@@ -1,13 +1,13 @@
 //! Changes of attributes: size, times, owner, mode.
 
-use crate::store::{Kind, SetTime};
+use crate::store::{Dir, Kind, SetTime};
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
 use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::file::OpenFile;
 use crate::vault::open_files::handles::{kill_suid_sgid_bits, without_suid_sgid};
-use crate::vault::types::{Attr, NodeId, OpenFlags, SetAttr};
+use crate::vault::types::{Attr, NodeId, OpenFlags, ROOT, SetAttr};
 
 impl Core {
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Inner<Attr> {
@@ -52,13 +52,23 @@ impl Core {
         }
         let _change = self.lease.change()?;
         let open = self.open.files.lock().get(&node).map(|s| s.file.clone());
-        let link = self.link_of(node);
+        if node == ROOT {
+            Self::set_on_dir(&*self.root, set)?;
+            return self.stat(node);
+        }
+        let link = match open {
+            Some(_) => self.link_of(node),
+            None => self.link_to_change(node),
+        };
         if set.kill_suid_sgid {
             self.kill_suid_sgid_of(open.as_deref(), link.as_ref().ok())?;
         }
-        if node == crate::vault::types::ROOT {
-            self.set_on_root(set)?;
-            return self.stat(node);
+        if open.is_none()
+            && link.is_err()
+            && let Some(dir) = self.dir_without_name(node)
+        {
+            Self::set_on_dir(&*dir, set)?;
+            return self.attr(node, &dir.stat_self()?, None);
         }
         if set.changes_owner() || set.changes_times() || set.perm.is_some() {
             // Through the open file if there is one: it may have no name any more.
@@ -136,15 +146,16 @@ impl Core {
         Ok(())
     }
 
-    fn set_on_root(&self, set: &SetAttr) -> Inner<()> {
+    /// Changes a directory by its own handle: the root, or one that is not found by its name.
+    fn set_on_dir(dir: &dyn Dir, set: &SetAttr) -> Inner<()> {
         if set.changes_owner() {
-            self.root.chown_self(set.uid, set.gid)?;
+            dir.chown_self(set.uid, set.gid)?;
         }
         if let Some(perm) = set.perm {
-            self.root.chmod_self(perm)?;
+            dir.chmod_self(perm)?;
         }
         if set.changes_times() {
-            self.root.set_times_self(set.atime, set.mtime)?;
+            dir.set_times_self(set.atime, set.mtime)?;
         }
         Ok(())
     }

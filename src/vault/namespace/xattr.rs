@@ -187,18 +187,14 @@ impl Core {
         if let Some(open) = self.open.files.lock().get(&node).map(|s| s.file.clone()) {
             return Ok(Place::File(open));
         }
-        match self.link_of(node) {
+        match self.link_to_change(node) {
             Ok(link) => {
                 if self.nodes.kind(node)? == Kind::Dir {
                     self.directory_tag(node)?; // attributes of a nested share's root belong to that share: its keys, its writers
                 }
                 Ok(Place::Entry(self.dir(link.parent)?, link.stored().into()))
             }
-            Err(fault) => self
-                .known_dir(node)
-                .or_else(|| self.open.listed_dir(node))
-                .map(Place::Dir)
-                .ok_or(fault),
+            Err(fault) => self.dir_without_name(node).map(Place::Dir).ok_or(fault),
         }
     }
 
