@@ -1,11 +1,44 @@
 //! Daemons that another one has overtaken: it has changed a name that a program here still uses, or
 //! has taken the lease or a guard over while this daemon slept.
 
-use kithfs::store::{SetTime, Timestamp};
-use kithfs::vault::{ROOT, RenameMode, SetAttr, SetXattr, Vault};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::concurrent::{both, errno, open};
-use crate::support::vaults::{mkdir, put, rename};
+use kithfs::roster::Identity;
+use kithfs::store::fault::{FaultPlan, FaultStore, Locks};
+use kithfs::store::mem::MemStore;
+use kithfs::store::{Call, RenameMode as StoreRename, SetTime, Timestamp};
+use kithfs::vault::{LockMode, ROOT, RenameMode, SetAttr, SetXattr, Vault};
+
+use super::concurrent::{both, errno, open, with_locks};
+use crate::support::members::{together, trusting, with_bob};
+use crate::support::raw;
+use crate::support::vaults::{faults, get, mkdir, put, rename};
+
+/// Opens the share on a store with these locks, behind a plan.
+fn planned(store: &MemStore, who: &Identity, how: Locks) -> (Vault, Arc<FaultPlan>) {
+    let plan = FaultPlan::new();
+    plan.give_locks(how);
+    let root = FaultStore::wrap(store.root(), plan.clone());
+    (Vault::open(root, who, trusting(false, LockMode::Shared)).unwrap(), plan)
+}
+
+/// Has `act` run once, before the `nth` rename in the store. Returns whether it has run.
+fn before_rename(
+    plan: &FaultPlan,
+    nth: u64,
+    act: impl Fn() + Send + Sync + 'static,
+) -> Arc<AtomicBool> {
+    let (calls, ran) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
+    let has_run = ran.clone();
+    plan.before(Call::Rename, move || {
+        if calls.fetch_add(1, Ordering::Relaxed) + 1 == nth {
+            act();
+            has_run.store(true, Ordering::Relaxed);
+        }
+    });
+    ran
+}
 
 fn perm(vault: &Vault, path: &[u8]) -> u32 {
     vault.resolve(path).unwrap().perm
@@ -59,4 +92,90 @@ fn a_file_that_took_the_name_of_another_is_not_changed() {
     assert_eq!(errno(bob.resolve(b"linked")), libc::ENOENT);
     let now = bob.resolve(b"f").unwrap();
     assert_eq!((now.perm, now.nlink, now.ctime), (before.perm, 1, before.ctime));
+}
+
+/// A rename found its target missing, and the daemon was suspended. Another one took the lease over
+/// and made a file of that name, which the rename then replaced, even with `RENAME_NOREPLACE`.
+#[test]
+fn a_late_rename_replaces_no_file_that_it_has_not_seen() {
+    for mode in [RenameMode::NoReplace, RenameMode::Replace] {
+        let (store, ann, bob) = with_bob();
+        let (ann, plan) = planned(&store, &ann, Locks::Everybody);
+        let [bob] = with_locks(&store, [&bob], Locks::Everybody);
+        put(&ann, b"from", b"hers").unwrap();
+        let his = bob.clone();
+        let ran = before_rename(&plan, 1, move || put(&his, b"to", b"his").unwrap());
+        let renamed = rename(&ann, b"from", b"to", mode);
+        assert!(ran.load(Ordering::Relaxed));
+        if mode == RenameMode::NoReplace {
+            assert_eq!(errno(renamed), libc::EEXIST);
+            assert_eq!(get(&bob, b"from").unwrap(), b"hers");
+            assert_eq!(get(&bob, b"to").unwrap(), b"his");
+        } else {
+            renamed.unwrap();
+            assert_eq!(errno(get(&bob, b"from")), libc::ENOENT);
+            assert_eq!(get(&bob, b"to").unwrap(), b"hers");
+        }
+        assert_eq!(faults(&ann), [""; 0]);
+    }
+}
+
+/// A share with a directory `d` that holds nothing but a control file. `arrive` puts a file `d/f`
+/// there.
+fn with_late_file() -> (MemStore, Identity, impl Fn() + Send + Sync + 'static) {
+    let (store, ann, _) = with_bob();
+    let vault = together(&store, &ann).unwrap();
+    mkdir(&vault, b"d").unwrap();
+    put(&vault, b"d/f", b"late").unwrap();
+    let path = vault.cipher_path(b"d/f").unwrap();
+    vault.close().unwrap();
+    let (root, at) = (store.root(), path.iter().position(|byte| *byte == b'/').unwrap());
+    let (dir, name) = (root.open_dir(&path[..at]).unwrap(), path[at + 1..].to_vec());
+    dir.rename(&name, &*root, b"+tmp-000000000001", StoreRename::NoReplace).unwrap();
+    dir.create_file(b"+tmp-000000000000", 0o600).unwrap();
+    let arrive =
+        move || root.rename(b"+tmp-000000000001", &*dir, &name, StoreRename::NoReplace).unwrap();
+    (store, ann, arrive)
+}
+
+/// A directory that held nothing but control files was moved to a control name to be removed. A file
+/// that another daemon, or a sync tool, had made in it meanwhile was hidden.
+#[test]
+fn a_file_made_in_a_directory_being_removed_is_not_hidden() {
+    let (store, ann, arrive) = with_late_file();
+    let (ann, plan) = planned(&store, &ann, Locks::Own);
+    let ran = before_rename(&plan, 1, arrive);
+    assert_eq!(errno(ann.rmdir(ROOT, b"d")), libc::ENOTEMPTY);
+    assert!(ran.load(Ordering::Relaxed));
+    assert_eq!(get(&ann, b"d/f").unwrap(), b"late");
+    assert!(raw::named(&*store.root(), b"+trash-").is_empty());
+}
+
+/// The same for a directory that a rename replaces, on stores that can exchange names and others.
+#[test]
+fn a_file_made_in_a_directory_being_replaced_is_not_hidden() {
+    for through_fuse in [false, true] {
+        let mut nth = 1;
+        loop {
+            let (store, ann, arrive) = with_late_file();
+            let (ann, plan) = planned(&store, &ann, Locks::Own);
+            mkdir(&ann, b"s").unwrap();
+            put(&ann, b"s/own", b"own").unwrap();
+            if through_fuse {
+                plan.come_through_fuse();
+            }
+            let ran = before_rename(&plan, nth, arrive);
+            let renamed = errno(rename(&ann, b"s", b"d", RenameMode::Replace));
+            if !ran.load(Ordering::Relaxed) {
+                assert_eq!(renamed, 0);
+                break;
+            }
+            assert_eq!(renamed, libc::ENOTEMPTY, "{through_fuse} {nth}");
+            assert_eq!(get(&ann, b"d/f").unwrap(), b"late", "{through_fuse} {nth}");
+            assert_eq!(get(&ann, b"s/own").unwrap(), b"own", "{through_fuse} {nth}");
+            assert!(raw::named(&*store.root(), b"+trash-").is_empty());
+            nth += 1;
+        }
+        assert!(nth > 3);
+    }
 }

@@ -3,8 +3,9 @@
 //! Rules that hold here
 //! * A directory is removed, or renamed over, only if it holds nothing but control files; this is
 //!   checked while no name can change. One with control files is first moved to a control name, so
-//!   that it is gone at once.
+//!   that it is gone at once, and is then checked again.
 
+use std::io;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -368,6 +369,29 @@ impl Core {
         Ok((true, bare))
     }
 
+    /// Fails with `ENOTEMPTY` if the directory `trash`, which was moved away because it held nothing
+    /// but control files, holds more by now: another daemon has taken the lease over, or a sync tool
+    /// has delivered a file. Then `put_back` is called.
+    pub fn check_still_empty(
+        dir: &dyn Dir,
+        trash: &[u8],
+        put_back: impl FnOnce() -> io::Result<()>,
+    ) -> Inner<()> {
+        let fault =
+            match dir.open_dir(trash).map_err(Fault::from).and_then(|it| Self::is_empty(&*it)) {
+                Ok((true, _)) => return Ok(()),
+                Ok((false, _)) => Fault::Os(libc::ENOTEMPTY),
+                Err(fault) => fault,
+            };
+        if let Err(error) = put_back() {
+            tracing::error!(
+                "a file was made in a directory that was being removed, and is in {} now: {error}",
+                String::from_utf8_lossy(trash)
+            );
+        }
+        Err(fault)
+    }
+
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Inner<()> {
         let _names = self.lock_all_names()?;
         let folder = self.folder(parent)?;
@@ -387,6 +411,9 @@ impl Core {
                 }
                 let trash = Trash::fresh_name(&*self.random);
                 folder.dir.rename(&stored, &*folder.dir, &trash, RenameMode::NoReplace)?;
+                Self::check_still_empty(&*folder.dir, &trash, || {
+                    folder.dir.rename(&trash, &*folder.dir, &stored, RenameMode::NoReplace)
+                })?;
                 self.namespace.trash.empty(&folder.dir, &trash);
             }
             other => other?,

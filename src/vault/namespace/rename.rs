@@ -16,6 +16,9 @@ use crate::vault::durability::commit::Durability;
 use crate::vault::error::{Fault, Inner};
 use crate::vault::types::{NodeId, RenameMode};
 
+/// How often a rename is begun if its target appears meanwhile, each time.
+const RENAMES_MAX: usize = 4;
+
 /// An entry of a directory, by its stored and its plain name.
 struct EntryName<'a> {
     folder: &'a Folder<'a>,
@@ -54,6 +57,24 @@ impl Core {
     }
 
     pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Inner<()> {
+        for _ in 1..RENAMES_MAX {
+            match self.rename_once(parent, name, new_parent, new_name, mode) {
+                // Another daemon has made the target meanwhile.
+                Err(fault) if fault.errno() == libc::EEXIST && mode == RenameMode::Replace => {}
+                done => return done,
+            }
+        }
+        self.rename_once(parent, name, new_parent, new_name, mode)
+    }
+
+    fn rename_once(
         &self,
         parent: NodeId,
         name: &[u8],
@@ -330,24 +351,20 @@ impl Core {
         }
     }
 
-    /// Renames over a target that may be a directory with control files only.
+    /// Renames to a target that may be missing, or a directory with control files only.
     fn move_over(
         &self,
-        EntryName { folder: from, stored, .. }: &EntryName<'_>,
-        EntryName { folder: to, stored: destination, .. }: &EntryName<'_>,
+        source: &EntryName<'_>,
+        place: &EntryName<'_>,
         target: Option<&Stat>,
         mode: RenameMode,
     ) -> Inner<()> {
-        // The target was checked by `may_rename`; some stores only emulate NoReplace, by another
-        // look at the target.
-        let mode = match mode {
-            RenameMode::Whiteout => mode,
-            _ => RenameMode::Replace,
-        };
+        let EntryName { folder: from, stored, .. } = source;
+        let EntryName { folder: to, stored: destination, .. } = place;
         // sshfs and mergerfs return other errors for a non-empty directory.
         let is_refused =
             |e: i32| matches!(e, libc::ENOTEMPTY | libc::EEXIST | libc::EPERM | libc::EXDEV);
-        match from.dir.rename(stored, &*to.dir, destination, mode) {
+        match from.dir.rename(stored, &*to.dir, destination, self.mode_in_store(target, mode)) {
             Err(e)
                 if e.raw_os_error().is_some_and(is_refused)
                     && target.is_some_and(|t| t.kind == Kind::Dir) =>
@@ -359,50 +376,7 @@ impl Core {
                 if bare {
                     return Err(e.into());
                 }
-                // For a moment the empty directory is at the place from which its replacement came.
-                // A crash may leave it there, as an empty directory like any other.
-                let trash = Trash::fresh_name(&*self.random);
-                let trash_in =
-                    match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
-                        Ok(()) => {
-                            if let Err(e) =
-                                from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace)
-                            {
-                                // A full store may have no room for a new name. Exchanging the two
-                                // again needs no new name, and restores the state before the call.
-                                let _ = from.dir.rename(
-                                    stored,
-                                    &*to.dir,
-                                    destination,
-                                    RenameMode::Exchange,
-                                );
-                                return Err(e.into());
-                            }
-                            from
-                        }
-                        // A store without exchange: a crash between the two steps leaves the source
-                        // in place, and no target.
-                        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                            to.dir.rename(destination, &*to.dir, &trash, RenameMode::NoReplace)?;
-                            if let Err(e) = from.dir.rename(
-                                stored,
-                                &*to.dir,
-                                destination,
-                                RenameMode::NoReplace,
-                            ) {
-                                let _ = to.dir.rename(
-                                    &trash,
-                                    &*to.dir,
-                                    destination,
-                                    RenameMode::NoReplace,
-                                );
-                                return Err(e.into());
-                            }
-                            to
-                        }
-                        Err(e) => return Err(e.into()),
-                    };
-                self.namespace.trash.empty(&trash_in.dir, &trash);
+                self.move_over_emptied(source, place)?;
                 if mode == RenameMode::Whiteout {
                     from.dir.mknod(stored, Kind::CharDevice, 0, 0)?;
                 }
@@ -410,6 +384,59 @@ impl Core {
             }
             other => Ok(other?),
         }
+    }
+
+    /// Returns the mode in which the store renames. A target that was seen missing must still be
+    /// missing, if another daemon may have taken the lease over and made one meanwhile. Elsewhere
+    /// only a program that asks for it is worth the second look by which some stores emulate that.
+    fn mode_in_store(&self, target: Option<&Stat>, mode: RenameMode) -> RenameMode {
+        match mode {
+            RenameMode::Replace if target.is_none() && self.mode.writers.share_names() => {
+                RenameMode::NoReplace
+            }
+            _ => mode,
+        }
+    }
+
+    /// Puts `source` in place of a directory that holds nothing but control files, which is removed.
+    fn move_over_emptied(
+        &self,
+        EntryName { folder: from, stored, .. }: &EntryName<'_>,
+        EntryName { folder: to, stored: destination, .. }: &EntryName<'_>,
+    ) -> Inner<()> {
+        // For a moment the empty directory is at the place from which its replacement came. A crash
+        // may leave it there, as an empty directory like any other.
+        let trash = Trash::fresh_name(&*self.random);
+        let trash_in = match from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange) {
+            Ok(()) => {
+                if let Err(e) = from.dir.rename(stored, &*from.dir, &trash, RenameMode::NoReplace) {
+                    // A full store may have no room for a new name. Exchanging the two again needs
+                    // no new name, and restores the state before the call.
+                    let _ = from.dir.rename(stored, &*to.dir, destination, RenameMode::Exchange);
+                    return Err(e.into());
+                }
+                from
+            }
+            // A store without exchange: a crash between the two steps leaves the source in place,
+            // and no target.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                to.dir.rename(destination, &*to.dir, &trash, RenameMode::NoReplace)?;
+                if let Err(e) =
+                    from.dir.rename(stored, &*to.dir, destination, RenameMode::NoReplace)
+                {
+                    let _ = to.dir.rename(&trash, &*to.dir, destination, RenameMode::NoReplace);
+                    return Err(e.into());
+                }
+                to
+            }
+            Err(e) => return Err(e.into()),
+        };
+        Self::check_still_empty(&*trash_in.dir, &trash, || {
+            to.dir.rename(destination, &*from.dir, stored, RenameMode::NoReplace)?;
+            trash_in.dir.rename(&trash, &*to.dir, destination, RenameMode::NoReplace)
+        })?;
+        self.namespace.trash.empty(&trash_in.dir, &trash);
+        Ok(())
     }
 
     fn renamed_dir(&self, node: NodeId, kind: Kind) {
