@@ -400,10 +400,12 @@ impl Lease {
     /// Those of the store.
     pub fn look_after(&self, forget: impl FnMut()) -> Inner<()> {
         let Some(root) = &self.root else { return Ok(()) };
-        let was_valid = self.is_valid();
+        // What is seen in a look was so when it began: the machine may sleep meanwhile.
+        let (now, was_valid) = (awake(), self.is_valid());
         let looked = self.look_now(&**root, was_valid, forget);
-        self.looked.store(awake(), Ordering::Release);
-        if !was_valid {
+        let may_wait = !self.is_valid();
+        self.looked.store(now, Ordering::Release);
+        if may_wait {
             self.turned.notify_all();
         }
         looked
@@ -561,6 +563,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::store::Call;
     use crate::store::fault::{FaultPlan, FaultStore, Locks};
     use crate::store::mem::MemStore;
 
@@ -693,6 +696,37 @@ mod tests {
         // The first one may change again, for each change anew.
         drop(one.change().unwrap());
         assert!(one.state.lock().held.is_none());
+    }
+
+    /// A look at the store took longer than a lease is valid. A change that began meanwhile was not
+    /// told that the lease was looked after again, and failed after ten seconds.
+    #[test]
+    fn a_change_waits_for_a_slow_look_only() {
+        let (plan, slow) = (FaultPlan::new(), Arc::new(AtomicBool::new(false)));
+        let lease = Lease::new(Some(FaultStore::wrap(MemStore::new().root(), plan.clone())), false);
+        drop(lease.change().unwrap());
+        lease.look_after(|| {}).unwrap();
+        let is_slow = slow.clone();
+        plan.before(Call::OpenFile, move || {
+            while is_slow.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        });
+        slow.store(true, Ordering::Release);
+        thread::scope(|scope| {
+            let look = scope.spawn(|| lease.look_after(|| {}));
+            while lease.generation().is_some() {
+                thread::yield_now();
+            }
+            let change = scope.spawn(|| lease.change().map(drop));
+            while !lease.getting.is_locked() {
+                thread::yield_now();
+            }
+            slow.store(false, Ordering::Release);
+            look.join().unwrap().unwrap();
+            lease.look_after(|| {}).unwrap();
+            change.join().unwrap().unwrap();
+        });
     }
 
     #[test]
