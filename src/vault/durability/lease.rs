@@ -17,9 +17,10 @@
 //!   under it before the next look, and no change begins but by [`Lease::change_locked`]. The
 //!   kernel forgets by itself, after [`LEASED`], what it was told until then. So the lease of a
 //!   daemon that is stopped, and shows no sign of life to those that want it, is taken over after
-//!   [`SILENT`], by removing the file.
-//! * Both locks are `fcntl` locks of an open file description, on all offsets: `flock` would give a
-//!   shared lock up before it makes an exclusive one of it.
+//!   [`SILENT`], by removing the file. Only one daemon at a time does that, under a lock on a range
+//!   of [`WANTED_FILE`]: another one could remove the file that the first has just locked.
+//! * All locks are `fcntl` locks of an open file description: `flock` would give a shared lock up
+//!   before it makes an exclusive one of it.
 //! * Both are taken through handles that are open for writing, where that is allowed. As long as no
 //!   machine has a file open for writing, an NFS server lets each machine answer for it by itself.
 //!   No machine then learns of another one's shared lock.
@@ -346,16 +347,14 @@ impl Lease {
             let sign = (stat.ino, stat.mtime);
             let (_, since) =
                 *seen.insert(seen.filter(|(last, _)| *last == sign).unwrap_or((sign, now)));
-            if since.elapsed() >= SILENT && is_there(root, LEASE_FILE, &*file)? {
-                tracing::warn!("another daemon gives no sign of life; its lease is taken over");
-                root.unlink(LEASE_FILE)?;
+            if since.elapsed() >= SILENT && take_over(root, &*file)? {
                 continue;
             }
             drop(file);
             if wanted.is_none() && pause > FIRST_LOOK {
                 // Opened so that others find even a shared lock on NFS.
                 let file = lock_file(root, WANTED_FILE, Lock::Exclusive)?;
-                wanted = try_lock(&*file, Lock::Shared)?.then_some(file);
+                wanted = file.try_lock_span(Some(Lock::Shared), WAITS)?.then_some(file);
             }
             if Instant::now() >= deadline {
                 return Err(Fault::Os(libc::EBUSY));
@@ -535,6 +534,25 @@ fn awake() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
+/// Removes the file of the lease, which `lease` was found to be, and whose holder gives no sign of
+/// life. Returns false if another daemon does that now, or has done it.
+fn take_over(root: &dyn Dir, lease: &dyn File) -> Inner<bool> {
+    let wanted = lock_file(root, WANTED_FILE, Lock::Exclusive)?;
+    // Kept until the file is removed.
+    let is_alone = match wanted.try_lock_span(Some(Lock::Exclusive), TAKES_OVER) {
+        // The file could not be opened for writing: a lease must not be kept for ever for that.
+        Err(e) if e.raw_os_error() == Some(libc::EBADF) => true,
+        other => other?,
+    };
+    let may =
+        is_alone && is_there(root, WANTED_FILE, &*wanted)? && is_there(root, LEASE_FILE, lease)?;
+    if may {
+        tracing::warn!("another daemon gives no sign of life; its lease is taken over");
+        root.unlink(LEASE_FILE)?;
+    }
+    Ok(may)
+}
+
 /// Returns whether a daemon waits for the lease.
 fn is_wanted(root: &dyn Dir) -> Inner<bool> {
     match root.open_file(WANTED_FILE, Access::Read) {
@@ -546,6 +564,10 @@ fn is_wanted(root: &dyn Dir) -> Inner<bool> {
 
 /// All offsets of a file.
 const WHOLE: Span = Span { first: 0, last: Span::END };
+/// The range of [`WANTED_FILE`] that each daemon that waits has locked shared.
+const WAITS: Span = Span::one(0);
+/// The range of [`WANTED_FILE`] that a daemon has locked exclusively while it takes the lease over.
+const TAKES_OVER: Span = Span::one(1);
 
 /// Sets the lock of a handle in one step: if that fails, it has the former lock.
 fn try_lock(file: &dyn File, lock: Lock) -> Inner<bool> {
@@ -727,6 +749,45 @@ mod tests {
             lease.look_after(|| {}).unwrap();
             change.join().unwrap().unwrap();
         });
+    }
+
+    /// Waits, but not for long, until `is` is true.
+    fn hope(is: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is() && begun.elapsed() < Duration::from_millis(500) {
+            thread::yield_now();
+        }
+    }
+
+    /// Two daemons had waited for the lease of a silent one. The second to remove its file removed
+    /// the one that the first had just locked, and then both changed the share at the same time.
+    #[test]
+    fn a_silent_lease_is_taken_over_by_one_daemon() {
+        let store = MemStore::new();
+        let silent = lock_file(&*store.root(), LEASE_FILE, Lock::Exclusive).unwrap();
+        assert!(try_lock(&*silent, Lock::Exclusive).unwrap());
+        let [removing, inside, most] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let (plan, others) = (FaultPlan::new(), (removing.clone(), inside.clone()));
+                plan.before(Call::Unlink, move || {
+                    // The first one lets the other one take the lease, if that can.
+                    if others.0.fetch_add(1, Ordering::AcqRel) == 0 {
+                        hope(|| others.1.load(Ordering::Acquire) > 0);
+                    }
+                });
+                let root = FaultStore::wrap(store.root(), plan);
+                let (inside, most) = (&inside, &most);
+                scope.spawn(move || {
+                    let lease = Lease::new(Some(root), false);
+                    let Ok(_change) = lease.change() else { return };
+                    most.fetch_max(inside.fetch_add(1, Ordering::AcqRel) + 1, Ordering::AcqRel);
+                    hope(|| inside.load(Ordering::Acquire) > 1);
+                    inside.fetch_sub(1, Ordering::AcqRel);
+                });
+            }
+        });
+        assert_eq!(most.load(Ordering::Acquire), 1);
     }
 
     #[test]
