@@ -3,17 +3,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use kithfs::roster::Identity;
 use kithfs::store::fault::{FaultPlan, FaultStore, Locks};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, RenameMode as StoreRename, SetTime, Timestamp};
-use kithfs::vault::{LockMode, ROOT, RenameMode, SetAttr, SetXattr, Vault};
+use kithfs::vault::{LockMode, NodeId, ROOT, RenameMode, SetAttr, SetXattr, Vault};
+use parking_lot::Mutex;
 
 use super::concurrent::{both, errno, open, with_locks};
 use crate::support::members::{together, trusting, with_bob};
 use crate::support::raw;
-use crate::support::vaults::{faults, get, mkdir, put, rename};
+use crate::support::vaults::{READ_WRITE, faults, get, mkdir, pattern, put, rename};
+
+const LEN: usize = 60_000;
 
 /// Opens the share on a store with these locks, behind a plan.
 fn planned(store: &MemStore, who: &Identity, how: Locks) -> (Vault, Arc<FaultPlan>) {
@@ -178,4 +183,99 @@ fn a_file_made_in_a_directory_being_replaced_is_not_hidden() {
         }
         assert!(nth > 3);
     }
+}
+
+/// How long a daemon sleeps: longer than a lease is valid.
+const SLEEP: Duration = Duration::from_millis(2500);
+
+/// Lets a daemon with such a plan sleep for [`SLEEP`], so that it knows of it. Runs `meanwhile`, and
+/// wakes it.
+fn sleeps(vault: &Vault, plan: &FaultPlan, node: NodeId, meanwhile: impl FnOnce()) {
+    while vault.caching(node).is_none() {
+        std::thread::yield_now();
+    }
+    let (wake, wakes) = channel::<()>();
+    let (sleep, is_asleep) = channel();
+    let wakes = Mutex::new(wakes);
+    // Nobody looks after the lease.
+    plan.before(Call::OpenFile, move || {
+        if std::thread::current().name() == Some("kithfs-lease") {
+            let _ = sleep.send(());
+            let _ = wakes.lock().recv(); // an error, once it is awake
+        }
+    });
+    is_asleep.recv().unwrap();
+    std::thread::sleep(SLEEP);
+    meanwhile();
+    drop(wake);
+}
+
+/// The server had dropped the locks of a machine that slept with a file open for writing, and
+/// another machine had appended to the file. Data that was then written here went to its places in
+/// the file at once, where it destroyed what the other machine had synced. Only the next commit
+/// noticed that.
+#[test]
+fn a_writer_that_slept_destroys_nothing() {
+    let (store, ann, bob) = with_bob();
+    let (ann, plan) = planned(&store, &ann, Locks::Everybody);
+    let [bob] = with_locks(&store, [&bob], Locks::Everybody);
+    put(&ann, b"file", &pattern(1, LEN)).unwrap();
+    let node = ann.resolve(b"file").unwrap().node;
+    let hers = ann.open_file(node, READ_WRITE).unwrap().handle;
+    let grown = [pattern(1, LEN), pattern(2, 200_000)].concat();
+    sleeps(&ann, &plan, node, || {
+        let his = open(&bob, b"file", READ_WRITE).unwrap();
+        bob.write(his, LEN as u64, &grown[LEN..], false).unwrap();
+        bob.fsync(his, false).unwrap();
+        bob.release(his).unwrap();
+    });
+    let written = ann.write(hers, LEN as u64, &pattern(3, 200_000), false);
+    assert_eq!(errno(written), libc::ESTALE);
+    assert_eq!(errno(ann.write(hers, 0, b"x", false)), libc::ESTALE, "the error is repeated");
+    let _ = ann.release(hers);
+    assert!(get(&bob, b"file").unwrap() == grown);
+    assert_eq!(faults(&bob), [""; 0]);
+}
+
+/// The other machine had the file open for writing by then, and had not committed yet. A commit here
+/// made the later one there fail.
+#[test]
+fn a_writer_that_slept_leaves_the_file_to_the_next_one() {
+    let (store, ann, bob) = with_bob();
+    let (ann, plan) = planned(&store, &ann, Locks::Everybody);
+    let bob = together(&store, &bob).unwrap();
+    put(&ann, b"file", &pattern(1, LEN)).unwrap();
+    let node = ann.resolve(b"file").unwrap().node;
+    let hers = ann.open_file(node, READ_WRITE).unwrap().handle;
+    let mut his = None;
+    sleeps(&ann, &plan, node, || {
+        plan.give_locks(Locks::Own); // from now on Bob's are seen
+        let handle = open(&bob, b"file", READ_WRITE).unwrap();
+        bob.write(handle, 0, b"his", false).unwrap();
+        his = Some(handle);
+    });
+    assert_eq!(errno(ann.write(hers, 0, b"hers", false)), libc::ESTALE);
+    assert_eq!(errno(ann.write(hers, 0, b"hers", false)), libc::ESTALE, "the error is repeated");
+    let _ = ann.release(hers);
+    let his = his.unwrap();
+    bob.fsync(his, false).unwrap();
+    bob.release(his).unwrap();
+    assert_eq!(get(&ann, b"file").unwrap()[..4], [b"his", &pattern(1, LEN)[3..4]].concat());
+}
+
+/// A daemon that was busy for seconds, and lost no lock, goes on writing.
+#[test]
+fn a_writer_that_slept_with_its_locks_goes_on() {
+    let (store, ann, bob) = with_bob();
+    let (ann, plan) = planned(&store, &ann, Locks::Own);
+    let bob = together(&store, &bob).unwrap();
+    put(&ann, b"file", &pattern(1, LEN)).unwrap();
+    let node = ann.resolve(b"file").unwrap().node;
+    let hers = ann.open_file(node, READ_WRITE).unwrap().handle;
+    ann.write(hers, 0, b"before", false).unwrap();
+    sleeps(&ann, &plan, node, || {});
+    ann.write(hers, 6, b" and after", false).unwrap();
+    assert_eq!(errno(open(&bob, b"file", READ_WRITE)), libc::EBUSY, "the guard is still held");
+    ann.release(hers).unwrap();
+    assert_eq!(&get(&bob, b"file").unwrap()[..16], b"before and after");
 }

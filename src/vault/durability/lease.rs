@@ -103,6 +103,8 @@ pub(crate) struct Lease {
     /// included; `u64::MAX` if no thread looks yet, or any more. Then the lease is kept only during
     /// each change.
     looked: AtomicU64,
+    /// See [`Lease::sleeps`].
+    slept: AtomicU64,
 }
 
 struct State {
@@ -198,6 +200,7 @@ impl Lease {
             getting: Mutex::new(()),
             used: AtomicBool::new(false),
             looked: AtomicU64::new(u64::MAX),
+            slept: AtomicU64::new(0),
         }
     }
 
@@ -215,6 +218,14 @@ impl Lease {
         }
         let now = self.generation.load(Ordering::Acquire);
         (now == ALONE || now > 0 && self.is_valid()).then_some(now)
+    }
+
+    /// Returns a number that changes each time that this daemon, or its machine, may have slept for
+    /// more than [`VALID`]: a server may have dropped the locks that it had before.
+    pub fn sleeps(&self) -> u64 {
+        // The next look counts a sleep that is noticed here first.
+        let is_noticed = !self.is_valid();
+        self.slept.load(Ordering::Acquire) + u64::from(is_noticed)
     }
 
     /// Waits until this daemon may change the share. Until the change ends, further calls by the
@@ -402,6 +413,7 @@ impl Lease {
         // What is seen in a look was so when it began: the machine may sleep meanwhile.
         let (now, was_valid) = (awake(), self.is_valid());
         let looked = self.look_now(&**root, was_valid, forget);
+        self.slept.fetch_add(u64::from(!was_valid), Ordering::AcqRel);
         let may_wait = !self.is_valid();
         self.looked.store(now, Ordering::Release);
         if may_wait {
@@ -514,6 +526,7 @@ impl Lease {
 
     /// Called when no thread looks any more, because the share is about to be closed.
     pub fn look_no_more(&self) {
+        self.slept.fetch_add(u64::from(!self.is_valid()), Ordering::AcqRel);
         self.looked.store(u64::MAX, Ordering::Release);
         self.turned.notify_all();
     }

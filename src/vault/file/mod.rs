@@ -19,7 +19,7 @@ pub(super) mod seal;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -187,6 +187,11 @@ pub(crate) struct OpenFile {
     /// With concurrent openers: no daemon has left a chunk half written. This was checked since the
     /// guard was taken.
     pub is_whole: AtomicBool,
+    /// With concurrent openers: [`Lease::sleeps`] before the guard was taken, or when it was last
+    /// found to be held.
+    ///
+    /// [`Lease::sleeps`]: crate::vault::durability::lease::Lease::sleeps
+    pub guarded: AtomicU64,
     /// With concurrent openers: the locks of programs.
     pub locks: Mutex<ProgramLocks>,
 }
@@ -245,6 +250,7 @@ impl OpenFile {
             locks: Mutex::default(),
             on_demand: Mutex::default(),
             is_whole: AtomicBool::new(false),
+            guarded: AtomicU64::new(0),
         })
     }
 

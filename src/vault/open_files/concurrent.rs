@@ -132,12 +132,32 @@ impl Core {
         if guard.is_none() {
             let on_demand = open.on_demand.lock().clone();
             let file = on_demand.map_or_else(|| open_for_locks(&*open.file()), Ok)?;
+            open.guarded.store(self.lease.sleeps(), Ordering::Release);
             if !file.try_lock_span(Some(Lock::Exclusive), GUARD)? {
                 return Err(Fault::Os(libc::EBUSY));
             }
             *guard = Some(file);
         }
         Ok(())
+    }
+
+    /// Returns whether this daemon has lost the guard of a file to another one, or has lost it for a
+    /// while in which another one has committed. A server drops the locks of a machine that sleeps
+    /// for long. The caller has the lease, so no other daemon takes a guard that is still held here.
+    pub fn has_lost_guard(&self, open: &OpenFile, state: &FileState) -> Inner<bool> {
+        let sleeps = self.lease.sleeps();
+        if open.guarded.load(Ordering::Acquire) == sleeps {
+            return Ok(false);
+        }
+        let Some(guard) = open.guard.lock().clone() else { return Ok(false) };
+        // The kernel may believe that it still has the lock, so that it would ask the server nothing.
+        let _ = guard.try_lock_span(None, GUARD);
+        let is_held = guard.try_lock_span(Some(Lock::Exclusive), GUARD)?
+            && self.has_own_header(&*open.file(), state)?;
+        if is_held {
+            open.guarded.store(sleeps, Ordering::Release);
+        }
+        Ok(!is_held)
     }
 
     /// Fails with `ESTALE` if a file that was just guarded has lost its name to another daemon.
@@ -309,8 +329,14 @@ impl Core {
         self.retry(false, attempt, open.node)
     }
 
-    /// Called before a commit: checks that the header is the one that it is based on. A conflict
-    /// that [`Core::freshen`] could not resolve stays an error.
+    /// Has all writes to a file fail with `ESTALE`.
+    pub fn latch_overtaken(&self, open: &OpenFile, state: &mut FileState) {
+        tracing::error!(path = %self.shown_path(open.node).display(), "another daemon writes, or has written, to a file that is open for writing here");
+        state.latched = Some(libc::ESTALE);
+    }
+
+    /// Called before a commit: checks that the guard is held, and that the header is the one that it
+    /// is based on. A conflict that [`Core::freshen`] could not resolve stays an error.
     pub fn begin_shared_commit(&self, open: &OpenFile, state: &mut FileState) -> Inner<()> {
         if state.changes.is_none() || state.latched.is_some() {
             return Ok(());
@@ -319,9 +345,8 @@ impl Core {
             Some(committed) => self.header_in_store(open)? != committed.header,
             None => open.guard.lock().is_none(),
         };
-        if overtaken {
-            tracing::error!(path = %self.shown_path(open.node).display(), "another daemon has committed to a file that is open for writing here");
-            state.latched = Some(libc::ESTALE);
+        if overtaken || self.has_lost_guard(open, state)? {
+            self.latch_overtaken(open, state);
         }
         let base = state.committed.as_ref().map(|committed| committed.header.hash());
         open.locks.lock().begin_commit(base);

@@ -157,6 +157,7 @@ impl Core {
         if !self.nodes.is(node, &stat) {
             return Err(Fault::Os(libc::ESTALE));
         }
+        let sleeps = self.lease.sleeps(); // before the guard is taken
         let guards = self.mode.writers.guard_stored(&*dir, link.stored(), &stat, flags)?;
         let loaded = self.load_repaired(node, file, (stat.dev, stat.ino), flags);
         if loaded.is_err() && flags.truncate {
@@ -172,6 +173,7 @@ impl Core {
                 self.have_forgotten(node, Forget::Known);
             }
         }
+        file.guarded.store(sleeps, Ordering::Release);
         *file.guard.lock() = guards.guard;
         *file.on_demand.lock() = guards.on_demand;
         self.insert_open(&mut files, node, file.clone(), flags);
@@ -559,7 +561,7 @@ impl Core {
     /// Returns whether the header in `file` is the one that was last committed through `state`.
     /// True if nothing is committed, or if a commit failed while it may have written the header:
     /// then the header is unknown.
-    fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
+    pub fn has_own_header(&self, file: &dyn File, state: &FileState) -> Inner<bool> {
         match &state.committed {
             Some(committed) if !committed.is_being_replaced => {
                 Ok(self.header_in(file)? == committed.header)

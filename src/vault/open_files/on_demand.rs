@@ -161,6 +161,10 @@ impl Core {
         let mut state = open.state.write();
         // Only now: an unlock of another program may have given the guard back meanwhile.
         if !open.is_on_demand() || open.guard.lock().is_some() {
+            if self.has_lost_guard(open, &state)? {
+                self.latch_overtaken(open, &mut state);
+                return Err(Fault::Os(libc::ESTALE));
+            }
             return Ok(Some(state));
         }
         match self.guard(open) {
@@ -177,6 +181,7 @@ impl Core {
             return Ok(());
         }
         let handle = open_for_locks(&*open.file())?;
+        open.guarded.store(self.lease.sleeps(), Ordering::Release);
         let is_guarded = handle.try_lock_span(Some(Lock::Exclusive), GUARD)?;
         let guards = Guards::new(handle, is_guarded)?;
         (*open.guard.lock(), *open.on_demand.lock()) = (guards.guard, guards.on_demand);
