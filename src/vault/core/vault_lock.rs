@@ -6,6 +6,8 @@
 //! * On stores where such a lock does not reach every machine, a lock on the file `+lock` is held
 //!   too. Its bytes are constant; it is never rewritten and never removed, so a sync tool finds
 //!   nothing to do with it.
+//! * A server drops the locks of a machine that sleeps for long, or that it cannot reach. So after a
+//!   pause the holder takes the lock by a new handle, or stops writing if another daemon has it.
 //! * If another program removes the lock file, a daemon of another machine can open the vault. The
 //!   holder polls for that. It takes the lock again, or stops writing if another daemon has it.
 //! * Concurrent writers hold shared locks. The kernel's list of locks names the holders; nothing
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::store::{Dir, File, Lock};
 use crate::vault::core::machine::host;
+use crate::vault::durability::lease::awake;
 use crate::vault::durability::lock_files::{is_there, lock_file};
 use crate::vault::error::{Inner, LockHolder};
 
@@ -33,7 +36,13 @@ pub(crate) struct VaultLock {
     _dir: Arc<dyn Dir>,
     /// The lock file, where the store needs one.
     file: Option<Arc<dyn File>>,
+    /// When the lock was last known to be held, by [`awake`].
+    looked: u64,
 }
+
+/// Milliseconds without a look at the lock after which the store may have dropped it. Servers wait
+/// for at least half a minute.
+const MAY_BE_LOST: u64 = 5000;
 
 /// How long an attempt to take the lock is retried if no holder is visible (another process may
 /// hold it for a moment, in [`holders`]), and the poll interval.
@@ -79,6 +88,7 @@ pub(crate) fn take(root: &Arc<dyn Dir>, how: Lock) -> Inner<Attempt> {
 }
 
 fn attempt(root: &Arc<dyn Dir>, how: Lock) -> Inner<Option<VaultLock>> {
+    let looked = awake();
     let dir = root.reopen()?;
     let of_directory = match dir.try_lock(how) {
         Ok(false) => return Ok(None),
@@ -93,7 +103,7 @@ fn attempt(root: &Arc<dyn Dir>, how: Lock) -> Inner<Option<VaultLock>> {
             None => return Ok(None),
         },
     };
-    Ok(Some(VaultLock { root: root.clone(), how, _dir: dir, file }))
+    Ok(Some(VaultLock { root: root.clone(), how, _dir: dir, file, looked }))
 }
 
 /// Returns whether the error means that the store has no locks on directories.
@@ -175,12 +185,26 @@ fn begun(pid: u32) -> Option<i64> {
 }
 
 impl VaultLock {
-    /// Creates and locks the lock file again if another program has removed it. Returns true if
-    /// that succeeded, false if another daemon has the lock. Returns `None` if the file is there,
-    /// if this lock needs none, or if the store does not tell.
+    /// Creates and locks the lock file again if another program has removed it, and locks it again
+    /// if the store may have dropped the lock since the last call. Returns true if the file was
+    /// created, false if another daemon has the lock. Returns `None` if the lock is held as before,
+    /// if it needs no file, or if the store does not tell.
     pub fn taken_anew(&mut self) -> Option<Inner<bool>> {
         let file = self.file.as_ref()?;
+        let now = awake();
         match is_there(&*self.root, LOCK_FILE, &**file) {
+            Ok(true) if now.saturating_sub(self.looked) > MAY_BE_LOST => {
+                let locked = self.lock_again();
+                if matches!(locked, Ok(true)) {
+                    self.looked = now;
+                    return None;
+                }
+                Some(locked)
+            }
+            Ok(true) => {
+                self.looked = now;
+                None
+            }
             Ok(false) => Some(lock_constant(&*self.root, self.how).map(|locked| match locked {
                 Some(file) => {
                     self.file = Some(file);
@@ -188,14 +212,89 @@ impl VaultLock {
                 }
                 None => false,
             })),
-            _ => None,
+            Err(_) => None,
         }
+    }
+
+    /// Locks the lock file by a new handle: the kernel may take a lock for held by the former one
+    /// that the server has dropped. Returns false if another daemon has the lock.
+    fn lock_again(&mut self) -> Inner<bool> {
+        let file = lock_file(&*self.root, LOCK_FILE, self.how)?;
+        if file.try_lock(self.how)? {
+            self.file = Some(file);
+            return Ok(true);
+        }
+        // An exclusive lock that is still held refuses the new one.
+        self.file = Some(file.clone());
+        let begun = Instant::now();
+        while !file.try_lock(self.how)? {
+            // Another process may hold it for a moment, in `holders`.
+            if begun.elapsed() >= LOOKS_TAKE {
+                return Ok(false);
+            }
+            std::thread::sleep(LOOKS_ASKED);
+        }
+        Ok(true)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Span;
+    use crate::store::fault::{FaultPlan, FaultStore, Locks};
+    use crate::store::mem::MemStore;
+
+    /// A store as a machine sees it that needs the lock file.
+    fn by_access(store: &MemStore) -> Arc<dyn Dir> {
+        let plan = FaultPlan::new();
+        plan.give_locks(Locks::ByAccess);
+        FaultStore::wrap(store.root(), plan)
+    }
+
+    /// A lock as its holder has it after a sleep in which the server has dropped it.
+    fn dropped(store: &MemStore, how: Lock) -> VaultLock {
+        let Attempt::Held(mut lock) = take(&by_access(store), how).unwrap() else { unreachable!() };
+        let all = Span { first: 0, last: Span::END };
+        lock.file.as_ref().unwrap().try_lock_span(None, all).unwrap();
+        lock.looked -= MAY_BE_LOST + 1;
+        lock
+    }
+
+    /// A server had dropped the vault's lock of a machine that slept, and an exclusive mount or
+    /// `fsck --repair` had begun on another one. The first daemon went on writing.
+    #[test]
+    fn a_lock_that_the_server_dropped_is_noticed() {
+        for (hers, his) in [
+            (Lock::Shared, Lock::Exclusive),
+            (Lock::Exclusive, Lock::Exclusive),
+            (Lock::Exclusive, Lock::Shared),
+        ] {
+            let store = MemStore::new();
+            let mut lock = dropped(&store, hers);
+            let Attempt::Held(other) = take(&by_access(&store), his).unwrap() else {
+                panic!("the lock was dropped")
+            };
+            assert!(matches!(lock.taken_anew(), Some(Ok(false))), "{hers:?} {his:?}");
+            assert!(matches!(lock.taken_anew(), Some(Ok(false))), "it stays so");
+            drop(other);
+        }
+    }
+
+    /// Nobody has taken the lock meanwhile, or it was not dropped at all.
+    #[test]
+    fn a_lock_is_held_again_after_a_sleep() {
+        for how in [Lock::Shared, Lock::Exclusive] {
+            let store = MemStore::new();
+            let mut lock = dropped(&store, how);
+            for _ in 0..2 {
+                assert!(lock.taken_anew().is_none());
+                let other = take(&by_access(&store), Lock::Exclusive).unwrap();
+                assert!(matches!(other, Attempt::Taken(..)), "{how:?}");
+                lock.looked -= MAY_BE_LOST + 1;
+            }
+        }
+    }
 
     #[test]
     fn this_process_has_begun_before_now() {

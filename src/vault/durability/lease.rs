@@ -542,7 +542,7 @@ impl Lease {
 }
 
 /// Returns the time since the machine was started in milliseconds, time asleep included.
-fn awake() -> u64 {
+pub(crate) fn awake() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }

@@ -104,8 +104,8 @@ fn look_after(core: &Core, trust: &Trust) {
 }
 
 /// Ensures that this process holds the lock on the lock file that others find: another program may
-/// have removed it. If another daemon has opened the vault since and cannot share it, nothing
-/// is written any more.
+/// have removed it, or the store may have dropped the lock while this machine slept. If another
+/// daemon has opened the vault since and cannot share it, nothing is written any more.
 fn watch_lock(core: &Core) {
     let mut held = core.lock.lock();
     let Some(lock) = &mut *held else { return };
@@ -116,7 +116,7 @@ fn watch_lock(core: &Core) {
         ),
         Some(Ok(false)) => {
             tracing::error!(
-                "another program has removed the lock file of the vault, and a daemon on another machine has opened it since; nothing is written any more"
+                "the lock of the vault is lost, because this machine slept or another program has removed the lock file, and a daemon on another machine has opened the vault since; nothing is written any more"
             );
             core.keys.signing.shut_out();
             *held = None;
