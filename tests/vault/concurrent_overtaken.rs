@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use kithfs::roster::Identity;
-use kithfs::store::fault::{FaultPlan, FaultStore, Locks};
+use kithfs::store::fault::{Calls, FaultPlan, FaultStore, Locks};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Call, RenameMode as StoreRename, SetTime, Timestamp};
 use kithfs::vault::{LockMode, NodeId, ROOT, RenameMode, SetAttr, SetXattr, Vault};
@@ -278,4 +278,31 @@ fn a_writer_that_slept_with_its_locks_goes_on() {
     assert_eq!(errno(open(&bob, b"file", READ_WRITE)), libc::EBUSY, "the guard is still held");
     ann.release(hers).unwrap();
     assert_eq!(&get(&bob, b"file").unwrap()[..16], b"before and after");
+}
+
+/// A program that wrote to a log that another daemon had rotated had its daemon search the whole
+/// vault for the name, under the lease.
+#[test]
+fn a_file_renamed_in_its_directory_is_found_there() {
+    const DIRS: u64 = 50;
+    let (store, ann, bob) = with_bob();
+    let (ann, plan) = planned(&store, &ann, Locks::Own);
+    let bob = together(&store, &bob).unwrap();
+    mkdir(&ann, b"logs").unwrap();
+    for dir in 0..DIRS {
+        mkdir(&ann, format!("logs/{dir}").as_bytes()).unwrap();
+        mkdir(&ann, format!("{dir}").as_bytes()).unwrap();
+    }
+    put(&ann, b"logs/log", b"one").unwrap();
+    let hers = open(&ann, b"logs/log", READ_WRITE).unwrap();
+    ann.write(hers, 3, b" two", false).unwrap();
+    rename(&bob, b"logs/log", b"logs/log.1", RenameMode::Replace).unwrap();
+    put(&bob, b"logs/log", b"new").unwrap();
+    plan.reset();
+    ann.fsync(hers, false).unwrap();
+    let listed = plan.count(Calls::Of(Call::List));
+    assert!(listed < DIRS, "{listed} directories were listed");
+    ann.release(hers).unwrap();
+    assert_eq!(get(&bob, b"logs/log.1").unwrap(), b"one two");
+    assert_eq!(get(&bob, b"logs/log").unwrap(), b"new");
 }

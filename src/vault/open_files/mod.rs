@@ -655,19 +655,29 @@ impl Core {
     /// without a lookup, or a name that another program gave the file in the store. Store names
     /// that are not valid in the vault do not count.
     ///
+    /// The directories of its known names come first: a log is rotated, and a new version of a file
+    /// is saved, by a rename within the directory.
+    ///
     /// In a synced share new keys are looked for first: a sync tool may just have renamed a
     /// directory under a key that it has delivered with it. Without the key that directory has no
     /// name, and the file in it would not be found.
     fn search_name(&self, open: &OpenFile) -> Inner<Option<Link>> {
         self.look_for_keys();
         let now = open.file().stat_but_times()?;
+        for link in self.nodes.links(open.node) {
+            match self.search_directory(open, &now, link.parent, None) {
+                Ok(Some(found)) => return Ok(Some(found)),
+                Err(fault) if is_no_descriptor(fault.errno()) => return Err(fault),
+                _ => {} // another directory may have taken its place
+            }
+        }
         let mut left = vec![ROOT];
         let mut found = None;
         while let Some(node) = left.pop() {
             let looked = if found.is_some() {
                 Ok(None)
             } else {
-                self.search_directory(open, &now, node, &mut left)
+                self.search_directory(open, &now, node, Some(&mut left))
             };
             if node != ROOT {
                 self.nodes.forget(node, 1);
@@ -697,23 +707,22 @@ impl Core {
         }
     }
 
-    /// Searches one directory for a name of an open file, and adds its sub-directories to `left`,
-    /// each with one lookup count.
+    /// Searches one directory for a name of an open file, and adds its sub-directories to `left`, if
+    /// that is given, each with one lookup count.
     fn search_directory(
         &self,
         open: &OpenFile,
         now: &Stat,
         node: NodeId,
-        left: &mut Vec<NodeId>,
+        mut left: Option<&mut Vec<NodeId>>,
     ) -> Inner<Option<Link>> {
         let folder = self.folder(node)?;
         for entry in entries(folder.dir())? {
             let entry = entry?;
             let may_be_it =
                 entry.ino == now.ino && entry.kind.is_none_or(|kind| kind == Kind::File);
-            if is_control(&entry.name)
-                || !may_be_it && entry.kind.is_some_and(|kind| kind != Kind::Dir)
-            {
+            let may_be_dir = left.is_some() && entry.kind.is_none_or(|kind| kind == Kind::Dir);
+            if is_control(&entry.name) || !may_be_it && !may_be_dir {
                 continue;
             }
             let Ok(stat) = folder.dir().stat(&entry.name) else { continue };
@@ -727,7 +736,9 @@ impl Core {
                 self.nodes.add_link(open.node, link.clone());
                 return Ok(Some(link));
             }
-            left.push(self.nodes.seen(&stat, link));
+            if let Some(left) = &mut left {
+                left.push(self.nodes.seen(&stat, link));
+            }
         }
         Ok(None)
     }
