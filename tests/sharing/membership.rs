@@ -14,7 +14,15 @@ use crate::support::members::ShareOfPath;
 use crate::support::members::{
     beside, key, member, open_as, person, quiet, root_share, trusting, with_bob,
 };
+use crate::support::raw::{merge, named, read, write};
 use crate::support::vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
+
+/// Writes a file, and returns the number of the epoch that it is sealed under.
+fn epoch_of_new_file(store: &MemStore, vault: &Vault, name: &[u8]) -> u32 {
+    put(vault, name, b"contents").unwrap();
+    let stored = read(&*store.root(), &vault.cipher_path(name).unwrap());
+    u32::from_le_bytes(stored[16..20].try_into().unwrap())
+}
 
 /// What a member wrote before their removal stays valid; what they sign afterwards with an earlier
 /// epoch is refused.
@@ -439,6 +447,57 @@ fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
     let mut header = [0; 20];
     file.read_at(&mut header, 0).unwrap();
     assert_eq!(header[16..20], 2u32.to_le_bytes());
+}
+
+/// A tool creates the manifest of a removal under its final name, and fills it later. A mount, which
+/// looks in between, cannot parse the file. It noted the name as read and never looked again, because
+/// filling a file changes neither names nor the times of the directory: it sealed everything under
+/// the key that the removed member has for as long as it lived. A vault that is opened in between had
+/// the same fault.
+#[test]
+fn a_manifest_that_is_filled_later_is_read_again() {
+    for (is_open, short) in [(true, 0), (false, 0), (true, 100), (false, 100)] {
+        let (store, ann, bob) = with_bob();
+        let (root, done) = (store.root(), store.snapshot());
+        root_share(&beside(&done, &ann)).remove(&[key(&bob)], &mut quiet()).unwrap();
+        let name = named(&*done.root(), b"+manifest-2-").remove(0);
+        let bytes = read(&*done.root(), &name);
+        let open = || open_as(&store, &ann).unwrap();
+        let mounted = is_open.then(open);
+        write(&*root, &name, &bytes[..short]);
+        merge(&*done.root(), &*root);
+        let vault = mounted.unwrap_or_else(open);
+        vault.refresh().unwrap();
+        assert_eq!(epoch_of_new_file(&store, &vault, b"early"), 1, "the removal is not here yet");
+        let before = root.stat_self().unwrap();
+        write(&*root, &name, &bytes);
+        let after = root.stat_self().unwrap();
+        assert_eq!((before.mtime, before.ctime), (after.mtime, after.ctime));
+        vault.refresh().unwrap();
+        assert_eq!(epoch_of_new_file(&store, &vault, b"late"), 2, "{short} bytes, {is_open}");
+        assert_eq!(root_share(&vault).info().unwrap().members.len(), 1);
+    }
+}
+
+/// A change of the members wrote its manifest under the final name. A mount that listed the vault in
+/// that moment noted a name whose file it could not parse.
+#[test]
+fn a_manifest_appears_with_all_of_its_bytes() {
+    let (store, ann, bob) = with_bob();
+    put(&open_as(&store, &bob).unwrap(), b"file", b"by Bob").unwrap();
+    let plan = FaultPlan::new();
+    let wrapped = FaultStore::wrap(store.root(), plan.clone());
+    let vault = Vault::open(wrapped, &ann, trusting(true, LockMode::None)).unwrap();
+    let root = store.root();
+    plan.before(Call::Write, move || {
+        let names = [&b"+manifest-"[..], b"+slots-", b"+inventory-"].map(|p| named(&*root, p));
+        for name in names.concat() {
+            assert!(root.stat(&name).unwrap().size > 0, "{}", name.escape_ascii());
+        }
+    });
+    root_share(&vault).remove(&[key(&bob)], &mut quiet()).unwrap();
+    assert_eq!(named(&*store.root(), b"+manifest-2-").len(), 1);
+    assert_eq!(named(&*store.root(), b"+tmp-").len(), 0);
 }
 
 /// A sync tool delivered the list of members of a rekey before the key that it names. Programs of a

@@ -9,7 +9,8 @@
 //! * A sync tool may deliver a manifest before the slot block that it names. In a synced share the
 //!   known key is used meanwhile, for a limited time: the storage host could withhold the slot
 //!   block for ever.
-//! * The check costs one `stat` of the share's directory as long as nothing changes in it.
+//! * The check costs one `stat` of the share's directory as long as nothing changes in it, and one
+//!   of each manifest that could not be parsed.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -37,15 +38,16 @@ impl Core {
     pub fn refresh(&self, trust: &Trust) -> Result<bool> {
         let mut seen = self.membership.seen.lock();
         let looked: Inner<Option<Vec<Box<[u8]>>>> = (|| {
-            let stat = self.root.stat_self()?;
+            let (stat, now) = (self.root.stat_self()?, Instant::now());
             let times = (stat.mtime, stat.ctime);
-            if seen.changed == Some(times) {
+            let is_due = seen.unread.is_due(&*self.root, now);
+            if seen.changed == Some(times) && !is_due {
                 return Ok(None);
             }
-            let aged = seen.has_aged(times, Instant::now());
+            let aged = seen.has_aged(times, now);
             let manifests = manifests(&*self.root)?;
             seen.changed = aged.then_some(times);
-            Ok((manifests != seen.manifests).then_some(manifests))
+            Ok((is_due || manifests != seen.manifests).then_some(manifests))
         })();
         let Some(manifests) = looked.map_err(|fault| {
             self.explain("look for new members in", crate::vault::types::ROOT, fault)
@@ -67,6 +69,7 @@ impl Core {
                 self.keys.adopt(&entered.heads[0].keys);
                 self.keys.signing.adopt(entered.rights());
                 self.keys.renew_generation();
+                seen.unread.note(entered.unread);
                 if entered.incomplete {
                     seen.changed = None; // the missing part may still arrive
                 } else {
@@ -118,6 +121,7 @@ impl Core {
         (seen.manifests, seen.head) = (manifests, entered.head());
         (seen.members, seen.is_forked) = (HashSet::new(), entered.forked);
         seen.members.extend(members(entered).map(|member| member.public.sign));
+        seen.unread.note(entered.unread.clone());
     }
 
     /// Tells the user of a new fork, and of members whom somebody else has added.

@@ -28,7 +28,7 @@ use crate::vault::error::{Corruption, Error, Fault, Inner, Result};
 use crate::vault::membership::inventory_walk::{Walk, Walked};
 use crate::vault::membership::share::Share;
 use crate::vault::session::options::OsRandom;
-use crate::vault::share::control_files::read_control;
+use crate::vault::share::control_files::{read_control, write_new};
 use crate::vault::share::enter;
 use crate::vault::share::enter::{Entered, Head};
 use crate::vault::share::synced;
@@ -100,7 +100,7 @@ impl Share {
     ) -> Result<Pin> {
         let change = self.draft(head, change)?;
         let made = head.roster.extend(&change.manifest).map_err(Self::error)?.head();
-        enter::put_change(&*self.core.root, &change)
+        enter::put_change(&*self.core.root, &change, &OsRandom)
             .map_err(|fault| self.core.explain("change the members of", ROOT, fault))?;
         let entered = self.core.refresh(self.vault.shares().trust()).and_then(|_| self.enter());
         let Entered { heads, forked, .. } = match entered {
@@ -128,6 +128,7 @@ impl Share {
             self.core.membership.seen.lock().head.as_ref(),
             &shown,
         )?
+        .standing
         .heads;
         Ok(matches!(&heads[..], [only] if only.contains(made)))
     }
@@ -426,7 +427,7 @@ impl Share {
                 continue;
             }
             keep = winner.roster.extend(&change.manifest).map_err(Self::error)?.head().hash;
-            enter::put_change(&*self.core.root, &change)
+            enter::put_change(&*self.core.root, &change, &OsRandom)
                 .map_err(|fault| self.core.explain("settle", ROOT, fault))?;
             self.core.refresh(self.vault.shares().trust())?;
             gone = &[]; // they were removed by the change above
@@ -546,7 +547,7 @@ impl Share {
         let (bytes, root) = (list.encode(), list.root());
         let file = inventory::file_hash(&bytes);
         let name = inventory::file_name(&file);
-        match enter::write_new(&*self.core.root, name.as_bytes(), &bytes) {
+        match write_new(&*self.core.root, &OsRandom, name.as_bytes(), &bytes) {
             // The same list from an interrupted removal.
             Err(Fault::Io(e)) if e.raw_os_error() == Some(libc::EEXIST) => {
                 self.is_there(&name, &bytes).map_err(|_| Fault::Os(libc::EEXIST))?;

@@ -69,16 +69,36 @@ pub(crate) fn write_control(
     name: &[u8],
     bytes: &[u8],
 ) -> Inner<()> {
+    write_as(dir, random, name, bytes, RenameMode::Replace)
+}
+
+/// Like [`write_control`], but fails with `EEXIST` if the name is taken.
+pub(crate) fn write_new(
+    dir: &dyn Dir,
+    random: &dyn Random,
+    name: &[u8],
+    bytes: &[u8],
+) -> Inner<()> {
+    write_as(dir, random, name, bytes, RenameMode::NoReplace)
+}
+
+fn write_as(
+    dir: &dyn Dir,
+    random: &dyn Random,
+    name: &[u8],
+    bytes: &[u8],
+    mode: RenameMode,
+) -> Inner<()> {
     let mut suffix = [0; 6];
     random.fill(&mut suffix);
     let temporary = [b"+tmp-", hex::encode(suffix).as_bytes()].concat();
     // Readable for others if the directory is: members of a share may be other users of the
-    // machine.
+    // machine. Control files contain no secrets.
     let file = dir.create_file(&temporary, 0o600 | dir.stat_self()?.perm & 0o044)?;
     let written = (|| {
         file.write_at(bytes, 0)?;
         file.sync_all()?;
-        dir.rename(&temporary, dir, name, RenameMode::Replace)
+        dir.rename(&temporary, dir, name, mode)
     })();
     if let Err(e) = written {
         let _ = dir.unlink(&temporary);

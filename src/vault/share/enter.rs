@@ -3,7 +3,8 @@
 //! Rules that hold here
 //! * The identity of a share is verified here, before any key of it is used (see [`Trust`]).
 //! * Manifests are verified as they are read; only valid ones stay in memory.
-//! * Control files of rosters are created with O_EXCL and never rewritten.
+//! * Control files of rosters appear with all of their bytes, under names that were free, and are
+//!   never rewritten.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use crate::roster::{
 use crate::store::{Access, Dir};
 use crate::vault::error::{Corruption, Error, Fault, Inner, Result};
 use crate::vault::keyring::signing::Rights;
-use crate::vault::share::control_files::{entries, is_missing, read_control, write_control};
+use crate::vault::share::control_files::{
+    entries, is_missing, read_control, write_control, write_new,
+};
 use crate::vault::share::trust::Trust;
 
 /// [`DESCRIPTOR_FILE`] as bytes.
@@ -54,18 +57,6 @@ pub struct CreateShare {
     pub name: String,
     /// The first members besides the founder.
     pub others: Vec<Member>,
-}
-
-pub(crate) fn write_new(dir: &dyn Dir, name: &[u8], bytes: &[u8]) -> Inner<()> {
-    // Readable for other users if the directory is: the ciphertext, which they can read then, is
-    // useless without the control files, and these contain no secrets.
-    let file = dir.create_file(name, 0o600 | dir.stat_self()?.perm & 0o044)?;
-    if let Err(e) = file.write_at(bytes, 0) {
-        // A partial file is useless, in particular on a full store.
-        let _ = dir.unlink(name);
-        return Err(e.into());
-    }
-    Ok(file.sync_all()?)
 }
 
 pub(crate) fn share_error(
@@ -148,7 +139,7 @@ pub(crate) fn found_in(
     let founded =
         found(founder, params, random, unix_now()).map_err(|e| share_error(DESCRIPTOR, e))?;
     (|| {
-        put_change(store, &founded.change)?;
+        put_change(store, &founded.change, random)?;
         write_control(store, random, DESCRIPTOR, &founded.descriptor)?;
         Ok(store.sync()?)
     })()
@@ -157,10 +148,10 @@ pub(crate) fn found_in(
 }
 
 /// Writes a change of the roster: the slot block first, both durable on return.
-pub(crate) fn put_change(store: &dyn Dir, change: &Change) -> Inner<()> {
-    write_new(store, change.slots_name.as_bytes(), &change.slots)?;
+pub(crate) fn put_change(store: &dyn Dir, change: &Change, random: &dyn Random) -> Inner<()> {
+    write_new(store, random, change.slots_name.as_bytes(), &change.slots)?;
     store.sync()?;
-    write_new(store, change.manifest_name.as_bytes(), &change.manifest)?;
+    write_new(store, random, change.manifest_name.as_bytes(), &change.manifest)?;
     Ok(store.sync()?)
 }
 
@@ -222,6 +213,16 @@ pub(crate) struct Entered {
     pub forked: bool,
     /// An inventory is missing or incomplete.
     pub incomplete: bool,
+    /// See [`Roster::unread`].
+    pub unread: Vec<Box<[u8]>>,
+}
+
+/// The manifests of a share.
+pub(crate) struct Roster {
+    pub standing: Standing,
+    /// Names of manifests whose files have other contents than their names state. A sync tool may
+    /// still be writing such a file.
+    pub unread: Vec<Box<[u8]>>,
 }
 
 /// A head with the contents of the identity's slot.
@@ -300,7 +301,7 @@ pub(crate) fn standing(
     descriptor: &ShareDescriptor,
     pin: Option<&Pin>,
     shown: &Path,
-) -> std::result::Result<Standing, Unentered> {
+) -> std::result::Result<Roster, Unentered> {
     let at = |name: &[u8]| shown.join(String::from_utf8_lossy(name).into_owned());
     let number = |name: &[u8]| -> Option<u32> {
         let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
@@ -319,13 +320,17 @@ pub(crate) fn standing(
     }
     numbered.sort_unstable();
     let mut assembly = Assembly::new(descriptor);
-    let mut ignored = Vec::new();
+    let (mut ignored, mut unread) = (Vec::new(), Vec::new());
     for (_, name) in &numbered {
         let bytes = match read_control(store, name, MANIFEST_MAX) {
             Ok(Some(bytes)) => bytes,
-            Ok(None) => continue,
+            Ok(None) => {
+                unread.push(name.clone());
+                continue;
+            }
             Err(Fault::Corrupt(_)) => {
                 tracing::warn!("{}: too large for a manifest, skipped", at(name).display());
+                unread.push(name.clone());
                 continue;
             }
             // Not a regular file. (An unreadable file may be the removal of a member, so it is an
@@ -335,17 +340,21 @@ pub(crate) fn standing(
                     "{}: not a regular file, and so not a manifest; skipped",
                     at(name).display()
                 );
+                unread.push(name.clone());
                 continue;
             }
             Err(fault) => return Err(Unentered::Unknown(fault.at("read", || at(name)))),
         };
-        let taken = Manifest::decode(&bytes).map_err(RosterError::from).and_then(|manifest| {
-            if manifest.file_name().as_bytes() != &**name {
-                return Err(RosterError::BrokenChain(manifest.sequence));
+        let named = Manifest::decode(&bytes).map_err(RosterError::from).and_then(|manifest| {
+            match manifest.file_name().as_bytes() == &**name {
+                true => Ok(manifest),
+                false => Err(RosterError::BrokenChain(manifest.sequence)),
             }
-            assembly.take(manifest)
         });
-        match taken {
+        if named.is_err() {
+            unread.push(name.clone());
+        }
+        match named.and_then(|manifest| assembly.take(manifest)) {
             Ok(()) => {}
             Err(RosterError::TooLong) => {
                 return Err(Unentered::of_roster(RosterError::TooLong, &numbered));
@@ -356,7 +365,7 @@ pub(crate) fn standing(
     let Standing { heads, ignored: rivals, pinned } =
         assembly.finish(pin).map_err(|error| Unentered::of_roster(error, &numbered))?;
     ignored.extend(rivals);
-    Ok(Standing { heads, ignored, pinned })
+    Ok(Roster { standing: Standing { heads, ignored, pinned }, unread })
 }
 
 /// Returns a function that reads bytes of a slot block at an offset.
@@ -470,7 +479,7 @@ pub(crate) fn enter(
     if !proven && !trust.first_use {
         return Err(untrusted().into());
     }
-    let Standing { heads: rosters, ignored, pinned } =
+    let Roster { standing: Standing { heads: rosters, ignored, pinned }, unread } =
         standing(store, &descriptor, pin.as_ref(), shown)?;
     if remembered == pin
         && let Some(inviter) = inviter
@@ -507,7 +516,7 @@ pub(crate) fn enter(
             trust.remember(&share, roster.head());
         }
     }
-    Ok(Entered { descriptor, heads, unopened, forked: several, incomplete })
+    Ok(Entered { descriptor, heads, unopened, forked: several, incomplete, unread })
 }
 
 /// Opens the heads that this identity can open; fails if it can open none. Returns them, the

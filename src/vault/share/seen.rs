@@ -29,6 +29,8 @@ pub(crate) struct Seen {
     /// may differ.
     now: Option<(Times, Instant)>,
     pub manifests: Vec<Box<[u8]>>,
+    /// Those of them that are to be read again if their files change.
+    pub unread: Unread,
     /// The highest head that was adopted: the pin for the next check.
     pub head: Option<Pin>,
     /// Signing keys of the members.
@@ -36,6 +38,56 @@ pub(crate) struct Seen {
     pub is_forked: bool,
     /// Since when a head's slot block is missing, by this machine's clock.
     late: Option<Instant>,
+}
+
+/// What shows that a file was written or replaced: inode, size, and the times of modification and
+/// change.
+type Stamp = (u64, u64, Timestamp, Timestamp);
+
+/// Manifests whose files have other contents than their names state. A tool that writes a file under
+/// its final name may be at work, and filling the file changes neither names nor the times of the
+/// directory. So their files are looked at one by one, and read again only if they have changed: one
+/// that stays useless costs a `stat`.
+#[derive(Default)]
+pub(crate) struct Unread {
+    names: Vec<Box<[u8]>>,
+    /// The stamps at the last look, and when they were first seen, by this machine's clock.
+    stamps: Option<(Vec<Option<Stamp>>, Instant)>,
+    /// They were read after they had had these stamps for a while.
+    is_settled: bool,
+}
+
+impl Unread {
+    /// Notes the names after the manifests were read.
+    pub fn note(&mut self, names: Vec<Box<[u8]>>) {
+        if names != self.names {
+            *self = Unread { names, ..Unread::default() };
+        }
+    }
+
+    /// Looks at the files, and returns whether to read the manifests again.
+    pub fn is_due(&mut self, store: &dyn Dir, now: Instant) -> bool {
+        let stamp = |name: &[u8]| {
+            store.stat(name).ok().map(|stat| (stat.ino, stat.size, stat.mtime, stat.ctime))
+        };
+        let stamps = self.names.iter().map(|name| stamp(name)).collect();
+        !self.names.is_empty() && self.are_due(stamps, now)
+    }
+
+    /// Returns whether files with these stamps are to be read again: when the stamps are new, and
+    /// once more when a change must lead to other stamps.
+    fn are_due(&mut self, stamps: Vec<Option<Stamp>>, now: Instant) -> bool {
+        match &self.stamps {
+            Some((known, first)) if *known == stamps => {
+                let has_aged = now.saturating_duration_since(*first) >= GRANULARITY;
+                has_aged && !std::mem::replace(&mut self.is_settled, true)
+            }
+            _ => {
+                (self.stamps, self.is_settled) = (Some((stamps, now)), false);
+                true
+            }
+        }
+    }
 }
 
 /// Returns the names of the manifests in a share's directory, sorted. If there are more than
@@ -80,6 +132,23 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_useless_manifest_is_read_a_bounded_number_of_times() {
+        let (begun, zero) = (Instant::now(), Timestamp { secs: 0, nanos: 0 });
+        let stamps = |size| vec![Some((1, size, zero, zero)), None];
+        let mut unread = Unread::default();
+        unread.note(vec![(*b"+manifest-2-a").into(), (*b"+manifest-2-b").into()]);
+        assert!(unread.are_due(stamps(0), begun), "it may have changed since it was read");
+        assert!(!unread.are_due(stamps(0), begun + GRANULARITY / 2));
+        assert!(unread.are_due(stamps(0), begun + GRANULARITY), "the clock may be coarse");
+        assert!(!unread.are_due(stamps(0), begun + GRANULARITY * 9));
+        assert!(unread.are_due(stamps(1), begun + GRANULARITY * 10));
+        unread.note(unread.names.clone());
+        assert!(!unread.are_due(stamps(1), begun + GRANULARITY * 10), "it was read just now");
+        assert!(unread.are_due(stamps(1), begun + GRANULARITY * 11));
+        assert!(!unread.are_due(stamps(1), begun + GRANULARITY * 99));
+    }
 
     #[test]
     fn a_missing_block_is_waited_for_once() {

@@ -111,7 +111,7 @@ impl Core {
         let (root, shown) = (&*self.root, self.shown_path(ROOT));
         let pin = self.membership.seen.lock().head;
         let heads = enter::descriptor(root, &shown).and_then(|descriptor| {
-            Ok(enter::standing(root, &descriptor, pin.as_ref(), &shown)?.heads)
+            Ok(enter::standing(root, &descriptor, pin.as_ref(), &shown)?.standing.heads)
         });
         let heads = match heads {
             Ok(heads) => heads,
