@@ -449,6 +449,26 @@ fn no_write_uses_the_old_key_while_a_manifest_is_unreadable() {
     assert_eq!(header[16..20], 2u32.to_le_bytes());
 }
 
+/// A member put a file of another mode beside the manifests, and a mount stopped writing. The user
+/// removed the file, as THREAT_MODEL.md says, and the names were those that the mount had noted before:
+/// it did not read the manifests, and stayed read-only until it ended.
+#[test]
+fn writing_continues_once_an_obstacle_is_removed() {
+    let (store, ann, _) = with_bob();
+    let plan = FaultPlan::new();
+    let wrapped = FaultStore::wrap(store.root(), plan.clone());
+    let vault = Vault::open(wrapped, &ann, trusting(false, LockMode::Exclusive)).unwrap();
+    put(&vault, b"file", b"before").unwrap();
+    let obstacle = format!("+manifest-9-{}", "0".repeat(32));
+    plan.forbid(obstacle.as_bytes());
+    write(&*store.root(), obstacle.as_bytes(), b"of another mode");
+    assert_eq!(vault.refresh().unwrap_err().errno(), libc::EACCES);
+    assert_eq!(put(&vault, b"file", b"x").unwrap_err().errno(), libc::EROFS);
+    store.root().unlink(obstacle.as_bytes()).unwrap();
+    vault.refresh().unwrap();
+    put(&vault, b"file", b"after").unwrap();
+}
+
 /// A tool creates the manifest of a removal under its final name, and fills it later. A mount, which
 /// looks in between, cannot parse the file. It noted the name as read and never looked again, because
 /// filling a file changes neither names nor the times of the directory: it sealed everything under

@@ -47,13 +47,19 @@ impl Core {
             let aged = seen.has_aged(times, now);
             let manifests = manifests(&*self.root)?;
             seen.changed = aged.then_some(times);
-            Ok((is_due || manifests != seen.manifests).then_some(manifests))
+            Ok((is_due || seen.manifests.as_ref() != Some(&manifests)).then_some(manifests))
         })();
-        let Some(manifests) = looked.map_err(|fault| {
-            self.explain("look for new members in", crate::vault::types::ROOT, fault)
-        })?
-        else {
-            return Ok(false);
+        let manifests = match looked {
+            Ok(Some(manifests)) => manifests,
+            Ok(None) => return Ok(false),
+            Err(fault) => {
+                seen.doubt();
+                return Err(self.explain(
+                    "look for new members in",
+                    crate::vault::types::ROOT,
+                    fault,
+                ));
+            }
         };
         let identity = self.keys.signing.identity();
         let shown = self.shown_path(crate::vault::types::ROOT);
@@ -71,9 +77,9 @@ impl Core {
                 self.keys.renew_generation();
                 seen.unread.note(entered.unread);
                 if entered.incomplete {
-                    seen.changed = None; // the missing part may still arrive
+                    seen.doubt(); // the missing part may still arrive
                 } else {
-                    seen.manifests = manifests;
+                    seen.manifests = Some(manifests);
                 }
                 Ok(true)
             }
@@ -90,9 +96,9 @@ impl Core {
                         shown.display()
                     );
                     self.keys.signing.freeze(true);
-                    seen.manifests = manifests;
+                    seen.manifests = Some(manifests);
                 } else {
-                    seen.changed = None; // retried, however old the change is
+                    seen.doubt();
                     if may_have_ended {
                         self.keys.signing.freeze(false);
                     }
@@ -118,7 +124,7 @@ impl Core {
     /// Records the state of the roster at the opening: only later changes are checked.
     pub fn note_head(&self, manifests: Vec<Box<[u8]>>, entered: &Entered) {
         let mut seen = self.membership.seen.lock();
-        (seen.manifests, seen.head) = (manifests, entered.head());
+        (seen.manifests, seen.head) = (Some(manifests), entered.head());
         (seen.members, seen.is_forked) = (HashSet::new(), entered.forked);
         seen.members.extend(members(entered).map(|member| member.public.sign));
         seen.unread.note(entered.unread.clone());

@@ -28,7 +28,9 @@ pub(crate) struct Seen {
     /// Its present times, and when they were first seen, by this machine's clock: the store's clock
     /// may differ.
     now: Option<(Times, Instant)>,
-    pub manifests: Vec<Box<[u8]>>,
+    /// The names of the manifests that were adopted; `None` if they must be read again in any case,
+    /// because the last reading failed or was incomplete.
+    pub manifests: Option<Vec<Box<[u8]>>>,
     /// Those of them that are to be read again if their files change.
     pub unread: Unread,
     /// The highest head that was adopted: the pin for the next check.
@@ -107,6 +109,12 @@ impl Seen {
     pub fn may_arrive(&mut self, now: Instant) -> bool {
         let since = *self.late.get_or_insert(now);
         now.saturating_duration_since(since) < LATE_MAX
+    }
+
+    /// Makes the next check read the manifests, however old the directory's last change is. The names
+    /// may be those of the last success then: an obstacle beside them was removed.
+    pub fn doubt(&mut self) {
+        (self.changed, self.manifests) = (None, None);
     }
 
     /// Notes that no slot block is missing.
