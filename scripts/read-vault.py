@@ -974,18 +974,21 @@ def verify_manifests(descriptor: Descriptor, manifests: list[Manifest]) -> dict[
             may_sign = m.signer == descriptor.founder[:32]
         else:
             before = valid.get(m.previous)
-            if before is None or m.sequence != before.sequence + 1:
+            if before is None:
                 continue
             may_sign = m.signer in before.admins
             earlier = [entry[:2] for entry in m.history]
             if any(m.second):
                 other = valid.get(m.second)
                 fits = (other is not None and m.second != m.previous and m.epoch == max(before.epoch, other.epoch) + 1
+                        and m.sequence == max(before.sequence, other.sequence) + 1
                         and (before.epoch, before.commitment) in earlier and all(1 <= epoch < m.epoch for epoch, _ in earlier))
             elif m.epoch == before.epoch:
                 fits = m.commitment == before.commitment and not m.history
             else:
                 fits = m.epoch == before.epoch + 1 and earlier == [(before.epoch, before.commitment)]
+            if not any(m.second):
+                fits = fits and m.sequence == before.sequence + 1
         if not descriptor.signed:
             fits = fits and m.admins == [descriptor.founder[:32]] and [count for _, count in m.blocks] == [1]
         if not fits or not may_sign:

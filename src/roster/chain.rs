@@ -3,7 +3,8 @@
 //!
 //! A manifest is valid after another one if all of this holds:
 //!
-//! * it names the other by hash and comes directly after it in number;
+//! * it names the other by hash and comes directly after it in number, or, if it settles a fork,
+//!   directly after the higher one of both sides;
 //! * it has the same share and suite;
 //! * its signer was an admin at the other;
 //! * its epoch either stays (same commitment, no history) or is new (the history contains the
@@ -58,7 +59,8 @@ struct Link {
 pub struct VerifiedRoster {
     descriptor: ShareDescriptor,
     share: [u8; 32],
-    /// Not empty; in order of sequence, from 1 without gaps.
+    /// Not empty; in order of sequence, from 1. There may be a gap before a manifest that settles a
+    /// fork: the other side may have been longer.
     chain: Vec<Link>,
 }
 
@@ -79,7 +81,8 @@ fn check_step(
     if manifest.share != *share || manifest.suite != descriptor.suite {
         return Err(RosterError::OtherShare(n));
     }
-    if n != expected {
+    let settles = manifest.second_parent != [0; 32];
+    if n < expected || n > expected && !settles {
         return Err(RosterError::Sequence { expected, found: n });
     }
     if manifest.previous != before.map_or([0; 32], |link| link.hash) {
@@ -208,9 +211,9 @@ impl Assembly {
     /// signed beside it. A manifest settles its second parent if its signer was an admin *there* too;
     /// otherwise a removed admin could undo the removal by settling.
     ///
-    /// A manifest does not count if it settles a branch that is missing, or if its epoch is not above
-    /// those of both branches; its descendants do not count either. That is known only after all
-    /// manifests were read.
+    /// A manifest does not count if it settles a branch that is missing, or if its number and epoch are
+    /// not the next above those of both branches; its descendants do not count either. That is known
+    /// only after all manifests were read.
     ///
     /// # Errors
     /// [`Empty`](RosterError::Empty) if none counts; [`RolledBack`](RosterError::RolledBack) or
@@ -261,7 +264,9 @@ impl Assembly {
 type Valid = HashMap<[u8; 32], Link>;
 
 /// Returns the manifests whose ancestors are all present. For one that settles a fork this includes
-/// the second parent, which must differ from the first; and its epoch must be the next above both.
+/// the second parent, which must differ from the first; and its number and epoch must be the next
+/// above both. So a manifest has a higher number than all of its ancestors, and a client that keeps the
+/// highest head that counts never keeps one that a settlement has passed.
 fn sound(valid: &Valid) -> HashSet<[u8; 32]> {
     const NONE: [u8; 32] = [0; 32];
     let parents = |link: &Link| {
@@ -278,12 +283,16 @@ fn sound(valid: &Valid) -> HashSet<[u8; 32]> {
         }
     }
     let follows = |link: &Link| {
-        let Manifest { previous, second_parent, epoch, .. } = &*link.manifest;
-        let above = |hash| valid.get(hash).map(|link: &Link| link.manifest.epoch);
+        let Manifest { previous, second_parent, .. } = &*link.manifest;
+        let is_next = |number: fn(&Manifest) -> u32| {
+            let of = |hash| valid.get(hash).map(|link: &Link| number(&link.manifest));
+            of(previous).max(of(second_parent)).and_then(|highest| highest.checked_add(1))
+                == Some(number(&link.manifest))
+        };
         *second_parent == NONE
             || previous != second_parent
-                && above(previous).max(above(second_parent)).and_then(|above| above.checked_add(1))
-                    == Some(*epoch)
+                && is_next(|manifest| manifest.epoch)
+                && is_next(|manifest| manifest.sequence)
     };
     let mut sound = HashSet::new();
     let mut next: Vec<[u8; 32]> = valid
@@ -398,8 +407,8 @@ pub struct Standing {
     /// The heads that count, the highest sequence first; more than one is a fork.
     pub heads: Vec<VerifiedRoster>,
     /// Why each manifest that does not count is ignored, although it is valid after its predecessor:
-    /// the pin excludes it, or it or an ancestor settles a branch that is missing, or has an epoch
-    /// that does not follow from both parents.
+    /// the pin excludes it, or it or an ancestor settles a branch that is missing, or has a number or
+    /// an epoch that does not follow from both parents.
     pub ignored: Vec<RosterError>,
     /// The pinned manifest. It need not be in the chain of a head: its branch may have lost a fork.
     pub pinned: Option<Arc<Manifest>>,
@@ -453,10 +462,15 @@ impl VerifiedRoster {
             .find(|manifest| manifest.epoch == epoch && manifest.commitment == *commitment)
     }
 
+    /// Returns the manifest of this chain with that number, and its hash.
+    pub(super) fn at(&self, sequence: u32) -> Option<(&Manifest, &[u8; 32])> {
+        let at = self.chain.binary_search_by_key(&sequence, |link| link.manifest.sequence).ok()?;
+        self.chain.get(at).map(|link| (&*link.manifest, &link.hash))
+    }
+
     /// Returns whether the pinned manifest is in this chain.
     pub fn contains(&self, pin: &Pin) -> bool {
-        let at = (pin.sequence as usize).checked_sub(1);
-        at.and_then(|at| self.chain.get(at)).is_some_and(|link| link.hash == pin.hash)
+        self.at(pin.sequence).is_some_and(|(_, hash)| *hash == pin.hash)
     }
 
     /// Returns this roster with one more manifest.

@@ -401,8 +401,8 @@ impl VerifiedRoster {
         self.finish(self.new_epoch(keys, &folder, &members.list)?, acting)
     }
 
-    /// Settles a fork in favour of this head. The new manifest starts an epoch above those of both
-    /// branches, with the members of `acting` minus `gone`. It names the losing head as second
+    /// Settles a fork in favour of this head. The new manifest has a number above those of both
+    /// branches and starts an epoch above theirs, with the members of `acting` minus `gone`. It names the losing head as second
     /// parent and contains the keys of that branch. Members that only the losing branch added or
     /// removed must be added or removed again. The signer must be an admin on both branches;
     /// otherwise an admin removed on one branch could undo the removal by settling. `inventory`
@@ -441,6 +441,7 @@ impl VerifiedRoster {
             .max(losing.epoch())
             .checked_add(1)
             .ok_or(RosterError::TooMany("epochs"))?;
+        draft.sequence = self.next_sequence()?.max(losing.next_sequence()?);
         draft.second_parent = losing.head().hash;
         draft.inventory = inventory;
         let unknown = losing_keys.all().filter(|key| {

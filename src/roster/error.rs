@@ -103,7 +103,8 @@ pub enum RosterError {
     /// The signature does not verify.
     #[error("signature of manifest {0} is not valid")]
     BadSignature(u32),
-    /// Epoch, commitment and history do not follow from those of the previous manifest.
+    /// Epoch, commitment and history do not follow from those of the previous manifest; or those, or
+    /// the number, of a settling manifest do not follow from both branches.
     #[error("epoch of manifest {0} does not follow from the previous one")]
     BadEpoch(u32),
     /// An unsigned share has one owner, the founder.

@@ -224,10 +224,7 @@ impl VerifiedRoster {
         if *keys.head() != self.head().hash {
             return Err(RosterError::Stale);
         }
-        let (manifest, hash) = (sequence as usize)
-            .checked_sub(1)
-            .and_then(|at| self.history().nth(at))
-            .ok_or(RosterError::Empty)?;
+        let (manifest, hash) = self.at(sequence).ok_or(RosterError::Empty)?;
         let short = manifest.commitment.first_chunk().expect("a commitment has 32 bytes");
         let epoch =
             keys.get(manifest.epoch, short).ok_or(RosterError::WrongFolderKey(manifest.epoch))?;

@@ -119,8 +119,9 @@ impl PinnedShare {
         if memory.to_text() == text { Ok(memory) } else { Err(PinnedShareError::Line(5)) }
     }
 
-    /// Advances to a head that descends from the pinned one. A head that is not further is ignored:
-    /// another process of this user may have seen more by now. Returns whether something changed.
+    /// Advances to a head that descends from the pinned one. It has a higher number, also if it
+    /// settles a fork in which the pinned one lost. A head that is not further is ignored: another
+    /// process of this user may have seen more by now. Returns whether something changed.
     pub fn advance(&mut self, head: Pin) -> bool {
         let further = head.sequence > self.head.sequence;
         if further {

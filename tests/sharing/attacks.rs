@@ -23,7 +23,9 @@ use kithfs::vault::{
 
 use crate::support::forger::{self, Forger};
 use crate::support::members::ShareOfPath;
-use crate::support::members::{beside, founded, key, member, open_as, person, quiet, root_share};
+use crate::support::members::{
+    Memory, beside, founded, key, member, open_as, person, quiet, remembering, root_share,
+};
 use crate::support::raw::{self, beneath, merge, named, names, read, write};
 use crate::support::vaults::{self, get, mkdir, pattern, put, split};
 
@@ -630,6 +632,55 @@ fn settling_revives_nothing_a_removed_admin_listed() {
     let honest = open_as(&store, &cem).unwrap();
     assert!(!honest.is_read_only(), "the fork is settled");
     assert_eq!(get(&honest, b"small").unwrap_err().errno(), libc::EIO);
+}
+
+/// Cem has seen Ann's list when she settles a fork in favour of Ben's shorter one, in which Mallory is
+/// removed. The settlement had the number after that of Ben's list, not a higher one than Ann's, so
+/// Cem's machine still remembered Ann's. A host that hid Ben's list and the settlement brought Mallory
+/// back, and Cem wrote under the key that Mallory has; below a live mount too.
+#[test]
+fn a_settlement_that_was_seen_cannot_be_hidden() {
+    for is_mounted in [false, true] {
+        let (ben, cem, mallory) = (person(2), person(3), person(4));
+        let (store, ann) = founded(vec![
+            member(&ben, Role::Admin, "Ben"),
+            member(&cem, Role::Writer, "Cem"),
+            member(&mallory, Role::Writer, "Mallory"),
+        ]);
+        let (root, apart) = (store.root(), store.snapshot());
+        let by_ann = beside(&store, &ann);
+        let mut head = None;
+        for n in [5, 6, 7] {
+            let new = member(&person(n), Role::Reader, &format!("Reader {n}"));
+            head = Some(root_share(&by_ann).add(&[new]).unwrap());
+        }
+        let id = root_share(&by_ann).info().unwrap().share;
+        let memory = Memory::invited(id, head.unwrap(), &ann);
+        let open = || Vault::open(store.root(), &cem, remembering(&memory));
+        let mounted = is_mounted.then(|| open().unwrap());
+        let seen = named(&*root, b"+manifest-");
+        let by_ben = beside(&apart, &ben);
+        let kept = root_share(&by_ben).remove(&[key(&mallory)], &mut quiet()).unwrap();
+        merge(&*apart.root(), &*root);
+        root_share(&beside(&store, &ann)).settle(&kept.hash, &[]).unwrap();
+        let vault = mounted.unwrap_or_else(|| open().unwrap());
+        vault.refresh().unwrap();
+        put(&vault, b"file", b"not for Mallory").unwrap();
+
+        for name in named(&*root, b"+manifest-").iter().filter(|name| !seen.contains(name)) {
+            root.unlink(name).unwrap();
+        }
+        if is_mounted {
+            let error = vault.refresh().unwrap_err();
+            assert!(error.to_string().contains("older than manifest 5"), "{error}");
+            put(&vault, b"later", b"not for Mallory").unwrap();
+            let header = read(&*root, &vault.cipher_path(b"later").unwrap());
+            assert_eq!(header[16..20], 3u32.to_le_bytes());
+        }
+        vault.close().unwrap();
+        let error = open().map(drop).unwrap_err();
+        assert!(error.to_string().contains("older than manifest 5"), "{error}");
+    }
 }
 
 #[test]

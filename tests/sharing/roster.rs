@@ -16,7 +16,7 @@ use kithfs::format::share::ShareDescriptor;
 use kithfs::format::slots::{self, BlockError, SlotHeader};
 use kithfs::roster::{
     Acting, Assembly, Change, FolderKeys, FoundParams, Founded, Identity, Inventory, Member,
-    Members, Pin, Role, Roster, RosterError, Standing, VerifiedRoster, found,
+    Members, Pin, PinnedShare, Proof, Role, Roster, RosterError, Standing, VerifiedRoster, found,
 };
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -688,7 +688,8 @@ fn concurrent_changes_by_two_admins_fork_and_are_settled() {
     for pin in [None, Some(store.roster().head()), Some(roster.head()), Some(lost.head())] {
         let standing = assemble(&both.descriptor, &both.manifests, pin.as_ref()).unwrap();
         let head = only(&standing);
-        assert_eq!((head.head().sequence, head.epoch()), (4, 4));
+        assert_eq!((head.head().sequence, head.epoch()), (5, 4), "above those of both sides");
+        assert!(head.contains(&roster.head()) && !head.contains(&lost.head()));
     }
     // Dan, who was never on the losing side, can read what was written there.
     let keys = anns.open(&dan).unwrap();
@@ -698,6 +699,44 @@ fn concurrent_changes_by_two_admins_fork_and_are_settled() {
         lost_keys.current().key.expose()
     );
     assert!(matches!(anns.open(&cem), Err(RosterError::NotMember)));
+}
+
+/// A settlement had the number after that of the side that it kept. A client that had seen the other
+/// side, with a higher number, did not remember the settlement, and accepted a store that hid it.
+#[test]
+fn attack_a_settlement_is_numbered_below_one_side() {
+    let random = random(1);
+    let (store, ann, bob, cem) = three(&random);
+    let mut anns = store.clone();
+    for n in [4, 5, 6] {
+        anns.add(&ann, &[member(&person(n), Role::Reader, "R")], &random);
+    }
+    let mut bobs = store.clone();
+    bobs.remove(&bob, &cem, &random);
+    let (roster, keys, members) = bobs.as_admin(&ann);
+    let (lost, lost_keys, _) = anns.as_admin(&ann);
+    let settled = roster
+        .settle(&acting(&ann, &keys, &members, &random), &lost, &lost_keys, &[], None)
+        .unwrap();
+    let mut both = anns.manifests.clone();
+    both.push(bobs.manifests[2].clone());
+    for (number, counts) in [(3, false), (4, false), (5, false), (6, true), (7, false)] {
+        let forged = forge(&settled.manifest, &ann, |m| m.sequence = number);
+        let bag = [both.clone(), vec![forged.clone()]].concat();
+        let mut memory = PinnedShare {
+            share: *store.roster().share_id(),
+            proof: Proof::Visit,
+            head: lost.head(),
+        };
+        let seen = assemble(&store.descriptor, &bag, Some(&memory.head)).unwrap();
+        assert_eq!(seen.heads.len(), if counts { 1 } else { 2 }, "number {number}");
+        if counts {
+            assert_eq!(forged, settled.manifest);
+            assert!(memory.advance(only(&seen).head()));
+            let hidden = assemble(&store.descriptor, &anns.manifests, Some(&memory.head));
+            assert!(matches!(hidden, Err(RosterError::RolledBack { found: 5, pinned: 6 })));
+        }
+    }
 }
 
 /// Ann adds Dan as an admin on one machine, and removes Bob on another one. Members who have seen

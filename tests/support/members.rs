@@ -113,7 +113,12 @@ impl Pins for Memory {
     }
 
     fn put(&self, share: &[u8; 32], head: Pin) -> std::io::Result<()> {
-        self.heads.lock().insert(*share, head);
+        let mut heads = self.heads.lock();
+        let known = heads.entry(*share).or_insert(head);
+        // As the program does: another process may have seen more.
+        if head.sequence > known.sequence {
+            *known = head;
+        }
         Ok(())
     }
 }

@@ -159,7 +159,8 @@ pub(crate) fn put_change(store: &dyn Dir, change: &Change, random: &dyn Random) 
 /// must not be remembered if a crash can remove it: every client that remembers it would reject the
 /// share for ever.
 fn flush_chain(store: &dyn Dir, roster: &VerifiedRoster, known: Option<&Pin>) -> Inner<()> {
-    let since = known.map_or(0, |pin| pin.sequence);
+    // The pinned one may have lost a fork: then the other branch was never flushed.
+    let since = known.filter(|pin| roster.contains(pin)).map_or(0, |pin| pin.sequence);
     for (manifest, _) in roster.history().filter(|(manifest, _)| manifest.sequence > since) {
         let mut names = vec![manifest.file_name()];
         names.extend(manifest.blocks.iter().map(|block| slots::file_name(&block.root)));
