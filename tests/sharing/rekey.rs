@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kithfs::crypto::Suite;
 use kithfs::format::suffix;
 use kithfs::roster::{Identity, Role};
-use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, When};
+use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, Dir, Kind, RenameMode as StoreRename, SetTime, Timestamp};
 use kithfs::vault::{
-    CreateShare, Error, LockMode, NodeId, OpenOptions, Pending, ROOT, RenameMode, SetAttr,
+    CreateShare, Error, Local, LockMode, NodeId, OpenOptions, Pending, ROOT, RenameMode, SetAttr,
     SetXattr, ShareProgress, Vault,
 };
 
@@ -18,6 +19,7 @@ use crate::support::members::ShareOfPath;
 use crate::support::members::{
     self, key, member, open_as, person, quiet, root_share, trusting, with_bob,
 };
+use crate::support::people::wait_until;
 use crate::support::raw;
 use crate::support::vaults::{
     self, READ_WRITE, at, entries, faults, get, mkdir, pattern, put, rename, settle, symlink, tree,
@@ -137,6 +139,95 @@ fn same<T: PartialEq + std::fmt::Debug>(now: &BTreeMap<Vec<u8>, T>, before: &BTr
 
 fn new_epoch(vault: &Vault) {
     root_share(vault).rekey().unwrap();
+}
+
+/// How a second machine has a vault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Second {
+    Synced,
+    Shared,
+    ReadOnly,
+}
+
+/// Brings the second copy of a vault to the state of the first, as a sync tool does.
+fn deliver(from: &dyn Dir, to: &dyn Dir) {
+    fn remove(dir: &dyn Dir, name: &[u8]) {
+        if dir.stat(name).unwrap().kind == Kind::Dir {
+            let inner = dir.open_dir(name).unwrap();
+            raw::names(&*inner).iter().for_each(|name| remove(&*inner, name));
+            dir.rmdir(name).unwrap();
+        } else {
+            dir.unlink(name).unwrap();
+        }
+    }
+    let sealed = raw::names(to).into_iter().filter(|name| !name.starts_with(b"+"));
+    sealed.for_each(|name| remove(to, &name));
+    raw::add(from, to);
+}
+
+/// A vault without signatures is mounted on two machines, and the key is changed on one of them. The
+/// other one looked for new keys only in signed shares: no entry had a name any more, and it wrote
+/// under the old key until the mount ended.
+#[test]
+fn mounts_of_an_unsigned_vault_notice_a_rekey() {
+    for second in [Second::Synced, Second::Shared, Second::ReadOnly] {
+        let (here, states) = (MemStore::new(), [MemStore::new(), MemStore::new()]);
+        let root = here.root();
+        vaults::create(&root, Suite::Aes256Gcm, 12);
+        match second {
+            Second::Synced => assert!(Vault::set_synced(&root).unwrap()),
+            Second::Shared => assert!(Vault::set_shared(&root, true).unwrap()),
+            Second::ReadOnly => {}
+        }
+        let open = |store: &MemStore, n: usize, read_only| {
+            let local = Local { state: states[n].root(), path: format!("/copy {n}").into() };
+            let (local, lock) = (Some(local), LockMode::AsMarked);
+            let options = OpenOptions { local, lock, read_only, ..OpenOptions::default() };
+            Vault::open(store.root(), &vaults::owner(), options).unwrap()
+        };
+        let vault = open(&here, 0, false);
+        mkdir(&vault, b"dir").unwrap();
+        put(&vault, b"dir/file", b"contents").unwrap();
+        vault.close().unwrap();
+        let copy = here.snapshot();
+        let there = if second == Second::Synced { &copy } else { &here };
+        let mount = open(there, 1, second == Second::ReadOnly);
+        assert_eq!(get(&mount, b"dir/file").unwrap(), b"contents");
+
+        let vault = open(&here, 0, false);
+        new_epoch(&vault);
+        vault.reseal(b"", false, &mut quiet()).unwrap();
+        vault.close().unwrap();
+        if second == Second::Synced {
+            deliver(&*root, &*there.root());
+        }
+        wait_until(&format!("{second:?}: the file has its name"), || {
+            get(&mount, b"dir/file").is_ok_and(|bytes| bytes == b"contents")
+        });
+        assert_eq!(entries(&mount, ROOT).unwrap().len(), 1, "{second:?}");
+        if second != Second::ReadOnly {
+            put(&mount, b"new", b"contents").unwrap();
+            let stored = raw::read(&*there.root(), &mount.cipher_path(b"new").unwrap());
+            assert_eq!(stored[16..20], 2u32.to_le_bytes(), "{second:?}");
+        }
+        mount.close().unwrap();
+    }
+}
+
+/// A vault that one daemon uses alone is not listed at each tick although it changes: nobody else can
+/// have changed its key.
+#[test]
+fn an_unsigned_vault_used_alone_is_not_searched_for_keys() {
+    let (store, plan) = (MemStore::new(), FaultPlan::new());
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    plan.give_locks(Locks::ByAccess); // then each tick looks at the lock file
+    let vault = vaults::open(FaultStore::wrap(store.root(), plan.clone())).unwrap();
+    put(&vault, b"file", b"contents").unwrap();
+    let listed = plan.count(Calls::Of(Call::List));
+    let before = plan.count(Calls::Of(Call::Stat));
+    wait_until("four ticks", || plan.count(Calls::Of(Call::Stat)) >= before + 4);
+    assert_eq!(plan.count(Calls::Of(Call::List)), listed);
+    vault.close().unwrap();
 }
 
 fn pending(vault: &Vault) -> Pending {

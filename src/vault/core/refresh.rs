@@ -1,5 +1,6 @@
-//! Changes of the membership while the share is open: new manifests are noticed and verified, and
-//! their keys and rights are adopted.
+//! Changes of the membership and of the folder key while the share is open: new manifests are noticed
+//! and verified, and their keys and rights are adopted. An unsigned vault has one member, whose other
+//! machines may have changed its key.
 //!
 //! Rules that hold here
 //! * A new manifest is verified in the same way as when the share is opened. The head that was seen
@@ -16,7 +17,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use crate::roster::Member;
-use crate::vault::core::Core;
+use crate::vault::core::{Core, Mode};
 use crate::vault::error::{Error, Inner, Result};
 use crate::vault::share::enter;
 use crate::vault::share::enter::{Entered, Unentered, Vouched};
@@ -30,6 +31,14 @@ fn members(entered: &Entered) -> impl Iterator<Item = &Member> {
 }
 
 impl Core {
+    /// Returns whether another client may begin a new epoch while the share is open here. An unsigned
+    /// vault that this daemon alone may change has no other client, so the root, which may be large and
+    /// change at each tick, need not be listed.
+    pub fn may_be_rekeyed(&self) -> bool {
+        let Mode { read_only, writers, synced, .. } = self.mode;
+        self.keys.signed() || synced || read_only || writers.share_names()
+    }
+
     /// Looks for new manifests and adopts them; returns whether there were any.
     ///
     /// # Errors

@@ -80,7 +80,7 @@ impl Core {
             let fault = match attempt() {
                 // Another client may have begun an epoch since the last refresh.
                 Err(Fault::Corrupt(Corruption::UnknownKey))
-                    if self.keys.signed() && !std::mem::replace(&mut looked, true) =>
+                    if !std::mem::replace(&mut looked, true) =>
                 {
                     let _ = self.refresh(&self.membership.trust);
                     continue;

@@ -700,7 +700,6 @@ impl Core {
     /// Looks for keys that a sync tool may have delivered with what is searched for.
     fn look_for_keys(&self) {
         if self.mode.synced
-            && self.keys.signed()
             && let Err(error) = self.refresh(&self.membership.trust)
         {
             tracing::warn!("cannot look for new keys before the search for a file: {error}");

@@ -90,7 +90,7 @@ pub(super) fn flush_ahead(core: &Core, age: Duration) {
 /// Runs the background work of a share, at each tick.
 fn look_after(core: &Core, trust: &Trust) {
     watch_lock(core);
-    if core.keys.signed()
+    if core.may_be_rekeyed()
         && let Err(error) = core.refresh(trust)
     {
         tracing::error!("{error}");

@@ -248,7 +248,7 @@ impl Vault {
     /// The reason why the new roster cannot be adopted.
     pub fn refresh(&self) -> Result<bool> {
         let mut changed = false;
-        for core in self.shares().cores().iter().filter(|core| core.keys.signed()) {
+        for core in self.shares().cores() {
             changed |= core.refresh(self.shares().trust())?;
         }
         Ok(changed)
