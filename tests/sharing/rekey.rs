@@ -339,6 +339,57 @@ fn a_pass_seals_all_anew_and_leaves_all_as_it_was() {
     assert!(get(&of_bob, b"small").is_err());
 }
 
+/// Returns length, time and bytes of the stored files by path, without control files.
+fn stored_files(dir: &Arc<dyn Dir>) -> BTreeMap<Vec<u8>, (u64, Timestamp, Vec<u8>)> {
+    let mut paths = Vec::new();
+    stored_entries(dir, b"", &mut paths);
+    let mut files = BTreeMap::new();
+    for path in paths {
+        let (above, name) = vaults::split(&path[1..]);
+        let dir = raw::beneath(dir, above);
+        let stat = dir.stat(name).unwrap();
+        if stat.kind == Kind::File && !name.starts_with(b"+") {
+            files.insert(path.clone(), (stat.size, stat.mtime, raw::read(&*dir, name)));
+        }
+    }
+    files
+}
+
+/// Sync tools compare the length and the modification time of a file. A pass kept both, also in a
+/// synced share. So a tool never sent what `rekey --eager` had sealed if the names were sent
+/// before, and it kept a mixture of old and new bytes that it had read during the pass.
+#[test]
+fn sync_tools_notice_what_a_pass_seals() {
+    let (store, ann, _bob) = filled();
+    assert!(Vault::set_synced(&store.root()).unwrap());
+    let vault = open_as(&store, &ann).unwrap();
+    new_epoch(&vault);
+    // The file has a name of the current epoch then, and a header of the former one.
+    rename(&vault, b"small", b"renamed", RenameMode::Replace).unwrap();
+    let looked = looks(&vault);
+    for eager in [false, true] {
+        let before = stored_files(&store.root());
+        assert!(vault.reseal(b"", eager, &mut quiet()).unwrap().is_done(eager));
+        let after = stored_files(&store.root());
+        let mut changed = 0;
+        for (path, (len, time, bytes)) in &after {
+            let Some((former_len, former_time, former)) = before.get(path) else { continue };
+            changed += usize::from(bytes != former);
+            let is_noticed = (len, time) != (former_len, former_time);
+            assert!(is_noticed || bytes == former, "{} is never sent", path.escape_ascii());
+        }
+        let expected = if eager { 3 } else { 1 }; // two large files, one of them with two names
+        assert_eq!(changed, expected, "resealed under their former names, eager: {eager}");
+    }
+    for (path, passes) in [(&b"/large"[..], 2), (b"/renamed", 1)] {
+        let (before, now) = (looked[path].0, looks(&vault)[path].0);
+        let moved = Timestamp { secs: before.secs + 2 * passes, ..before };
+        assert_eq!(now, moved, "{}", path.escape_ascii());
+    }
+    assert_eq!(faults(&vault), Vec::<String>::new());
+    vault.close().unwrap();
+}
+
 /// A pass that stops at any point leaves a share that can be read; the next pass continues it.
 #[test]
 fn a_rekey_stopped_anywhere_leaves_a_readable_share() {

@@ -6,6 +6,9 @@
 //!   its old or its new state.
 //! * In a signed share an eager pass reads the tables themselves: a header's claim about the epochs
 //!   of its chunks is not signed. A count relies on the header.
+//! * The time of a file stays the same, except in a synced share: there the last commit moves it by
+//!   two seconds. Without that, sync tools would never send the new bytes, and would keep a mixture
+//!   that they have read during the pass.
 //! * A file that is not durable yet is made durable first: partly sealed again in place, it could
 //!   be lost in a crash that it would otherwise have survived.
 
@@ -225,6 +228,9 @@ impl Pass<'_> {
                 // Later writes were sealed under this epoch or a newer one.
                 state.oldest_epoch = target;
                 bytes += state.small.as_ref().map_or(0, |data| data.len() as u64);
+            }
+            if done && core.mode.synced {
+                state.mtime.advance();
             }
             if done || bytes > before {
                 state.mark();

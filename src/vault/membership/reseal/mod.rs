@@ -8,7 +8,8 @@
 //!   signature; the author stays the same.
 //! * The remaining work is counted afterwards, with a look for the newest manifest before and after
 //!   the count: an epoch that began meanwhile is never missed.
-//! * Times of files and directories do not change.
+//! * Times of files and directories do not change, except that in a synced share the modification
+//!   time of a file moves by two seconds whenever its header or contents are sealed again.
 //! * Replaced long lists of attributes stay under their old epoch: see `vault::core::overflow`.
 
 mod content;
