@@ -7,6 +7,7 @@ use std::process::{Child, Command};
 
 use kithfs::roster::{Identity, IdentityFile, Secret};
 use kithfs::store::os::OsDir;
+use kithfs::vault::Vault;
 
 use crate::support::forger::{Forger, overwrite, read};
 use crate::support::mounted::Stopped;
@@ -199,6 +200,26 @@ fn members_mount_their_folder_without_a_mark() {
     let (entered, why) = ann.shell("ls around/projects");
     assert!(!entered, "{why}");
     ann.ok(&["umount", "around"]);
+}
+
+/// In the folder of a sync tool each member has a copy, and mounted it as if it were on a common
+/// disk.
+#[test]
+fn a_member_in_a_sync_folder_mounts_a_copy_alone() {
+    if !can_run() {
+        return;
+    }
+    let (ann, _bob, _cem, place) = three();
+    let copy = ann.home().join("sync/projects");
+    fs::create_dir_all(ann.home().join("sync/.stfolder")).unwrap();
+    assert!(Command::new("cp").arg("-a").args([&place, &copy]).status().unwrap().success());
+    let described = || Vault::describe(&OsDir::open(&copy).unwrap()).unwrap();
+    let mounted = Mounted::at(&ann, &[], copy.to_str().unwrap());
+    assert!(described().locked_by.is_some() && described().shared_by.is_empty());
+    drop(mounted);
+    ann.ok(&["set", "--shared", copy.to_str().unwrap()]);
+    let _mounted = Mounted::at(&ann, &[], copy.to_str().unwrap());
+    assert_eq!(described().shared_by.len(), 1, "the mark says that it is a common disk");
 }
 
 #[test]

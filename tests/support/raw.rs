@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kithfs::store::{Access, Dir, Kind};
+use kithfs::store::{Access, Dir, Kind, RenameMode};
 
 /// Returns the names of all entries.
 pub fn names(dir: &dyn Dir) -> Vec<Vec<u8>> {
@@ -31,6 +31,12 @@ pub fn write(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
         dir.open_file(name, Access::ReadWrite).or_else(|_| dir.create_file(name, 0o600)).unwrap();
     file.set_len(0).unwrap();
     file.write_at(bytes, 0).unwrap();
+}
+
+/// Puts a new file in place of `name`, as a sync tool does.
+pub fn replace(dir: &dyn Dir, name: &[u8], bytes: &[u8]) {
+    write(dir, b".new", bytes);
+    dir.rename(b".new", dir, name, RenameMode::Replace).unwrap();
 }
 
 /// Opens a directory below another, by its stored path.

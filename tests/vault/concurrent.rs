@@ -939,6 +939,33 @@ fn a_file_replaced_under_its_writer_is_another_file() {
     assert_eq!(faults(&ann), [""; 0]);
 }
 
+/// A sync tool renamed another version of a file over the one that a program had open. The program's
+/// data went to the file without a name, and `fsync` succeeded.
+#[test]
+fn a_version_that_replaces_an_open_file_is_an_error() {
+    let (store, ann, bob) = with_bob();
+    let (hers, his) = (together(&store, &ann).unwrap(), together(&store, &bob).unwrap());
+    put(&hers, b"file", &pattern(1, 60_000)).unwrap();
+    let stored = hers.cipher_path(b"file").unwrap();
+    let copy = store.snapshot();
+    let there = together(&copy, &bob).unwrap();
+    write_at(&there, b"file", 0, b"newer").unwrap();
+    there.close().unwrap();
+
+    let handle = open(&hers, b"file", READ_WRITE).unwrap();
+    hers.write(handle, 0, b"hers!", false).unwrap();
+    raw::replace(&*store.root(), &stored, &raw::read(&*copy.root(), &stored));
+    for vault in [&hers, &his] {
+        assert_eq!(&get(vault, b"file").unwrap()[..5], b"newer");
+    }
+    assert_eq!(errno(hers.fsync(handle, false)), libc::ESTALE);
+    assert_eq!(errno(hers.write(handle, 0, b"more", false)), libc::ESTALE, "it is repeated");
+    let _ = hers.release(handle);
+    write_at(&hers, b"file", 0, b"again").unwrap();
+    assert_eq!(&get(&his, b"file").unwrap()[..5], b"again");
+    assert_eq!(faults(&his), [""; 0]);
+}
+
 #[test]
 fn the_openers_of_a_vault_are_listed_without_a_secret() {
     let (store, ann, bob) = both();

@@ -3,13 +3,15 @@
 
 use kithfs::roster::Identity;
 use kithfs::store::mem::MemStore;
-use kithfs::vault::{Contention, CreateShare, Error, LockMode, OpenOptions, Vault};
+use kithfs::vault::{Contention, CreateShare, Error, LockMode, OpenOptions, ROOT, Vault};
 
 use crate::support::members::{
     founded, key, open_as, person, quiet, root_share, together, trusting, with_bob,
 };
 use crate::support::raw;
-use crate::support::vaults::{faults, get, mkdir, put};
+use crate::support::vaults::{
+    READ_WRITE, entries, faults, get, mkdir, open_or_create, pattern, put, write_at,
+};
 
 /// Opens the vault as a mount without options does.
 fn plainly(store: &MemStore, who: &Identity) -> Result<Vault, Error> {
@@ -69,6 +71,41 @@ fn a_share_with_members_is_shared_without_a_mark() {
 
     let hers = plainly(&store, &ann).unwrap();
     assert!(!hers.is_shared(), "nobody else is left");
+}
+
+/// A member opened a share in the folder of a sync tool as one that all members have on a common
+/// disk. When the tool replaced a file that a program had open, its data went to the file without a
+/// name, and `fsync` succeeded.
+#[test]
+fn members_in_a_sync_folder_have_copies_of_their_own() {
+    let in_folder = || OpenOptions { in_sync_folder: true, ..as_marked() };
+    let (store, ann, bob) = with_bob();
+    let hers = Vault::open(store.root(), &ann, in_folder()).unwrap();
+    assert!(!hers.is_shared());
+    put(&hers, b"file", &pattern(1, 60_000)).unwrap();
+    hers.close().unwrap();
+    let copy = store.snapshot();
+    let his = Vault::open(copy.root(), &bob, in_folder()).unwrap();
+    write_at(&his, b"file", 0, b"his").unwrap();
+    his.close().unwrap();
+
+    let hers = Vault::open(store.root(), &ann, in_folder()).unwrap();
+    let handle = open_or_create(&hers, b"file", READ_WRITE).unwrap();
+    hers.write(handle, 0, b"hers", false).unwrap();
+    let stored = hers.cipher_path(b"file").unwrap();
+    raw::replace(&*store.root(), &stored, &raw::read(&*copy.root(), &stored));
+    hers.fsync(handle, false).unwrap();
+    hers.release(handle).unwrap();
+    let names: Vec<_> = entries(&hers, ROOT).unwrap().into_iter().map(|(name, _)| name).collect();
+    let starts: Vec<_> = names.iter().map(|name| get(&hers, name).unwrap()[..4].to_vec()).collect();
+    assert_eq!(names.len(), 2, "a conflict copy");
+    assert!(starts.iter().any(|start| start == b"hers"), "what was synced is there");
+    assert!(starts.iter().any(|start| start.starts_with(b"his")), "so is what arrived");
+    hers.close().unwrap();
+
+    // The mark says that there is one store.
+    assert!(Vault::set_shared(&store.root(), true).unwrap());
+    assert!(Vault::open(store.root(), &ann, in_folder()).unwrap().is_shared());
 }
 
 /// A mount of a vault decides for the shares in it, and a member may be refused meanwhile.

@@ -14,6 +14,7 @@ use crate::cli::secrets::identity::{self, Asked, Locked, Place, Unlocked};
 use crate::cli::secrets::source::Opens;
 use crate::cli::user::share_memory::Shares;
 use crate::cli::user::{directories, rollback_memory};
+use crate::cli::vaults::sync_folder;
 use crate::store::Dir;
 use crate::store::os::OsDir;
 use crate::vault::{
@@ -111,6 +112,13 @@ impl Found {
         (self.description.shared || is_open_so) && !self.description.synced
     }
 
+    /// Returns whether this seems to be one of several copies of a share, which are neither marked
+    /// as synced nor as shared.
+    fn is_replicated(&self) -> bool {
+        let is_known = self.description.synced || self.is_shared();
+        self.description.signed && !is_known && sync_folder::tool(&self.dir).is_some()
+    }
+
     /// Refuses a vault that this user has mounted. The message names the mount point; the vault
     /// itself could name only the process.
     ///
@@ -205,6 +213,7 @@ impl Found {
                 Purpose::ReadAlone | Purpose::WriteAlone => LockMode::Exclusive,
                 Purpose::Read | Purpose::Write => LockMode::AsMarked,
             },
+            in_sync_folder: self.is_replicated(),
             trust,
             person: person.map(|person| Person(Arc::new(person))),
             events: self.events,

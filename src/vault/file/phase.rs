@@ -88,6 +88,10 @@ impl HeaderBytes {
         HeaderBytes { bytes: bytes.into(), hash: OnceLock::new() }
     }
 
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Returns their BLAKE3 hash, which is computed once. A comparison of the bytes is faster.
     pub fn hash(&self) -> [u8; 32] {
         *self.hash.get_or_init(|| header_hash(&self.bytes))

@@ -29,8 +29,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::format::header::PublicHeader;
 use crate::store::{Access, File, Lock, Seek, Timestamp};
 use crate::vault::core::Core;
+use crate::vault::core::inodes::Link;
 use crate::vault::durability::commit::Durability;
 use crate::vault::durability::journal::Remains;
 use crate::vault::durability::lock_files::{ASKED, insist};
@@ -348,9 +350,29 @@ impl Core {
         if overtaken || self.has_lost_guard(open, state)? {
             self.latch_overtaken(open, state);
         }
+        self.latch_if_superseded(open, state);
         let base = state.committed.as_ref().map(|committed| committed.header.hash());
         open.locks.lock().begin_commit(base);
         Ok(())
+    }
+
+    /// Latches `ESTALE` if another program has put another version of an open file in its place, so
+    /// that a commit would go to a file without a name. A daemon never does that: whatever programs
+    /// create or rename over the file has an id of its own.
+    pub fn latch_if_superseded(&self, open: &OpenFile, state: &mut FileState) {
+        if !self.mode.writers.removed(open) {
+            return;
+        }
+        let id_at = |link: &Link| {
+            let file = self.dir(link.parent)?.open_file(link.stored(), Access::Read)?;
+            let header = self.header_in(&*file)?;
+            Ok::<_, Fault>(PublicHeader::decode(&self.keys.layout, header.bytes())?.file_id)
+        };
+        let is_superseded = |link| id_at(link).is_ok_and(|id| id == state.file_id);
+        if self.nodes.links(open.node).iter().any(is_superseded) {
+            tracing::error!(path = %self.shown_path(open.node).display(), "another program has replaced a file that is open for writing here by another version, without a lock");
+            state.latched.get_or_insert(libc::ESTALE);
+        }
     }
 
     /// Called after a commit: empties the journal of this file's records. From here on only another

@@ -220,7 +220,11 @@ impl Writers {
         mut changed: Option<Link>,
     ) -> Inner<()> {
         if self == Writers::Concurrent {
-            return core.end_shared_commit(open, state);
+            core.end_shared_commit(open, state)?;
+            if changed.is_some() {
+                core.latch_if_superseded(open, state);
+            }
+            return state.latched.map_or(Ok(()), |errno| Err(Fault::Os(errno)));
         }
         for _ in 0..KEEP_MAX {
             match &changed {

@@ -40,8 +40,9 @@ pub(in crate::vault) fn open_core(
         || store.is_read_only().map_err(|e| at(e.into()))?;
     let within_synced = parent.is_some_and(|parent| parent.mode.synced);
     let synced = synced_by(&*store, &keys.share, options, within_synced).map_err(at)?;
-    let (is_synced, has_members) = (synced.is_some(), entered.has_other_members());
-    let writers = writers(&*store, options.lock, is_synced, has_members, parent).map_err(at)?;
+    let has_members = entered.has_other_members() && !options.in_sync_folder;
+    let writers =
+        writers(&*store, options.lock, synced.is_some(), has_members, parent).map_err(at)?;
     let lock = lock(&store, options.lock, writers, read_only, shown)?;
     let random: Arc<dyn Random> = Arc::new(OsRandom);
     if lock.is_some() {
@@ -187,13 +188,14 @@ fn synced_by(
 
 /// Decides which daemons may write to a share at the same time. With [`LockMode::AsMarked`] a
 /// synced share has one writer, and a nested share follows its vault. A share that is opened on its
-/// own has several if it is marked as shared. It needs no mark if it has other members, who use it
-/// at any time, unless the store has mandatory locks.
+/// own has several if it is marked as shared. It needs no mark if it has other members who use this
+/// store at any time, unless the store has mandatory locks. In the folder of a sync tool each member
+/// has a store of their own.
 fn writers(
     store: &dyn Dir,
     mode: LockMode,
     is_synced: bool,
-    has_other_members: bool,
+    has_members_here: bool,
     parent: Option<&Core>,
 ) -> Inner<Writers> {
     let is_shared = match (mode, parent) {
@@ -202,7 +204,7 @@ fn writers(
         (LockMode::AsMarked, _) if is_synced => false,
         (LockMode::AsMarked, Some(parent)) => parent.mode.writers == Writers::Concurrent,
         (LockMode::AsMarked, None) => {
-            has_other_members && !store.has_mandatory_locks() || shared::is_set(store)?
+            has_members_here && !store.has_mandatory_locks() || shared::is_set(store)?
         }
     };
     Ok(if is_shared { Writers::Concurrent } else { Writers::Exclusive })

@@ -21,8 +21,8 @@ impl Random for OsRandom {
 /// Locking mode: which other openers are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// As the vault says: shared if it is not synced, and is marked as shared or has other members;
-    /// otherwise exclusive.
+    /// As the vault says: shared if it is not synced, and is marked as shared or has other members
+    /// (see [`OpenOptions::in_sync_folder`]); otherwise exclusive.
     AsMarked,
     /// No other opener.
     Exclusive,
@@ -67,6 +67,9 @@ pub struct OpenOptions {
     /// Where this machine keeps the journals of a vault that is synced; without it they are in the
     /// vault.
     pub local: Option<Local>,
+    /// The vault seems to be in the folder of a sync tool: other members have copies of their own,
+    /// so [`LockMode::AsMarked`] does not count them.
+    pub in_sync_folder: bool,
     /// Receives what happens in the vault.
     pub events: Events,
     /// The caller records there when programs use the vault.
@@ -84,6 +87,7 @@ impl Default for OpenOptions {
             trust: Trust::default(),
             person: None,
             local: None,
+            in_sync_folder: false,
             events: Events::default(),
             usage: Usage::default(),
         }
