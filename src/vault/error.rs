@@ -235,6 +235,9 @@ impl Fault {
 pub const TOO_MANY_JOURNALS: &str =
     "has too many journals (+journal-*) that do not match its files: more than 1024, or 128 MiB";
 
+/// What is wrong with an object that has a valid signature of somebody without the right to write.
+pub const NOT_A_WRITER: &str = "is signed by someone who may not write here";
+
 /// A journal that the disk cannot read. It is in the `source` of an [`Error::Io`].
 #[derive(Debug, thiserror::Error)]
 #[error("the journal {name} cannot be read: {source}")]

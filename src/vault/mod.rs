@@ -44,7 +44,9 @@ mod session;
 mod share;
 pub mod types;
 
-pub use self::error::{Contention, Error, LockHolder, Result, TOO_MANY_JOURNALS, UnreadJournal};
+pub use self::error::{
+    Contention, Error, LockHolder, NOT_A_WRITER, Result, TOO_MANY_JOURNALS, UnreadJournal,
+};
 pub use self::session::options::{LockMode, OpenOptions, OsRandom, Person};
 pub use self::session::vault::{Activity, Description, Vault};
 pub use self::types::*;

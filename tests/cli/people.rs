@@ -61,6 +61,42 @@ fn three() -> (Person, Person, Person) {
     (ann, bob, cem)
 }
 
+/// Bob's last version of a file had not arrived when Ann removed him. It replaced the version that
+/// the removal had listed, on all machines, and was refused; nothing told how to read either.
+#[test]
+fn changes_that_arrive_after_a_removal_can_be_accepted() {
+    if !can_run() {
+        return;
+    }
+    let (ann, bob, _cem) = three();
+    ann.ok(&["set", "--synced", "vault"]);
+    sync(&ann, &bob);
+    let write = |text: &str| {
+        bob.write("text", text);
+        bob.ok(&["put", "vault", "letter", "text"]);
+    };
+    write("early");
+    sync(&bob, &ann);
+    write("late");
+    let told = stderr(&ann.ok(&["share", "remove", "vault", "Bob"]));
+    assert!(told.contains("refused when it arrives"), "{told}");
+    let stored = said(&ann.ok(&["map", "vault", "letter"])).trim().to_owned();
+    let [hers, his] = [&ann, &bob].map(|person| person.home().join("vault").join(&stored));
+    fs::copy(&his, &hers).unwrap();
+    ann.own(&hers);
+    refused(&ann.fails(&["cat", "vault", "letter"], 10), "share add --role writer");
+    let checked = said(&ann.fails(&["fsck", "vault"], 20));
+    assert!(checked.contains("share add --role writer"), "{checked}");
+
+    ann.ok(&["share", "add", "--role", "writer", "vault", "Bob"]);
+    assert_eq!(said(&ann.ok(&["cat", "vault", "letter"])), "late");
+    let told = stderr(&ann.ok(&["share", "add", "--role", "reader", "vault", "Bob"]));
+    assert!(told.contains("refused when it arrives"), "{told}");
+    ann.ok(&["share", "remove", "vault", "Bob"]);
+    assert_eq!(said(&ann.ok(&["cat", "vault", "letter"])), "late");
+    ann.ok(&["fsck", "vault"]);
+}
+
 #[test]
 fn three_people_read_and_write_as_their_roles_say() {
     if !can_run() {

@@ -14,7 +14,7 @@ mod vault;
 
 pub use self::fuse::mounted_elsewhere;
 pub use self::identity::of_identity;
-pub use self::vault::{in_vault, unopened};
+pub use self::vault::{LATE_CHANGES, in_vault, unopened};
 
 use std::fmt::Display;
 use std::io;

@@ -12,7 +12,7 @@ use crate::cli::exit::Exit;
 use crate::cli::local::os_str;
 use crate::cli::vaults::paths;
 use crate::roster::RosterError;
-use crate::vault::{Contention, Error, LockHolder, TOO_MANY_JOURNALS, UnreadJournal};
+use crate::vault::{Contention, Error, LockHolder, NOT_A_WRITER, TOO_MANY_JOURNALS, UnreadJournal};
 
 /// Describes a failure in the vault `vault`; `plain` is the path in it that the user gave.
 pub fn in_vault(error: Error, vault: &Path, plain: Option<&[u8]>) -> Failure {
@@ -136,9 +136,15 @@ fn of_corruption(what: &str, path: &Path, vault: &Path) -> String {
             "the storage host may have copied them; while no machine has it open, move them away: mkdir {aside} && find {store} -maxdepth 1 -name '+journal-*' -exec mv -t {aside} {{}} +; keep them, because one may contain the last changes before a crash"
         );
     }
+    if what == NOT_A_WRITER {
+        return LATE_CHANGES.to_owned();
+    }
     let vault = word(vault);
     format!("`kithfs fsck {vault}` lists all damage; restore the files from a backup")
 }
+
+/// Hint for an object whose signer has no right to write.
+pub const LATE_CHANGES: &str = "a removed member may have changed it before the removal, and a sync tool has brought it later; to accept such changes, give them the right to write again (share add --role writer), and take it away once everything has arrived (share remove); else restore it from a backup";
 
 /// Returns a hint for a failed call; `plain` is the path in the vault that the user gave.
 fn about(op: &str, errno: Option<i32>, vault: &Path, plain: Option<&[u8]>) -> Option<String> {

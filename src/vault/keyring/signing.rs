@@ -18,7 +18,7 @@ use crate::format::inventory::InventoryList;
 use crate::format::journal::header_hash;
 use crate::format::signature::{Authorship, Claim, Sign};
 use crate::roster::{Identity, Members, Role};
-use crate::vault::error::{Corruption, Fault, Inner};
+use crate::vault::error::{Corruption, Fault, Inner, NOT_A_WRITER};
 use crate::vault::keyring::verified::VerifiedCache;
 
 /// The signers whose signatures count at one head.
@@ -194,7 +194,7 @@ impl Signing {
         if rights.counts(&by.signer, bytes, |head| &head.writers) {
             return Ok(());
         }
-        Err(Fault::Corrupt(Corruption::Other("is signed by someone who may not write here")))
+        Err(Fault::Corrupt(Corruption::Other(NOT_A_WRITER)))
     }
 
     /// Checks that a junction signed by `by` counts: only admins may link to other shares.

@@ -35,6 +35,8 @@ pub struct ShareInfo {
     pub path: Vec<u8>,
     /// Whether files are signed; only then can there be several members.
     pub signed: bool,
+    /// Whether a sync tool keeps it equal on several machines.
+    pub synced: bool,
     /// Whether the admins of the parent share are not made members.
     pub isolated: bool,
     /// Number of the current folder key.
@@ -196,6 +198,7 @@ impl Share {
             share: self.core.keys.share,
             path: self.vault.plain_path(&stored)?,
             signed: descriptor.signed,
+            synced: self.core.mode.synced,
             isolated: descriptor.isolated,
             epoch: manifest.epoch,
             heads: heads.iter().map(|head| head.roster.head()).chain(unopened.clone()).collect(),

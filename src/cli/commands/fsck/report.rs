@@ -9,10 +9,10 @@ use super::salvage::Salvaged;
 use crate::cli::display::{self, JsonPath, Shown};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
-use crate::cli::report::{Failure, note};
+use crate::cli::report::{Failure, LATE_CHANGES, note};
 use crate::cli::terminal::stdout::Out;
 use crate::vault::{
-    CheckFault, CheckNote, CheckReport, More, NoteKind, Outcome, RepairReport, Unused,
+    CheckFault, CheckNote, CheckReport, More, NOT_A_WRITER, NoteKind, Outcome, RepairReport, Unused,
 };
 
 #[derive(Serialize)]
@@ -176,6 +176,9 @@ impl Fault {
         if self.list_missing && self.remedy.is_none() {
             let advice = "a sync may still deliver it; fsck --repair --forget-missing-attributes removes the reference";
             out.text(format_args!("  hint: {advice}\n"))?;
+        }
+        if self.what == NOT_A_WRITER {
+            out.text(format_args!("  hint: {LATE_CHANGES}\n"))?;
         }
         Ok(())
     }

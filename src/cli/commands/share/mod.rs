@@ -218,6 +218,11 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
     let is_member =
         |person: &Member| info.members.iter().any(|member| member.public == person.public);
     let (present, new): (Vec<Member>, Vec<Member>) = people.into_iter().partition(is_member);
+    if role == Role::Reader {
+        tell_of_late_changes(&info, |member| {
+            present.iter().any(|person| person.public == member.public)
+        });
+    }
     if !new.is_empty() {
         connection.add(&new)?;
     }
@@ -246,6 +251,19 @@ fn add(args: &ShareAdd) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// Tells the user of a synced share what happens to changes that arrive after those for whom
+/// `loses` is true have lost the right to write: only what is here by then is listed as theirs.
+fn tell_of_late_changes(info: &ShareInfo, loses: impl Fn(&Member) -> bool) {
+    for member in info.members.iter().filter(|it| it.role != Role::Reader && loses(it)) {
+        if info.synced {
+            note(format_args!(
+                "what {} has changed and the sync tool has yet to bring here is refused when it arrives, and stays refused; if you need it, give them the right to write again (share add --role writer), and take it away once everything has arrived",
+                Shown(member.name.as_bytes())
+            ));
+        }
+    }
+}
+
 fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let purpose = if args.eager { Purpose::Write } else { Purpose::Beside };
     let (path, names) = place_and_names(&args.path, &args.names)?;
@@ -256,6 +274,7 @@ fn remove(args: &ShareRemove) -> Result<Exit, Failure> {
     let people = People::of(&info)?;
     let sign = |name: &String| sign_to_remove(&info, &people, name, &path);
     let signs = names.iter().map(sign).collect::<Result<Vec<[u8; 32]>, Error>>()?;
+    tell_of_late_changes(&info, |member| signs.contains(&member.public.sign));
     let unread = connection.remove(&signs)?.unread;
     if unread > 0 {
         note(format_args!(
