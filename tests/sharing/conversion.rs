@@ -659,3 +659,54 @@ fn a_folder_that_contains_a_share_is_refused() {
     assert_eq!(tree(&vault).unwrap(), before);
     vault.close().unwrap();
 }
+
+/// Two machines made a share of one folder without knowing of each other. The sync tool kept the
+/// descriptor of one share and the junction to the other one, and no machine could enter either.
+#[test]
+fn a_folder_that_two_machines_have_made_a_share_can_be_read() {
+    let start = filled(b"projects");
+    let stored = vaults::open(start.root()).unwrap().cipher_path(b"projects").unwrap();
+    let [one, two] = [&b"of one"[..], b"of two"].map(|text| {
+        let store = start.snapshot();
+        let vault = vaults::open(store.root()).unwrap();
+        share(&vault, b"projects").unwrap();
+        put(&vault, b"projects/own", text).unwrap();
+        vault.close().unwrap();
+        store
+    });
+    let inside = |store: &MemStore| store.root().open_dir(&stored).unwrap();
+    const COPY: &[u8] = b"+share.sync-conflict-20260101-120000-ABCDEFG";
+    raw::write(&*inside(&one), COPY, &raw::read(&*inside(&one), b"+share"));
+    raw::write(&*inside(&one), b"+share", &raw::read(&*inside(&two), b"+share"));
+    raw::add(&*inside(&two), &*inside(&one));
+
+    let both = one;
+    let vault = vaults::open(both.root()).unwrap();
+    assert_eq!(get(&vault, b"projects/own").unwrap(), b"of one", "the junction decides");
+    assert_eq!(get(&vault, b"projects/plan").unwrap(), pattern(1, 9000));
+    let found = vault.check(b"", &mut |_| {}).unwrap().faults;
+    let made_twice = |fault: &&kithfs::vault::CheckFault| fault.what.contains("by two machines");
+    let repairable: Vec<_> = found.iter().filter(made_twice).cloned().collect();
+    assert_eq!(repairable.len(), 1, "{found:?}");
+    let repaired = vault.repair(&repairable, b"repair-1", &mut |_| true).unwrap();
+    assert!(repaired.kept_in.is_none());
+    assert!(!faults(&vault).iter().any(|fault| fault.contains("by two machines")));
+    vault.close().unwrap();
+    assert_eq!(get(&vaults::open(both.root()).unwrap(), b"projects/own").unwrap(), b"of one");
+
+    // Each of them alone, in a copy of the directory.
+    let alone = |descriptor: &[u8]| {
+        let copy = MemStore::new();
+        raw::copy(&*inside(&both), &*copy.root());
+        raw::replace(&*copy.root(), b"+share", &raw::read(&*inside(&both), descriptor));
+        let trust = Trust { first_use: true, ..Trust::default() };
+        let options = OpenOptions { trust, ..OpenOptions::default() };
+        let vault = Vault::open(copy.root(), &vaults::owner(), options).unwrap();
+        assert_eq!(get(&vault, b"plan").unwrap(), pattern(1, 9000));
+        get(&vault, b"own").unwrap()
+    };
+    let names = raw::named(&*inside(&both), b"+share");
+    let mut texts: Vec<_> = names.iter().map(|name| alone(name)).collect();
+    texts.sort();
+    assert_eq!(texts, [b"of one", b"of two"]);
+}

@@ -19,6 +19,8 @@ pub(crate) enum Action {
     /// Removes a file with an empty ciphertext and without attributes. If the file has attributes,
     /// or its ciphertext is all zeros, applies `keep`. Does nothing if it has contents by now.
     Void { keep: Box<Action> },
+    /// Puts a conflict copy of a share's descriptor in its place.
+    Descriptor { copy: Box<[u8]> },
     /// Completes the removal of a directory.
     Trash,
     /// Copies attributes that cannot be opened to `lost+found`, and removes them.
@@ -38,6 +40,9 @@ impl Remedy {
             Action::Keep { .. } => "move it to lost+found",
             Action::Void { .. } => {
                 "remove it, or move it to lost+found if it has zeros or attributes"
+            }
+            Action::Descriptor { .. } => {
+                "give it the descriptor of the share that is entered here, and keep the other one"
             }
             Action::Trash => "complete the removal",
             Action::Attributes { .. } => "move its attributes to lost+found",

@@ -26,6 +26,7 @@ use crate::vault::keyring::signing::Rights;
 use crate::vault::share::control_files::{
     entries, is_missing, read_control, write_control, write_new,
 };
+use crate::vault::share::descriptor::copy_of;
 use crate::vault::share::trust::Trust;
 
 /// [`DESCRIPTOR_FILE`] as bytes.
@@ -452,7 +453,12 @@ pub(crate) fn enter(
     vouched: &Vouched,
     shown: &Path,
 ) -> std::result::Result<Entered, Unentered> {
-    let descriptor = descriptor(store, shown)?;
+    let mut descriptor = descriptor(store, shown)?;
+    if let Some(id) = vouched.share.filter(|id| *id != descriptor.share_id())
+        && let Ok(Some((_, copy))) = copy_of(store, &id)
+    {
+        descriptor = copy;
+    }
     let share = descriptor.share_id();
     let unknown =
         |source| Error::Io { op: "read the trust store for", path: shown.to_path_buf(), source };

@@ -42,6 +42,7 @@ use crate::vault::fsck::report::{
 };
 use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::{entries, is_missing};
+use crate::vault::share::descriptor::copy_of;
 use crate::vault::share::enter::IDENTITY_FILE;
 use crate::vault::types::ROOT;
 
@@ -88,6 +89,9 @@ const NEEDED: &str = "a journal may need them, so they stay until it was replaye
 
 /// Why a damaged file is left alone.
 const COMPLETED: &str = "a journal may complete it, so it stays until that was replayed";
+
+/// What is reported of a directory with two shares.
+const MADE_TWICE: &str = "was made a share by two machines: its descriptor is that of one share, and the other one is entered";
 
 /// A directory on the walk.
 pub(super) struct Place {
@@ -346,6 +350,10 @@ impl<'a> Walk<'a> {
         if let Some(Err(Fault::Boundary)) = inside {
             // The nested share is checked when it is entered. So are its attributes, which are
             // sealed under its own keys.
+            if let Some(copy) = self.right_descriptor(place, stored, &name) {
+                let remedy = Remedy(Action::Descriptor { copy });
+                self.fault(&plain, &cipher, MADE_TWICE, Some(remedy));
+            }
             self.shares.push((plain, cipher));
             return None;
         }
@@ -372,6 +380,15 @@ impl<'a> Walk<'a> {
         }
         (self.progress)(&self.seen);
         None
+    }
+
+    /// Returns the name of the conflict copy that is the descriptor of the share at an entry, if the
+    /// descriptor there is another share's.
+    fn right_descriptor(&self, place: &Place, stored: &[u8], name: &[u8]) -> Option<Box<[u8]>> {
+        let folder = self.folder(place);
+        let junction = folder.junction(&folder.place_name(stored, name).ok()??).ok()??;
+        let share = place.dir.open_dir(stored).ok()?;
+        Some(copy_of(&*share, &junction.share).ok()??.0)
     }
 
     fn symlink(&mut self, place: &Place, stored: &[u8], paths: (&[u8], &[u8]), keep: Remedy) {

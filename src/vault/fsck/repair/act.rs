@@ -20,6 +20,7 @@ use crate::vault::fsck::remedy::Action;
 use crate::vault::fsck::report::{CheckFault, LOST_AND_FOUND, join};
 use crate::vault::namespace::xattr;
 use crate::vault::share::control_files::entries;
+use crate::vault::share::descriptor::put_in_place;
 use crate::vault::types::{Caller, NodeId, OpenFlags, ROOT};
 
 /// Maximum length in bytes of the part of a name that is used in `lost+found`.
@@ -79,6 +80,10 @@ impl<'a> Bench<'a> {
             Action::Name { directory, name } => self.restore_name(&fault.cipher, directory, name),
             Action::Keep { name, entries } => self.keep(&fault.cipher, name, *entries),
             Action::Void { keep } => self.void(fault, keep),
+            Action::Descriptor { copy } => {
+                let (dir, stored) = self.core.open_parent(&fault.cipher)?;
+                put_in_place(&dir.open_dir(stored)?, copy, &*self.core.random).map(|()| None)
+            }
             Action::Trash => self.trash(&fault.cipher),
             Action::Attributes { name } => self.attributes(&fault.cipher, name, fault.list_missing),
             Action::Surplus { name, length } => self.surplus(&fault.cipher, name, *length),
