@@ -62,5 +62,6 @@ pub use crate::vault::membership::reseal::pass::Pending;
 pub use crate::vault::membership::share::{LogEntry, LogKind, MemberChanges, Share, ShareInfo};
 pub use crate::vault::rollback::notice::{Notice, NoticeKind, Omitted, SETTLE, SurveyOptions};
 pub use crate::vault::share::enter::{CreateOptions, CreateShare, DESCRIPTOR_FILE, IDENTITY_FILE};
+pub use crate::vault::share::removed::RemovedShare;
 pub use crate::vault::share::synced::{Kept, Local};
 pub use crate::vault::share::trust::{Pins, Trust};

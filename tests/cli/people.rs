@@ -97,6 +97,37 @@ fn changes_that_arrive_after_a_removal_can_be_accepted() {
     ann.ok(&["fsck", "vault"]);
 }
 
+/// While one machine removed a share, an offline one changed a file in it. The file arrived, and the
+/// keys of the share were gone on all machines.
+#[test]
+fn a_file_changed_while_its_share_was_removed_can_be_read() {
+    let ann = Person::with_identity("ann");
+    let run = |script: &str| {
+        let (done, said) = ann.shell(script);
+        assert!(done, "{script}: {said}");
+    };
+    ann.write("text", "early");
+    ann.ok(&["init", "--synced", "vault"]);
+    ann.ok(&["share", "create", "--name", "Ann", "vault/projects"]);
+    ann.ok(&["put", "vault", "projects/letter", "text"]);
+    run("cp -a vault offline");
+    ann.write("text", "late");
+    ann.ok(&["put", "offline", "projects/letter", "text"]);
+    let stored = said(&ann.ok(&["map", "offline", "projects/letter"])).trim().to_owned();
+    ann.ok(&["rm", "-r", "vault", "projects"]);
+    let (dir, _) = stored.split_once('/').unwrap();
+    run(&format!("mkdir 'vault/{dir}' && cp 'offline/{stored}' 'vault/{dir}/'"));
+
+    let told = stderr(&ann.fails(&["fsck", "vault"], 20));
+    let (_, command) = told.split_once("To read them: ").expect(&told);
+    let command = command.lines().next().unwrap();
+    let (copy, export) = command.split_once(" && kithfs ").expect(command);
+    assert_eq!(export, "export removed-share DIR");
+    run(copy);
+    ann.ok(&["export", "removed-share", "found"]);
+    assert_eq!(ann.shell("cat found/letter").1, "late");
+}
+
 #[test]
 fn three_people_read_and_write_as_their_roles_say() {
     if !can_run() {

@@ -710,3 +710,76 @@ fn a_folder_that_two_machines_have_made_a_share_can_be_read() {
     texts.sort();
     assert_eq!(texts, [b"of one", b"of two"]);
 }
+
+/// Changes `projects/plan` in a copy of the vault, and returns its stored path and new bytes.
+fn changed_elsewhere(store: &MemStore) -> (Vec<u8>, Vec<u8>) {
+    let copy = store.snapshot();
+    let vault = vaults::open(copy.root()).unwrap();
+    put(&vault, b"projects/plan", b"changed elsewhere").unwrap();
+    let stored = vault.cipher_path(b"projects/plan").unwrap();
+    vault.close().unwrap();
+    let (dir, name) = split(&stored);
+    let bytes = raw::read(&*raw::beneath(&copy.root(), dir), name);
+    (stored, bytes)
+}
+
+/// Puts a file where a sync tool delivers it. Asserts that it has no name there, and that the check
+/// names its stored path.
+fn deliver(store: &MemStore, stored: &[u8], bytes: &[u8]) {
+    let (dir, name) = split(stored);
+    let _ = store.root().mkdir(dir, 0o755);
+    raw::write(&*raw::beneath(&store.root(), dir), name, bytes);
+    let vault = vaults::open(store.root()).unwrap();
+    let listed = format!("? ({}): ", stored.escape_ascii());
+    let found = faults(&vault);
+    assert!(found.iter().any(|fault| fault.contains(&listed)), "{found:?}");
+    vault.close().unwrap();
+}
+
+/// While one machine renamed a share, an offline one changed a file in it, which then had no name
+/// anywhere. docs/TROUBLESHOOTING.md says where to move it.
+#[test]
+fn a_file_changed_while_its_share_was_renamed_is_moved_there() {
+    let store = filled(b"projects");
+    let vault = vaults::open(store.root()).unwrap();
+    share(&vault, b"projects").unwrap();
+    vault.close().unwrap();
+    let (stored, bytes) = changed_elsewhere(&store);
+    let vault = vaults::open(store.root()).unwrap();
+    rename(&vault, b"projects", b"renamed", RenameMode::Replace).unwrap();
+    let renamed = vault.cipher_path(b"renamed").unwrap();
+    vault.close().unwrap();
+    deliver(&store, &stored, &bytes);
+    let (former, name) = split(&stored);
+    let (root, kept) = (store.root(), [name, b" (conflict kept)"].concat());
+    let [from, to] = [former, &renamed].map(|dir| raw::beneath(&root, dir));
+    from.rename(name, &*to, &kept, StoreRename::NoReplace).unwrap();
+    root.rmdir(former).unwrap();
+
+    let vault = vaults::open(store.root()).unwrap();
+    let copy = b"renamed/plan (conflict kept)";
+    assert_eq!(get(&vault, copy).unwrap(), b"changed elsewhere");
+    assert_eq!(get(&vault, b"renamed/plan").unwrap(), pattern(1, 9000));
+    assert_eq!(faults(&vault), [""; 0]);
+}
+
+/// The same while the folder became a share: the file is sealed for the vault around it.
+#[test]
+fn a_file_changed_while_its_folder_became_a_share_is_moved_out() {
+    let store = filled(b"projects");
+    let (stored, bytes) = changed_elsewhere(&store);
+    let vault = vaults::open(store.root()).unwrap();
+    share(&vault, b"projects").unwrap();
+    vault.close().unwrap();
+    deliver(&store, &stored, &bytes);
+    let (dir, name) = split(&stored);
+    let root = store.root();
+    raw::beneath(&root, dir).rename(name, &*root, name, StoreRename::NoReplace).unwrap();
+
+    let vault = vaults::open(root).unwrap();
+    let names = vaults::entries(&vault, ROOT).unwrap().into_iter().map(|(name, _)| name);
+    let marked: Vec<_> = names.filter(|name| name.starts_with(b"plan (moved ")).collect();
+    assert_eq!(marked.len(), 1);
+    assert_eq!(get(&vault, &marked[0]).unwrap(), b"changed elsewhere");
+    assert_eq!(get(&vault, b"projects/plan").unwrap(), pattern(1, 9000));
+}

@@ -18,7 +18,8 @@ use crate::cli::vaults::sync_folder;
 use crate::store::Dir;
 use crate::store::os::OsDir;
 use crate::vault::{
-    self, Description, Events, Kept, Local, LockMode, OpenOptions, Person, Pins, Trust, Vault,
+    self, Description, Events, Kept, Local, LockMode, OpenOptions, Person, Pins, RemovedShare,
+    Trust, Vault,
 };
 
 /// What a command does with a vault.
@@ -249,6 +250,15 @@ pub fn kept_journals(dir: &Path, share: &[u8; 32]) -> Vec<Kept> {
     let kept = local(dir, false).map(|local| local.kept(share)).unwrap_or_default();
     let state = directories::state().unwrap_or_default();
     kept.into_iter().map(|kept| Kept { folder: state.join(&kept.folder), ..kept }).collect()
+}
+
+/// Returns the shares that this machine has removed from synced vaults and whose control files it
+/// keeps, with absolute paths.
+pub fn removed_shares(dir: &Path) -> Vec<RemovedShare> {
+    let removed = local(dir, false).map(|local| local.removed()).unwrap_or_default();
+    let state = directories::state().unwrap_or_default();
+    let absolute = |it: RemovedShare| RemovedShare { folder: state.join(&it.folder), ..it };
+    removed.into_iter().map(absolute).collect()
 }
 
 /// Finds, unlocks and opens a vault.

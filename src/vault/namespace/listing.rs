@@ -114,7 +114,7 @@ impl Core {
                 let why = if is_known {
                     "other entries have its names"
                 } else {
-                    "no key of this share opens its name"
+                    "no key of this share opens its name (see `kithfs fsck`, and docs/TROUBLESHOOTING.md on changes to a share that cross)"
                 };
                 let path = self.shown_path(node).join(shown(&name));
                 match skipped {

@@ -17,9 +17,12 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::roster::Identity;
+use crate::store::Kind;
 use crate::vault::core::Core;
 use crate::vault::core::inodes::Link;
+use crate::vault::directory::junction::holds_share;
 use crate::vault::error::{Error, Fault, Inner, Result};
+use crate::vault::fsck::report::join as join_paths;
 use crate::vault::session::lingering::Lingering;
 use crate::vault::session::options::OpenOptions;
 use crate::vault::share::control_files::exists;
@@ -233,6 +236,37 @@ impl Shares {
             tracing::error!("{error}");
         }
         Ok(())
+    }
+
+    /// Keeps the control files of a share of a synced vault on this machine before it is removed.
+    /// A failure does not prevent the removal.
+    pub fn keep_removed(&self, at: &Route, name: &[u8]) {
+        let Some(local) = self.options.local.as_ref().filter(|_| at.core.mode.synced) else {
+            return;
+        };
+        let kept = (|| {
+            let folder = at.core.folder(at.local)?;
+            let Ok((stored, stat)) = folder.find(name) else { return Ok(()) };
+            if stat.kind != Kind::Dir || !holds_share(&*folder.dir, &stored)? {
+                return Ok(());
+            }
+            let share = folder.dir.open_dir(&stored)?;
+            let above = self.stored_path(at.number, at.local).ok_or(Fault::Os(libc::ENOENT))?;
+            let descriptor = enter::descriptor(&*share, Path::new(""));
+            let id = descriptor.map_err(|_| Fault::Os(libc::EIO))?.share_id();
+            if Core::is_empty(&*share)?.0 {
+                let path = join_paths(&above, &stored);
+                local.keep_removed(&*share, &id, &path, &*at.core.random)?;
+            }
+            Ok::<_, Fault>(())
+        })();
+        if let Err(fault) = kept {
+            let errno = fault.errno();
+            tracing::warn!(
+                errno,
+                "the control files of a share that is removed cannot be kept on this machine"
+            );
+        }
     }
 
     /// Rejects a share whose directory was moved to a place without a junction to it.

@@ -115,6 +115,7 @@ impl Vault {
             route.core.nodes.forget(attr.node, 1);
             left?;
         }
+        self.shares().keep_removed(&route, name);
         route.core.remember_name(route.local, name);
         route
             .core

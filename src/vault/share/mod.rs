@@ -3,6 +3,7 @@
 pub(super) mod control_files;
 pub(super) mod descriptor;
 pub(super) mod enter;
+pub(super) mod removed;
 pub(super) mod seen;
 pub(super) mod shared;
 pub(super) mod synced;

@@ -146,7 +146,7 @@ pub(crate) fn warn_unusable(fault: &Fault) {
 }
 
 /// Opens a directory; `None` if it does not exist.
-fn open(dir: &dyn Dir, name: &[u8]) -> Inner<Option<Arc<dyn Dir>>> {
+pub(super) fn open(dir: &dyn Dir, name: &[u8]) -> Inner<Option<Arc<dyn Dir>>> {
     match dir.open_dir(name) {
         Ok(dir) => Ok(Some(dir)),
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
@@ -155,7 +155,7 @@ fn open(dir: &dyn Dir, name: &[u8]) -> Inner<Option<Arc<dyn Dir>>> {
 }
 
 /// Opens a directory, and makes it durably if it does not exist.
-fn open_or_make(dir: &dyn Dir, name: &[u8]) -> Inner<Arc<dyn Dir>> {
+pub(super) fn open_or_make(dir: &dyn Dir, name: &[u8]) -> Inner<Arc<dyn Dir>> {
     if let Some(there) = open(dir, name)? {
         return Ok(there);
     }

@@ -14,12 +14,14 @@ mod prune;
 mod report;
 mod salvage;
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
 
 use self::report::Report;
 use crate::cli::args::check::Fsck;
 use crate::cli::daemon::signals::end_at_interrupt;
-use crate::cli::display::{Shown, path as shown, utc};
+use crate::cli::display::{Shown, count, path as shown, utc, word};
 use crate::cli::error::Error;
 use crate::cli::exit::Exit;
 use crate::cli::local;
@@ -28,7 +30,7 @@ use crate::cli::secrets::identity;
 use crate::cli::terminal::progress::Progress;
 use crate::cli::user::rollback_memory;
 use crate::cli::vaults::nodes;
-use crate::cli::vaults::open::{Open, Purpose, kept_journals, open};
+use crate::cli::vaults::open::{Open, Purpose, kept_journals, open, removed_shares};
 use crate::cli::vaults::paths;
 use crate::vault::{
     CheckFault, CheckProgress, CheckReport, Online, OpenFlags, REPAIR_RUN, RepairReport,
@@ -123,8 +125,25 @@ fn check(args: &Fsck) -> Result<Exit, Failure> {
             shown(&kept.folder)
         ));
     }
+    tell_of_removed_shares(&open, &found);
     report.print(args.json)?;
     Ok(report.exit())
+}
+
+/// Tells how to read what another machine has changed in a share while this one has removed it.
+fn tell_of_removed_shares(open: &Open, found: &CheckReport) {
+    for removed in removed_shares(&open.dir) {
+        let below = [&removed.path[..], b"/"].concat();
+        let left = found.faults.iter().filter(|fault| fault.cipher.starts_with(&below)).count();
+        if left > 0 {
+            let from = word(open.dir.join(OsStr::from_bytes(&removed.path)));
+            note(format_args!(
+                "{} in the place of a share that was removed here, which another machine has changed; this machine has kept the keys. To read them: cp -r {from} removed-share && cp -rn {}/. removed-share && kithfs export removed-share DIR",
+                count(left as u64, "entry"),
+                word(&removed.folder)
+            ));
+        }
+    }
 }
 
 fn look(open: &Open, start: &[u8], online: bool) -> Result<CheckReport, Failure> {
