@@ -2,20 +2,22 @@
 
 use std::sync::{Arc, Barrier};
 
+use kithfs::crypto::Suite;
 use kithfs::roster::{Identity, Pin, Role, RosterError};
 use kithfs::store::fault::{Calls, Fault, FaultPlan, FaultStore, Locks, When};
 use kithfs::store::mem::MemStore;
 use kithfs::store::{Access, Call, Kind};
 use kithfs::vault::{
-    CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust, Vault,
+    CreateOptions, CreateShare, Error, LockMode, LogKind, OpenOptions, Pins, RenameMode, Trust,
+    Vault,
 };
 
 use crate::support::members::ShareOfPath;
 use crate::support::members::{
     beside, key, member, open_as, person, quiet, root_share, trusting, with_bob,
 };
-use crate::support::raw::{merge, named, read, write};
-use crate::support::vaults::{at, faults, get, mkdir, pattern, put, rename, symlink, tree};
+use crate::support::raw::{merge, named, read, replace, write};
+use crate::support::vaults::{self, at, faults, get, mkdir, pattern, put, rename, symlink, tree};
 
 /// Writes a file, and returns the number of the epoch that it is sealed under.
 fn epoch_of_new_file(store: &MemStore, vault: &Vault, name: &[u8]) -> u32 {
@@ -465,6 +467,29 @@ fn writing_continues_once_an_obstacle_is_removed() {
     assert_eq!(vault.refresh().unwrap_err().errno(), libc::EACCES);
     assert_eq!(put(&vault, b"file", b"x").unwrap_err().errno(), libc::EROFS);
     store.root().unlink(obstacle.as_bytes()).unwrap();
+    vault.refresh().unwrap();
+    put(&vault, b"file", b"after").unwrap();
+}
+
+/// Somebody put the descriptor of another vault in place of that of a mounted one. The mount took that
+/// for the end of its owner's rights: it dropped what was not written yet, and stayed read-only after the
+/// descriptor was back.
+#[test]
+fn a_foreign_descriptor_ends_no_rights() {
+    let (store, other) = (MemStore::new(), MemStore::new());
+    vaults::create(&store.root(), Suite::Aes256Gcm, 12);
+    let eve = person(7);
+    let options = CreateOptions { suite: Suite::Aes256Gcm, chunk_log2: 12 };
+    Vault::create(&other.root(), &options, &eve).unwrap();
+    let vault = vaults::open(store.root()).unwrap();
+    put(&vault, b"file", b"before").unwrap();
+    let root = store.root();
+    let ours = read(&*root, b"+share");
+    replace(&*root, b"+share", &read(&*other.root(), b"+share"));
+    let junk = format!("+manifest-9-{}", "0".repeat(32));
+    write(&*root, junk.as_bytes(), b"junk");
+    assert!(vault.refresh().is_err());
+    replace(&*root, b"+share", &ours);
     vault.refresh().unwrap();
     put(&vault, b"file", b"after").unwrap();
 }

@@ -34,8 +34,9 @@ fn while_bob_loses_rights(
     let (acted, acts) = std::sync::mpsc::channel();
     let (watched, act) = (store.clone(), parking_lot::Mutex::new(Some(act)));
     store.on_event(Box::new(move |event| {
-        let is_slots = event.name.is_some_and(|name| name.starts_with(b"+slots-"));
-        let Some(act) = act.lock().take_if(|_| event.call == Call::CreateFile && is_slots) else {
+        // The inventory, the slot block and the manifest get their names when they are whole.
+        let is_first = event.name.is_some_and(|name| name.starts_with(b"+tmp-"));
+        let Some(act) = act.lock().take_if(|_| event.call == Call::CreateFile && is_first) else {
             return;
         };
         let (acted, is_done) = (acted.clone(), Arc::new(AtomicBool::new(false)));

@@ -20,7 +20,7 @@ use crate::roster::Member;
 use crate::vault::core::{Core, Mode};
 use crate::vault::error::{Error, Inner, Result};
 use crate::vault::share::enter;
-use crate::vault::share::enter::{Entered, Unentered, Vouched};
+use crate::vault::share::enter::{Entered, MANIFESTS_MAX, Unentered, Vouched};
 use crate::vault::share::seen::{Seen, manifests};
 use crate::vault::share::trust::Trust;
 use crate::vault::types::Event;
@@ -56,7 +56,9 @@ impl Core {
             let aged = seen.has_aged(times, now);
             let manifests = manifests(&*self.root)?;
             seen.changed = aged.then_some(times);
-            Ok((is_due || seen.manifests.as_ref() != Some(&manifests)).then_some(manifests))
+            // Of too many the rest may have changed: no share is entered with them.
+            let is_new = seen.manifests.as_ref() != Some(&manifests);
+            Ok((is_due || is_new || manifests.len() > MANIFESTS_MAX).then_some(manifests))
         })();
         let manifests = match looked {
             Ok(Some(manifests)) => manifests,
@@ -133,7 +135,9 @@ impl Core {
     /// Records the state of the roster at the opening: only later changes are checked.
     pub fn note_head(&self, manifests: Vec<Box<[u8]>>, entered: &Entered) {
         let mut seen = self.membership.seen.lock();
-        (seen.manifests, seen.head) = (Some(manifests), entered.head());
+        // What is missing may still arrive.
+        seen.manifests = (!entered.incomplete).then_some(manifests);
+        seen.head = entered.head();
         (seen.members, seen.is_forked) = (HashSet::new(), entered.forked);
         seen.members.extend(members(entered).map(|member| member.public.sign));
         seen.unread.note(entered.unread.clone());

@@ -296,6 +296,12 @@ impl Unentered {
     }
 }
 
+/// Returns the number in the name of a manifest; `None` for any other name.
+pub(crate) fn number(name: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
+    text.split_once('-')?.0.parse().ok()
+}
+
 /// Reads and verifies the manifests of a share, one at a time, and returns the heads that count.
 /// Manifests under a wrong name, or without a valid signature, are not kept in memory.
 pub(crate) fn standing(
@@ -305,10 +311,6 @@ pub(crate) fn standing(
     shown: &Path,
 ) -> std::result::Result<Roster, Unentered> {
     let at = |name: &[u8]| shown.join(String::from_utf8_lossy(name).into_owned());
-    let number = |name: &[u8]| -> Option<u32> {
-        let text = std::str::from_utf8(name.strip_prefix(MANIFEST)?).ok()?;
-        text.split_once('-')?.0.parse().ok()
-    };
     let listed = entries(store).and_then(|entries| {
         let numbered =
             entries.filter_map(|entry| entry.map(|e| Some((number(&e.name)?, e.name))).transpose());
@@ -475,12 +477,13 @@ pub(crate) fn enter(
         (seen, remembered) => seen.or(remembered),
     };
     let vouched = vouched.share;
+    // Before whose it is: another descriptor in place of ours takes no rights away.
+    if vouched.is_some_and(|id| id != share) {
+        return Err(untrusted().into());
+    }
     if !descriptor.signed && descriptor.founder != identity.public() {
         // Only the founder is let in to an unsigned share.
         return Err(Error::NoAccess { path: shown.to_path_buf() }.into());
-    }
-    if vouched.is_some_and(|id| id != share) {
-        return Err(untrusted().into());
     }
     let proven = vouched.is_some() || descriptor.founder == identity.public() || pin.is_some();
     if !proven && !trust.first_use {

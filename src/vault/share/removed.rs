@@ -11,21 +11,32 @@ use std::sync::Arc;
 
 use super::synced::{Local, open, open_or_make};
 use crate::crypto::Random;
-use crate::format::name::is_of_others;
 use crate::store::{Dir, Kind};
-use crate::vault::error::Inner;
-use crate::vault::share::control_files::{list, read_control, write_control};
+use crate::vault::error::{Fault, Inner};
+use crate::vault::share::control_files::{entries, list, read_control, write_control};
 
 /// Folder of the state directory: a folder for each share.
 const FOLDER: &[u8] = b"removed";
 /// In the folder of a share: the stored path that it had in the vault, and its control files.
 const PLACE: &[u8] = b"place";
 const FILES: &[u8] = b"files";
-/// Control files that say nothing about keys, by their first letters.
-const OTHERS: [&[u8]; 7] =
-    [b"+lock", b"+lease", b"+wanted", b"+journal-", b"+created-", b"+tmp-", b"+trash-"];
+/// The control files that are kept, by their first letters: those of the keys, without which the rest
+/// is useless, and then those of names and attributes.
+const OF_KEYS: [&[u8]; 4] = [b"+share", b"+manifest-", b"+slots-", b"+inventory-"];
+const OF_ENTRIES: [&[u8]; 4] = [b"+moved", b"+long", b"+link-", b"+attr-"];
 /// Longest control file and stored path that are read, in bytes. The longest ones are inventories.
 const LONGEST: usize = 64 << 20;
+/// What is kept of one share at most: anybody who may write to the store can add control files.
+const FILES_MAX: usize = 10_000;
+const BYTES_MAX: usize = 256 << 20;
+/// How deep directories of control files are.
+const DEPTH: usize = 2;
+
+/// What may still be copied.
+struct Room {
+    files: usize,
+    bytes: usize,
+}
 
 /// A share that this machine has removed from a vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +58,12 @@ impl Local {
     ) -> Inner<()> {
         let all = open_or_make(&*self.state, FOLDER)?;
         let folder = open_or_make(&*all, hex::encode(id).as_bytes())?;
-        copy(share, &open_or_make(&*folder, FILES)?, random)?;
+        let files = open_or_make(&*folder, FILES)?;
+        let mut room = Room { files: FILES_MAX, bytes: BYTES_MAX };
+        copy(share, &files, random, &mut room, &OF_KEYS, 0)?;
         write_control(&*folder, random, PLACE, path)?;
-        Ok(folder.sync()?)
+        folder.sync()?;
+        copy(share, &files, random, &mut room, &OF_ENTRIES, DEPTH)
     }
 
     /// Returns the shares of which this machine keeps the control files.
@@ -73,23 +87,35 @@ impl Local {
     }
 }
 
-/// Copies the control files in a directory, and everything in directories that are such files.
-fn copy(from: &dyn Dir, to: &Arc<dyn Dir>, random: &dyn Random) -> Inner<()> {
-    for entry in list(from)? {
-        if is_of_others(&entry.name) || OTHERS.iter().any(|other| entry.name.starts_with(other)) {
+/// Copies the control files in a directory whose names begin with one of `names`, and what is in
+/// directories that are such files, to this depth.
+fn copy(
+    from: &dyn Dir,
+    to: &Arc<dyn Dir>,
+    random: &dyn Random,
+    room: &mut Room,
+    names: &[&[u8]],
+    depth: usize,
+) -> Inner<()> {
+    for entry in entries(from)? {
+        let name = entry?.name;
+        if !names.iter().any(|begin| name.starts_with(begin)) {
             continue;
         }
-        match from.stat(&entry.name)?.kind {
-            Kind::Dir => {
-                let inside = open_or_make(&**to, &entry.name)?;
-                copy(&*from.open_dir(&entry.name)?, &inside, random)?;
-            }
-            Kind::File => {
-                if let Some(bytes) = read_control(from, &entry.name, LONGEST)? {
-                    write_control(&**to, random, &entry.name, &bytes)?;
-                }
-            }
-            _ => {}
+        let kind = from.stat(&name)?.kind;
+        if room.files == 0 {
+            return Err(Fault::Os(libc::EFBIG));
+        }
+        room.files -= 1;
+        if kind == Kind::Dir && depth > 0 {
+            let inside = open_or_make(&**to, &name)?;
+            copy(&*from.open_dir(&name)?, &inside, random, room, &[b""], depth - 1)?;
+        }
+        if kind == Kind::File
+            && let Some(bytes) = read_control(from, &name, LONGEST.min(room.bytes))?
+        {
+            room.bytes -= bytes.len();
+            write_control(&**to, random, &name, &bytes)?;
         }
     }
     Ok(to.sync()?)

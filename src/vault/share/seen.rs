@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::control_files::entries;
-use super::enter::{MANIFEST, MANIFESTS_MAX};
+use super::enter::{MANIFESTS_MAX, number};
 use crate::roster::Pin;
 use crate::store::{Dir, Timestamp};
 use crate::vault::error::Inner;
@@ -49,43 +49,60 @@ type Stamp = (u64, u64, Timestamp, Timestamp);
 /// Manifests whose files have other contents than their names state. A tool that writes a file under
 /// its final name may be at work, and filling the file changes neither names nor the times of the
 /// directory. So their files are looked at one by one, and read again only if they have changed: one
-/// that stays useless costs a `stat`.
+/// that stays useless costs a `stat`, and of many only some are looked at each time, in turns.
 #[derive(Default)]
 pub(crate) struct Unread {
-    names: Vec<Box<[u8]>>,
-    /// The stamps at the last look, and when they were first seen, by this machine's clock.
-    stamps: Option<(Vec<Option<Stamp>>, Instant)>,
-    /// They were read after they had had these stamps for a while.
+    files: Vec<UnreadFile>,
+    /// The next one to look at.
+    next: usize,
+}
+
+struct UnreadFile {
+    name: Box<[u8]>,
+    /// The stamp at the last look, and when it was first seen, by this machine's clock.
+    stamp: Option<(Option<Stamp>, Instant)>,
+    /// It was read after it had had this stamp for a while.
     is_settled: bool,
 }
+
+/// Maximum number of files that one look takes in.
+const LOOKS: usize = 256;
 
 impl Unread {
     /// Notes the names after the manifests were read.
     pub fn note(&mut self, names: Vec<Box<[u8]>>) {
-        if names != self.names {
-            *self = Unread { names, ..Unread::default() };
+        if !names.iter().eq(self.files.iter().map(|file| &file.name)) {
+            let file = |name| UnreadFile { name, stamp: None, is_settled: false };
+            *self = Unread { files: names.into_iter().map(file).collect(), next: 0 };
         }
     }
 
     /// Looks at the files, and returns whether to read the manifests again.
     pub fn is_due(&mut self, store: &dyn Dir, now: Instant) -> bool {
-        let stamp = |name: &[u8]| {
-            store.stat(name).ok().map(|stat| (stat.ino, stat.size, stat.mtime, stat.ctime))
-        };
-        let stamps = self.names.iter().map(|name| stamp(name)).collect();
-        !self.names.is_empty() && self.are_due(stamps, now)
+        let mut is_due = false;
+        for _ in 0..self.files.len().min(LOOKS) {
+            let at = self.next % self.files.len();
+            self.next = at + 1;
+            let file = &mut self.files[at];
+            let stat = store.stat(&file.name).ok();
+            let stamp = stat.map(|stat| (stat.ino, stat.size, stat.mtime, stat.ctime));
+            is_due |= file.is_due(stamp, now);
+        }
+        is_due
     }
+}
 
-    /// Returns whether files with these stamps are to be read again: when the stamps are new, and
-    /// once more when a change must lead to other stamps.
-    fn are_due(&mut self, stamps: Vec<Option<Stamp>>, now: Instant) -> bool {
-        match &self.stamps {
-            Some((known, first)) if *known == stamps => {
-                let has_aged = now.saturating_duration_since(*first) >= GRANULARITY;
+impl UnreadFile {
+    /// Returns whether a file with this stamp is to be read again: when the stamp is new, and once
+    /// more when a change must lead to another one.
+    fn is_due(&mut self, stamp: Option<Stamp>, now: Instant) -> bool {
+        match self.stamp {
+            Some((known, first)) if known == stamp => {
+                let has_aged = now.saturating_duration_since(first) >= GRANULARITY;
                 has_aged && !std::mem::replace(&mut self.is_settled, true)
             }
             _ => {
-                (self.stamps, self.is_settled) = (Some((stamps, now)), false);
+                (self.stamp, self.is_settled) = (Some((stamp, now)), false);
                 true
             }
         }
@@ -96,7 +113,7 @@ impl Unread {
 /// [`MANIFESTS_MAX`], with which no share is entered, one more than that are returned.
 pub(crate) fn manifests(store: &dyn Dir) -> Inner<Vec<Box<[u8]>>> {
     let is_manifest = |entry: &Inner<crate::store::DirEntry>| {
-        entry.as_ref().map_or(true, |entry| entry.name.starts_with(MANIFEST))
+        entry.as_ref().map_or(true, |entry| number(&entry.name).is_some())
     };
     let found = entries(store)?.filter(is_manifest).take(MANIFESTS_MAX + 1);
     let mut names = found.map(|entry| Ok(entry?.name)).collect::<Inner<Vec<Box<[u8]>>>>()?;
@@ -144,18 +161,49 @@ mod tests {
     #[test]
     fn a_useless_manifest_is_read_a_bounded_number_of_times() {
         let (begun, zero) = (Instant::now(), Timestamp { secs: 0, nanos: 0 });
-        let stamps = |size| vec![Some((1, size, zero, zero)), None];
+        let stamp = |size| Some((1, size, zero, zero));
+        let name: Box<[u8]> = (*b"+manifest-2-a").into();
         let mut unread = Unread::default();
-        unread.note(vec![(*b"+manifest-2-a").into(), (*b"+manifest-2-b").into()]);
-        assert!(unread.are_due(stamps(0), begun), "it may have changed since it was read");
-        assert!(!unread.are_due(stamps(0), begun + GRANULARITY / 2));
-        assert!(unread.are_due(stamps(0), begun + GRANULARITY), "the clock may be coarse");
-        assert!(!unread.are_due(stamps(0), begun + GRANULARITY * 9));
-        assert!(unread.are_due(stamps(1), begun + GRANULARITY * 10));
-        unread.note(unread.names.clone());
-        assert!(!unread.are_due(stamps(1), begun + GRANULARITY * 10), "it was read just now");
-        assert!(unread.are_due(stamps(1), begun + GRANULARITY * 11));
-        assert!(!unread.are_due(stamps(1), begun + GRANULARITY * 99));
+        unread.note(vec![name.clone()]);
+        let file = &mut unread.files[0];
+        assert!(file.is_due(stamp(0), begun), "it may have changed since it was read");
+        assert!(!file.is_due(stamp(0), begun + GRANULARITY / 2));
+        assert!(file.is_due(stamp(0), begun + GRANULARITY), "the clock may be coarse");
+        assert!(!file.is_due(stamp(0), begun + GRANULARITY * 9));
+        assert!(file.is_due(stamp(1), begun + GRANULARITY * 10));
+        unread.note(vec![name]);
+        let file = &mut unread.files[0];
+        assert!(!file.is_due(stamp(1), begun + GRANULARITY * 10), "it was read just now");
+        assert!(file.is_due(stamp(1), begun + GRANULARITY * 11));
+        assert!(!file.is_due(stamp(1), begun + GRANULARITY * 99));
+        assert!(file.is_due(None, begun + GRANULARITY * 99), "it is gone");
+    }
+
+    /// Each look took in all useless manifests, of which the storage host may make thousands.
+    #[test]
+    fn of_many_useless_manifests_some_are_looked_at_each_time() {
+        let store = crate::store::mem::MemStore::new();
+        let mut unread = Unread::default();
+        let names = (0..LOOKS * 2).map(|n| format!("+manifest-{n}-a").into_bytes().into());
+        unread.note(names.collect());
+        let begun = Instant::now();
+        assert!(unread.is_due(&*store.root(), begun) && unread.is_due(&*store.root(), begun));
+        let seen = |unread: &Unread| unread.files.iter().filter(|f| f.stamp.is_some()).count();
+        assert_eq!(seen(&unread), LOOKS * 2, "each once in two looks");
+        assert!(!unread.is_due(&*store.root(), begun));
+        store.root().create_file(format!("+manifest-{}-a", LOOKS + 1).as_bytes(), 0o600).unwrap();
+        assert!(unread.is_due(&*store.root(), begun) || unread.is_due(&*store.root(), begun));
+    }
+
+    /// Whatever began like the name of a manifest counted towards the limit, but was not refused beyond
+    /// it. So useless names could take all places, and a removal behind them was not noticed.
+    #[test]
+    fn only_names_of_manifests_count() {
+        let store = crate::store::mem::MemStore::new();
+        for name in ["+manifest-x1-a", "+manifest-", "+manifest-7", "+manifest-2-a"] {
+            store.root().create_file(name.as_bytes(), 0o600).unwrap();
+        }
+        assert_eq!(manifests(&*store.root()).unwrap(), [(*b"+manifest-2-a").into()]);
     }
 
     #[test]
