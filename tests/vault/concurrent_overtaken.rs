@@ -306,3 +306,49 @@ fn a_file_renamed_in_its_directory_is_found_there() {
     assert_eq!(get(&bob, b"logs/log.1").unwrap(), b"one two");
     assert_eq!(get(&bob, b"logs/log").unwrap(), b"new");
 }
+
+/// Another program had renamed a directory two or more levels above the file. The search went
+/// through handles from before and found the file at its former path: no later commit knew the
+/// present one, and a daemon that had the share alone reported EIO for a commit that was made.
+#[test]
+fn a_file_in_a_moved_tree_is_found_at_its_place() {
+    let (store, ann, bob) = with_bob();
+    let (ann, plan) = planned(&store, &ann, Locks::Own);
+    let bob = together(&store, &bob).unwrap();
+    for dir in [&b"a"[..], b"a/x", b"a/x/y", b"a/x/y/d"] {
+        mkdir(&ann, dir).unwrap();
+    }
+    put(&ann, b"a/x/y/d/f", b"one").unwrap();
+    let hers = open(&ann, b"a/x/y/d/f", READ_WRITE).unwrap();
+    ann.write(hers, 3, b" two", false).unwrap();
+    rename(&bob, b"a", b"b", RenameMode::NoReplace).unwrap();
+    ann.fsync(hers, false).unwrap();
+    plan.reset();
+    ann.write(hers, 7, b" three", false).unwrap();
+    ann.fsync(hers, false).unwrap();
+    assert_eq!(plan.count(Calls::Of(Call::List)), 0, "its place is known");
+    ann.release(hers).unwrap();
+    assert_eq!(get(&bob, b"b/x/y/d/f").unwrap(), b"one two three");
+}
+
+/// The same with a daemon that has the share alone.
+#[test]
+fn a_commit_to_a_moved_tree_is_no_failure() {
+    let (store, ann, _) = with_bob();
+    let ann = Vault::open(store.root(), &ann, trusting(false, LockMode::Exclusive)).unwrap();
+    for dir in [&b"a"[..], b"a/x", b"a/x/y", b"a/x/y/d"] {
+        mkdir(&ann, dir).unwrap();
+    }
+    put(&ann, b"a/x/y/d/f", b"one").unwrap();
+    // The daemon knows both names of the directory, so that another program may use either.
+    rename(&ann, b"a", b"b", RenameMode::NoReplace).unwrap();
+    let there = ann.cipher_path(b"b").unwrap();
+    rename(&ann, b"b", b"a", RenameMode::NoReplace).unwrap();
+    let here = ann.cipher_path(b"a").unwrap();
+    let hers = open(&ann, b"a/x/y/d/f", READ_WRITE).unwrap();
+    ann.write(hers, 3, b" two", false).unwrap();
+    store.root().rename(&here, &*store.root(), &there, StoreRename::NoReplace).unwrap();
+    ann.fsync(hers, false).unwrap();
+    ann.release(hers).unwrap();
+    assert_eq!(get(&ann, b"b/x/y/d/f").unwrap(), b"one two");
+}

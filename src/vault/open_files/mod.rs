@@ -656,7 +656,8 @@ impl Core {
     /// that are not valid in the vault do not count.
     ///
     /// The directories of its known names come first: a log is rotated, and a new version of a file
-    /// is saved, by a rename within the directory.
+    /// is saved, by a rename within the directory. A directory of a tree that was moved does not
+    /// count: it still has the file, but not at its path. The search through the vault finds both.
     ///
     /// In a synced share new keys are looked for first: a sync tool may just have renamed a
     /// directory under a key that it has delivered with it. Without the key that directory has no
@@ -666,7 +667,7 @@ impl Core {
         let now = open.file().stat_but_times()?;
         for link in self.nodes.links(open.node) {
             match self.search_directory(open, &now, link.parent, None) {
-                Ok(Some(found)) => return Ok(Some(found)),
+                Ok(Some(found)) if self.is_in_place(found.parent)? => return Ok(Some(found)),
                 Err(fault) if is_no_descriptor(fault.errno()) => return Err(fault),
                 _ => {} // another directory may have taken its place
             }
