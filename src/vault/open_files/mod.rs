@@ -834,14 +834,19 @@ impl Core {
         self.end_unused_guards();
     }
 
-    /// Gives back the guards of files that no program has open for writing any more. At the last
-    /// close of a writer there may have been changes that could not be committed then.
+    /// Gives back the guards of files that no program has open for writing any more, and drops those
+    /// without a handle. At the last close there may have been changes that could not be committed
+    /// then, and something else than the background may have committed them, such as a rename.
     fn end_unused_guards(&self) {
+        let files = self.open.files.lock();
         if self.mode.writers.share_names() {
-            let files = self.open.files.lock();
             let unused = files.values().filter(|it| it.writers == 0);
             unused.for_each(|it| self.end_guard(&it.file, true));
         }
+        let left: Vec<_> =
+            files.values().filter(|it| it.handles == 0).map(|it| it.file.clone()).collect();
+        drop(files);
+        left.iter().for_each(|open| self.drop_unused(open));
     }
 
     fn commit_deferred(&self, open: &Arc<OpenFile>) {
