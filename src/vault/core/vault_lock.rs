@@ -41,8 +41,9 @@ pub(crate) struct VaultLock {
 }
 
 /// Milliseconds without a look at the lock after which the store may have dropped it. Servers wait
-/// for at least half a minute.
-const MAY_BE_LOST: u64 = 5000;
+/// for at least half a minute. Not less than needed: an exclusive lock is given up for a moment to be
+/// taken again, and another daemon may be faster.
+const MAY_BE_LOST: u64 = 20_000;
 
 /// How long an attempt to take the lock is retried if no holder is visible (another process may
 /// hold it for a moment, in [`holders`]), and the poll interval.
@@ -216,6 +217,15 @@ impl VaultLock {
         }
     }
 
+    /// Notes that this daemon runs. Called after each part of the background's work, as only a pause
+    /// counts, and not the time that the work takes. A longer pause stays to be looked at.
+    pub fn note_running(&mut self) {
+        let now = awake();
+        if now.saturating_sub(self.looked) <= MAY_BE_LOST {
+            self.looked = now;
+        }
+    }
+
     /// Locks the lock file by a new handle: the kernel may take a lock for held by the former one
     /// that the server has dropped. Returns false if another daemon has the lock.
     fn lock_again(&mut self) -> Inner<bool> {
@@ -294,6 +304,27 @@ mod tests {
                 lock.looked -= MAY_BE_LOST + 1;
             }
         }
+    }
+
+    /// A tick of the background that took longer than five seconds counted as a sleep: the exclusive
+    /// lock was given up for a moment, in which another daemon could open the vault.
+    #[test]
+    fn a_lock_is_kept_while_the_background_works() {
+        let store = MemStore::new();
+        let taken = take(&by_access(&store), Lock::Exclusive).unwrap();
+        let Attempt::Held(mut lock) = taken else { unreachable!() };
+        let before = Arc::downgrade(lock.file.as_ref().unwrap());
+        for _ in 0..3 {
+            lock.looked -= MAY_BE_LOST * 2 / 3;
+            lock.note_running();
+            lock.looked -= MAY_BE_LOST * 2 / 3;
+            assert!(lock.taken_anew().is_none());
+            assert!(before.strong_count() > 0);
+        }
+        lock.looked -= MAY_BE_LOST + 1;
+        lock.note_running();
+        assert!(lock.taken_anew().is_none());
+        assert_eq!(before.strong_count(), 0, "it has slept");
     }
 
     #[test]

@@ -95,11 +95,21 @@ fn look_after(core: &Core, trust: &Trust) {
     {
         tracing::error!("{error}");
     }
+    note_running(core);
     core.commit_due(if core.mode.synced { COMMIT_SYNCED_AFTER } else { COMMIT_AFTER });
+    note_running(core);
     core.namespace.trash.retry();
     core.journal.write_created();
+    note_running(core);
     if let Err(fault) = core.journal.checkpoint_idle(JOURNAL_IDLE) {
         tracing::error!(errno = fault.errno(), "journal checkpoint failed");
+    }
+    note_running(core);
+}
+
+fn note_running(core: &Core) {
+    if let Some(lock) = &mut *core.lock.lock() {
+        lock.note_running();
     }
 }
 
@@ -123,7 +133,7 @@ fn watch_lock(core: &Core) {
         }
         Some(Err(fault)) => tracing::warn!(
             errno = fault.errno(),
-            "the lock file of the vault is gone and cannot be created again"
+            "the lock file of the vault is gone, or its lock may be, and it cannot be locked again yet"
         ),
     }
 }
