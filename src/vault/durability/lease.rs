@@ -220,12 +220,12 @@ impl Lease {
         (now == ALONE || now > 0 && self.is_valid()).then_some(now)
     }
 
-    /// Returns a number that changes each time that this daemon, or its machine, may have slept for
-    /// more than [`VALID`]: a server may have dropped the locks that it had before.
-    pub fn sleeps(&self) -> u64 {
-        // The next look counts a sleep that is noticed here first.
-        let is_noticed = !self.is_valid();
-        self.slept.load(Ordering::Acquire) + u64::from(is_noticed)
+    /// Returns a number that grows each time that this daemon, or its machine, may have slept for
+    /// more than [`VALID`]: a server may have dropped the locks that it had before. `None` until the
+    /// next look tells whether it has slept just now: not equal to what is returned later.
+    pub fn sleeps(&self) -> Option<u64> {
+        // In this order: a sleep is counted before the lease is valid again.
+        self.is_valid().then(|| self.slept.load(Ordering::Acquire))
     }
 
     /// Waits until this daemon may change the share. Until the change ends, further calls by the
@@ -669,6 +669,23 @@ mod tests {
         one.state.lock().contended = None;
         one.look_after(|| {}).unwrap();
         assert!(one.generation().is_some() && one.generation() != before);
+    }
+
+    /// A look that took long made the lease invalid for a moment. What a guard noted then counted one
+    /// sleep more than before and after, and the next real sleep was not noticed.
+    #[test]
+    fn no_sleep_is_missed_after_a_slow_look() {
+        let (one, _two) = two();
+        let sleep = || one.looked.store(awake() - VALID.as_millis() as u64, Ordering::Release);
+        let before = one.sleeps();
+        sleep();
+        let noted = one.sleeps();
+        one.looked.store(awake(), Ordering::Release); // the slow look has ended
+        assert_eq!(one.sleeps(), before);
+        sleep();
+        one.look_after(|| {}).unwrap();
+        assert!(one.sleeps() != noted && one.sleeps() != before);
+        assert!(before.is_some() && one.sleeps().is_some());
     }
 
     /// `flock` gives the shared lock up first. A daemon whose kernel cached had no lock then.

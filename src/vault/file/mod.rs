@@ -19,7 +19,7 @@ pub(super) mod seal;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -188,7 +188,7 @@ pub(crate) struct OpenFile {
     /// guard was taken.
     pub is_whole: AtomicBool,
     /// With concurrent openers: [`Lease::sleeps`] before the guard was taken, or when it was last
-    /// found to be held.
+    /// found to be held; `u64::MAX` for `None`.
     ///
     /// [`Lease::sleeps`]: crate::vault::durability::lease::Lease::sleeps
     pub guarded: AtomicU64,
@@ -252,6 +252,11 @@ impl OpenFile {
             is_whole: AtomicBool::new(false),
             guarded: AtomicU64::new(0),
         })
+    }
+
+    /// Sets [`OpenFile::guarded`].
+    pub fn note_guarded(&self, sleeps: Option<u64>) {
+        self.guarded.store(sleeps.unwrap_or(u64::MAX), Ordering::Release);
     }
 
     /// Opens a stored file as `how` says, with at most one read. An empty ciphertext fails with

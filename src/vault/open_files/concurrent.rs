@@ -134,7 +134,7 @@ impl Core {
         if guard.is_none() {
             let on_demand = open.on_demand.lock().clone();
             let file = on_demand.map_or_else(|| open_for_locks(&*open.file()), Ok)?;
-            open.guarded.store(self.lease.sleeps(), Ordering::Release);
+            open.note_guarded(self.lease.sleeps());
             if !file.try_lock_span(Some(Lock::Exclusive), GUARD)? {
                 return Err(Fault::Os(libc::EBUSY));
             }
@@ -148,7 +148,7 @@ impl Core {
     /// for long. The caller has the lease, so no other daemon takes a guard that is still held here.
     pub fn has_lost_guard(&self, open: &OpenFile, state: &FileState) -> Inner<bool> {
         let sleeps = self.lease.sleeps();
-        if open.guarded.load(Ordering::Acquire) == sleeps {
+        if sleeps.is_some_and(|sleeps| open.guarded.load(Ordering::Acquire) == sleeps) {
             return Ok(false);
         }
         let Some(guard) = open.guard.lock().clone() else { return Ok(false) };
@@ -157,7 +157,7 @@ impl Core {
         let is_held = guard.try_lock_span(Some(Lock::Exclusive), GUARD)?
             && self.has_own_header(&*open.file(), state)?;
         if is_held {
-            open.guarded.store(sleeps, Ordering::Release);
+            open.note_guarded(sleeps);
         }
         Ok(!is_held)
     }

@@ -173,7 +173,7 @@ impl Core {
                 self.have_forgotten(node, Forget::Known);
             }
         }
-        file.guarded.store(sleeps, Ordering::Release);
+        file.note_guarded(sleeps);
         *file.guard.lock() = guards.guard;
         *file.on_demand.lock() = guards.on_demand;
         self.insert_open(&mut files, node, file.clone(), flags);

@@ -181,7 +181,7 @@ impl Core {
             return Ok(());
         }
         let handle = open_for_locks(&*open.file())?;
-        open.guarded.store(self.lease.sleeps(), Ordering::Release);
+        open.note_guarded(self.lease.sleeps());
         let is_guarded = handle.try_lock_span(Some(Lock::Exclusive), GUARD)?;
         let guards = Guards::new(handle, is_guarded)?;
         (*open.guard.lock(), *open.on_demand.lock()) = (guards.guard, guards.on_demand);
