@@ -121,14 +121,20 @@ impl Core {
 
     /// Looks for new manifests if another daemon may have written some before this one took the
     /// lease, which it has now: what it signs next must count. A failure is reported, and may end the
-    /// right to write.
+    /// right to write. It is not looked for again at each change, unless the store failed: the
+    /// background does that.
     pub fn look_for_news(&self) {
         if !self.keys.signed() || !self.lease.may_have_news() {
             return;
         }
         match self.refresh(&self.membership.trust) {
             Ok(_) => self.lease.know_news(),
-            Err(error) => tracing::error!("{error}"),
+            Err(error) => {
+                tracing::error!("{error}");
+                if !matches!(error, Error::Io { .. } | Error::Os { .. }) {
+                    self.lease.know_news();
+                }
+            }
         }
     }
 

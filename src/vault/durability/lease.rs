@@ -317,6 +317,7 @@ impl Lease {
                 // No thread gives a shared lease up any more.
                 Some((Lock::Shared, _)) if self.looked.load(Ordering::Acquire) == u64::MAX => {
                     self.generation.store(0, Ordering::Release);
+                    state.surrender = false; // no look does that either
                     return Ok(false);
                 }
                 Some(held) if state.closing || state.surrender || !self.is_valid() => {
@@ -714,8 +715,10 @@ mod tests {
         for lease in [&one, &two] {
             lease.look_after(|| {}).unwrap();
         }
+        assert!(one.surrender(Instant::now()).is_err());
         one.look_no_more();
         assert!(!one.surrender(Instant::now()).unwrap() && one.generation().is_none());
+        assert!(!one.state.lock().surrender, "no later change waits for that");
         two.end();
         assert!(one.change().is_ok());
     }

@@ -64,7 +64,8 @@ impl Core {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Inner<()> {
-        for _ in 1..RENAMES_MAX {
+        let attempts = if self.mode.writers.share_names() { RENAMES_MAX } else { 1 };
+        for _ in 1..attempts {
             match self.rename_once(parent, name, new_parent, new_name, mode) {
                 // Another daemon has made the target meanwhile.
                 Err(fault) if fault.errno() == libc::EEXIST && mode == RenameMode::Replace => {}
