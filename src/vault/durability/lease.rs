@@ -286,6 +286,18 @@ impl Lease {
         self.state.lock().has_news = false;
     }
 
+    /// Fails with `EBUSY` if another daemon has taken the lease over. For a caller that has a change
+    /// in progress, before it lets go of a lock that must not get to that daemon.
+    pub fn check_not_taken_over(&self) -> Inner<()> {
+        let held = self.state.lock().held.as_ref().map(|(_, file)| file.clone());
+        match (&self.root, held) {
+            (Some(root), Some(file)) if !is_there(&**root, LEASE_FILE, &*file)? => {
+                Err(Fault::Os(libc::EBUSY))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Begins a change if this daemon has an exclusive lease; unless `anyway`, only if the lease is
     /// valid and is not being given up.
     fn join(&self, anyway: bool) -> bool {
@@ -687,6 +699,20 @@ mod tests {
         one.look_after(|| {}).unwrap();
         assert!(one.sleeps() != noted && one.sleeps() != before);
         assert!(before.is_some() && one.sleeps().is_some());
+    }
+
+    /// A daemon whose lease had been taken over let go of a file's guard to take it anew. The other
+    /// daemon could take it in between, and what was written here was lost.
+    #[test]
+    fn a_lease_that_was_taken_over_is_noticed() {
+        let store = MemStore::new().root();
+        let (one, _two) = two_on(store.clone());
+        let _change = one.change().unwrap();
+        one.check_not_taken_over().unwrap();
+        store.unlink(LEASE_FILE).unwrap();
+        assert_eq!(one.check_not_taken_over().unwrap_err().errno(), libc::EBUSY);
+        drop(lock_file(&*store, LEASE_FILE, Lock::Exclusive).unwrap());
+        assert_eq!(one.check_not_taken_over().unwrap_err().errno(), libc::EBUSY);
     }
 
     /// `flock` gives the shared lock up first. A daemon whose kernel cached had no lock then.

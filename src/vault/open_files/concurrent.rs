@@ -152,6 +152,8 @@ impl Core {
             return Ok(false);
         }
         let Some(guard) = open.guard.lock().clone() else { return Ok(false) };
+        // Otherwise the next daemon could take the guard, and change the file, in between.
+        self.lease.check_not_taken_over()?;
         // The kernel may believe that it still has the lock, so that it would ask the server nothing.
         let _ = guard.try_lock_span(None, GUARD);
         let is_held = guard.try_lock_span(Some(Lock::Exclusive), GUARD)?
