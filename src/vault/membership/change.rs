@@ -37,8 +37,9 @@ use crate::vault::types::{NodeId, ROOT};
 
 /// Maximum number of walks for an inventory. It lacks what is signed after the last walk.
 const ROUNDS: usize = 8;
-/// How long a change of the roster waits for another client's change.
-const ALONE_TAKES: Duration = Duration::from_secs(10);
+/// How long a change of the roster waits for another client's change: less than a lease may show no
+/// sign of life (see [`lease`]).
+const ALONE_TAKES: Duration = Duration::from_secs(5);
 
 impl Share {
     /// Locks the roster against changes by other clients of this store until the returned file is
