@@ -188,3 +188,25 @@ fn a_large_file_is_flushed_without_the_lease() {
     }
     plan.before(Call::SyncData, || {}); // the action keeps Bob's vault open
 }
+
+/// A daemon that was being closed waited ten seconds for the lease of another one for each file with
+/// changes. Now it waits once, and reports the first file.
+#[test]
+fn a_close_waits_for_a_taken_lease_once() {
+    const FILES: u32 = 4;
+    let (store, ann, bob) = with_bob();
+    let plan = FaultPlan::new();
+    let (ann, bob) = (together(&store, &ann).unwrap(), on(&store, &bob, &plan));
+    let names = (0..FILES).map(|n| format!("file {n}").into_bytes());
+    for name in names.clone() {
+        put(&bob, &name, &[1; 10_000]).unwrap();
+        let handle = open(&bob, &name, READ_WRITE);
+        bob.write(handle, 0, &[2; 5000], false).unwrap();
+    }
+    let lease = keep_lease(&store, &plan);
+    let begun = Instant::now();
+    assert_eq!(errno(bob.close()), libc::EBUSY);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    give_back(lease, &plan);
+    names.for_each(|name| assert_eq!(get(&ann, &name).unwrap(), [1; 10_000]));
+}

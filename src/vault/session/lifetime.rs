@@ -286,6 +286,8 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
     let is_changed = core.open.files.lock().values().any(|it| it.writers > 0 || it.handles == 0);
     let writes = is_changed || !core.mode.read_only && core.journal.has_broken();
     let change = writes.then(|| core.lease.change());
+    // It is waited for once, and not for each file.
+    let is_taken = matches!(&change, Some(Err(fault)) if fault.errno() == libc::EBUSY);
     let mut result = Ok(());
     let mut keep = |outcome: Inner<()>, node: NodeId| {
         if let (Err(fault), true) = (outcome, result.is_ok()) {
@@ -295,9 +297,14 @@ pub(in crate::vault) fn close_core_after(core: &Core, last: impl FnOnce(&Core)) 
     if !core.mode.read_only {
         let open: Vec<_> = core.open.files.lock().values().map(|s| s.file.clone()).collect();
         for file in open {
+            let again = is_taken.then(|| core.lease.change_at_once());
             let mut state = file.state.write();
             if core.has_name(&file) {
-                keep(core.commit_what_fits(&file, &mut state, Durability::Ordered), file.node);
+                let committed = match &again {
+                    Some(Err(fault)) if state.changes.is_some() => Err(Fault::Os(fault.errno())),
+                    _ => core.commit_what_fits(&file, &mut state, Durability::Ordered),
+                };
+                keep(committed, file.node);
             }
             // A program that still has it open, or writes at this moment, must not commit any more:
             // the lock is about to be released.
