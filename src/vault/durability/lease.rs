@@ -767,7 +767,7 @@ mod tests {
                 one.look_after(|| {}).unwrap();
                 tell.send(()).unwrap();
             });
-            let looked = told.recv_timeout(Duration::from_secs(5));
+            let looked = told.recv_timeout(Duration::from_secs(60));
             let is_kept = !one.join(false) && two.state.lock().held.is_none();
             drop(change);
             ends.store(true, Ordering::Release);
