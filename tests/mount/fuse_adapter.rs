@@ -179,6 +179,24 @@ fn the_own_loop_requests_pages_before_a_write() {
     assert!(mount.ops.largest_write() > 0, "the kernel holds it still");
 }
 
+/// A daemon that takes its mount away did that by the number of the mount. If the mount was gone already,
+/// another one had that number, and all calls of programs there failed.
+#[test]
+fn a_mount_that_is_gone_takes_no_other_one_away() {
+    let Some(first) = Mount::new("") else { return };
+    let gone = first.mounted.clone();
+    drop(first);
+    for _ in 0..50 {
+        let other = Mount::new("").unwrap();
+        if other.mounted.device == gone.device {
+            gone.take_away().unwrap();
+            fs::write(other.path("f"), b"text").unwrap();
+            return;
+        }
+    }
+    println!("skipped: the kernel does not give the number to another mount");
+}
+
 #[test]
 fn rename_with_flags() {
     let Some(mount) = Mount::new("") else { return };

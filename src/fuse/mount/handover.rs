@@ -146,7 +146,7 @@ pub fn run_as_asker() -> Option<ExitCode> {
 fn mounted_of(mut arguments: impl Iterator<Item = OsString>) -> Option<Mounted> {
     let mountpoint = arguments.next()?.into();
     let mut number = || arguments.next()?.to_str()?.parse().ok();
-    Some(Mounted { mountpoint, device: DeviceId { major: number()?, minor: number()? } })
+    Some(Mounted::new(mountpoint, DeviceId { major: number()?, minor: number()? }))
 }
 
 fn ask(mounted: &Mounted) -> io::Result<()> {

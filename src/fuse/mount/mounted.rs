@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -29,15 +30,23 @@ use super::place;
 use super::unmount::{self, unmount};
 
 /// A filesystem that this process has mounted. Dropping the value unmounts nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Mounted {
     /// The mount point, without symbolic links.
     pub mountpoint: PathBuf,
     /// The number of the filesystem.
     pub device: DeviceId,
+    /// The kernel's file that aborts the connection, if this process may open it. Opened while the
+    /// mount is there: afterwards another one may have the number.
+    abort: Option<Arc<File>>,
 }
 
 impl Mounted {
+    /// Returns the handle of a filesystem that is mounted now.
+    pub fn new(mountpoint: PathBuf, device: DeviceId) -> Mounted {
+        Mounted { mountpoint, device, abort: abort::open(device).ok().map(Arc::new) }
+    }
+
     /// Unmounts it, and nothing else that may be mounted there by now.
     ///
     /// # Errors
@@ -59,8 +68,9 @@ impl Mounted {
             Err(MountError::NotMounted { .. } | MountError::NotOurs { .. }) => false,
             Err(error) => return Err(error),
         };
-        let aborted = abort::open(self.device).and_then(|mut file| file.write_all(b"1"));
-        Ok(aborted.is_ok() || is_ended)
+        // Once the connection has ended, this does nothing.
+        let is_aborted = self.abort.as_ref().is_some_and(|file| (&**file).write_all(b"1").is_ok());
+        Ok(is_aborted || is_ended)
     }
 
     /// Returns whether a descriptor is of an object in the filesystem.
@@ -97,7 +107,7 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<(Mounted, Owne
         source,
     });
     match entry {
-        Ok(Some(entry)) => Ok((Mounted { mountpoint, device: entry.device }, fd)),
+        Ok(Some(entry)) => Ok((Mounted::new(mountpoint, entry.device), fd)),
         Ok(None) => Err(MountError::Mount {
             path: mountpoint,
             source: io::Error::other("another program has unmounted it again"),

@@ -123,7 +123,7 @@ fn add_vaults_within(place: &Path, registry: Option<&Registry>, holders: &mut Ve
 /// # Errors
 /// The store does not answer.
 fn write_back(place: &Path, entry: &Entry, was: &MountEntry) -> Result<(), Failure> {
-    let mounted = Mounted { mountpoint: place.to_owned(), device: was.device };
+    let mounted = Mounted::new(place.to_owned(), was.device);
     let mut silence = Silence::begin();
     let mut over = None;
     let goes_on = || {
