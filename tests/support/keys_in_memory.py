@@ -84,7 +84,14 @@ def search(pid: int, secrets: dict[bytes, str]) -> str:
             memory.seek(begin)
             block = b""
             while len(block) < end - begin:
-                part = memory.read(end - begin - len(block))
+                try:
+                    part = memory.read(end - begin - len(block))
+                except OSError:
+                    # Another thread that ends has unmapped its stack meanwhile.
+                    with open(f"/proc/{pid}/maps") as now:
+                        if f"{first}-{last} " in now.read():
+                            raise
+                    break
                 if not part:
                     break
                 block += part
