@@ -72,8 +72,7 @@ fn with_failing_calls(
             }
         }
     }
-    // On a slow machine the background empties the journal before the crash. Nothing is replayed then.
-    assert!((opened > 15 || opened == 0) && failed > 50, "{opened} opened, {failed} failed");
+    assert!(opened > 15 && failed > 50, "{opened} opened, {failed} failed");
 }
 
 /// A file became a conflict copy, and the version before its record came back to its path, where a
@@ -126,6 +125,8 @@ fn a_record_goes_to_the_file_that_has_its_bytes() {
         vault.write(handle, LARGE as u64, &pattern(5, 400_000), false).unwrap();
         vault.commit_due(Duration::ZERO);
         replaced_by_tool(&*store.root(), &elsewhere);
+        // The background empties the journal of the vault after a second.
+        let (store, state) = (store.snapshot(), state.snapshot());
         let copy = [b"file", CONFLICT].concat();
         let found = |vault: &Vault, case: &str| {
             assert_has(vault, &copy, &patched(&[(LARGE, &pattern(5, 400_000))]), case);
