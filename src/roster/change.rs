@@ -402,11 +402,11 @@ impl VerifiedRoster {
     }
 
     /// Settles a fork in favour of this head. The new manifest has a number above those of both
-    /// branches and starts an epoch above theirs, with the members of `acting` minus `gone`. It names the losing head as second
-    /// parent and contains the keys of that branch. Members that only the losing branch added or
-    /// removed must be added or removed again. The signer must be an admin on both branches;
-    /// otherwise an admin removed on one branch could undo the removal by settling. `inventory`
-    /// commits to the objects signed by members who lose the right to write.
+    /// branches and starts an epoch above theirs, with the members of `acting` minus `gone`. It names
+    /// the losing head as second parent and contains the keys of that branch. Members that only the
+    /// losing branch added or removed must be added or removed again. The signer must be an admin on
+    /// both branches; otherwise an admin removed on one branch could undo the removal by settling.
+    /// `inventory` commits to the objects signed by members who lose the right to write.
     ///
     /// # Errors
     /// [`NoFork`](RosterError::NoFork) if `losing` is of another share, or one of the two heads is

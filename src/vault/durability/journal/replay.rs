@@ -704,6 +704,7 @@ impl Journal {
         Ok(fit)
     }
 
+    /// Applies a chain to a file, and notes what came of it.
     fn write_one(
         &self,
         file: &dyn File,
